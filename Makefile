@@ -1,0 +1,68 @@
+# Two commands set everything up: `make demo` and `make test`. Needs Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+# pytest workers; the suite is sized for two cores.
+JOBS ?= 2
+
+# One thread per process: the workers share the cores, and small matrices gain nothing from more.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check format bench-quick docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# A stamp per set of packages: nothing is reinstalled until pyproject.toml or constraints.txt changes.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed and $(PYTHON) is older; run: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing tailwise (the first time takes a few minutes)"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing tailwise with its development tools (the first time takes a few minutes)"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@$(PIP_INSTALL) --editable '.[docs]'
+	@touch $@ $(VENV)/.base
+
+demo: $(VENV)/.base ## set up, then train a first policy and evaluate it
+	@$(BIN)/tailwise demo
+
+test: $(VENV)/.dev ## set up, then the whole fast suite
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+test-all: $(VENV)/.dev ## the fast suite and the slow proofs
+	@$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" --timeout 3600
+
+check: $(VENV)/.dev ## lint, format, types, order of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## apply the formatter and the safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench-quick: $(VENV)/.base ## smoke run of the benchmarks
+	@$(BIN)/python -m benchmarks.learning --quick
+
+docs: $(VENV)/.docs ## build the documentation into site/
+	@$(BIN)/python -m mkdocs build --strict
+
+clean: ## remove the environment and everything that was built; runs/ is kept
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

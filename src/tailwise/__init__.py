@@ -1,0 +1,30 @@
+"""Tailwise: recurrent, distributional PPO with twin critics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["PPO", "Callback", "Config", "Policy", "load"]
+
+if TYPE_CHECKING:
+    from tailwise.run.agent import PPO, Policy, load
+    from tailwise.run.callbacks import Callback
+    from tailwise.run.config import Config
+
+_HOMES = {
+    "PPO": "tailwise.run.agent",
+    "Policy": "tailwise.run.agent",
+    "load": "tailwise.run.agent",
+    "Callback": "tailwise.run.callbacks",
+    "Config": "tailwise.run.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `tailwise --help` must not pay for torch."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tailwise' has no attribute {name!r}")

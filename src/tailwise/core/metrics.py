@@ -1,0 +1,175 @@
+"""Every metric that Tailwise reports is declared here, once: name, unit, meaning, healthy range.
+
+The metric store refuses names that are not declared, the documentation page is made from this list, and health rules
+read their ranges from it. Names under `time/` depend on the machine: they are reported like all others but excluded
+wherever two runs are compared for equality.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from tailwise.core.errors import ConfigError
+
+TIME_PREFIX = "time/"
+
+# `grad/norm/<group>` declares a family: the part in brackets stands for one name such as `actor` or `core.layer_0`.
+_PART = r"(?:[a-z0-9_]|<[a-z_]+>)+"
+_NAME = re.compile(rf"^{_PART}(?:/{_PART})+$")
+_PLACEHOLDER = re.compile(r"<[a-z_]+>")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """What a metric is.
+
+    name: `group/name`, lower case; a part `<member>` makes it a family.
+    unit: the unit of its values, "1" for a pure number.
+    meaning: one line, what it is and what a high or low value says.
+    healthy: (lowest, highest) value of a healthy run, None for no bound on that side; None when any value is healthy.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    healthy: tuple[float | None, float | None] | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise ConfigError(f"metric '{self.name}': a name is written group/name, lower case.")
+        if not self.unit or not self.meaning:
+            raise ConfigError(f"metric '{self.name}': state unit and meaning; the unit of a pure number is '1'.")
+        if self.healthy is not None:
+            low, high = self.healthy
+            if low is not None and high is not None and low > high:
+                raise ConfigError(f"metric '{self.name}': its healthy range runs from {low} down to {high}; swap them.")
+
+    def is_healthy(self, value: float) -> bool:
+        """Whether `value` lies in the healthy range, bounds included; NaN never does where there is a range."""
+        if self.healthy is None:
+            return True
+        low, high = self.healthy
+        return (low is None or value >= low) and (high is None or value <= high)
+
+
+def build(declarations: Iterable[MetricSpec]) -> Mapping[str, MetricSpec]:
+    """An unchangeable mapping name -> spec; a name that is declared twice is an error."""
+    specs: dict[str, MetricSpec] = {}
+    for spec in declarations:
+        if spec.name in specs:
+            raise ConfigError(f"metric '{spec.name}' is declared twice; remove one of the declarations.")
+        specs[spec.name] = spec
+    return MappingProxyType(specs)
+
+
+DECLARATIONS: tuple[MetricSpec, ...] = (
+    MetricSpec("policy/entropy", "nats", "mean entropy of the policy; falls as it becomes certain", (0.0, None)),
+    MetricSpec("policy/entropy_min", "nats", "lowest entropy of the policy at any state of the rollout"),
+    MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
+    MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
+    MetricSpec("policy/kl_after", "nats", "exact KL(old||new) after the update, on its last minibatch", (0.0, 0.2)),
+    MetricSpec("policy/epochs", "epochs", "complete passes over the rollout; fewer than configured after a KL stop"),
+    MetricSpec("policy/stopped_early", "0/1", "whether KL ended the update before its last minibatch"),
+    MetricSpec(
+        "policy/first_log_ratio", "nats", "largest |ln ratio| before the first step; must be rounding", (0.0, 1e-4)
+    ),
+    MetricSpec("policy/log_ratio_max", "nats", "largest |ln ratio| in the update", (0.0, 5.0)),
+    MetricSpec("policy/ratio_max", "1", "largest probability ratio new/old in the update"),
+    MetricSpec("policy/clip_fraction", "share", "samples whose gradient the PPO clip removed", (0.0, 0.5)),
+    MetricSpec("policy/dual_clip_fraction", "share", "samples whose gradient the dual clip removed", (0.0, 0.05)),
+    MetricSpec("policy/log_ratio_clamp_fraction", "share", "samples with |ln ratio| above 20", (0.0, 0.01)),
+    MetricSpec("policy/excluded_fraction", "share", "samples without a finite ln ratio", (0.0, 0.0)),
+    MetricSpec("policy/logit_range", "nats", "largest minus smallest allowed logit; grows as the policy saturates"),
+    MetricSpec("loss/policy", "1", "clipped surrogate, to be minimised"),
+    MetricSpec("loss/entropy", "1", "minus weight x entropy"),
+    MetricSpec("loss/awr", "1", "weighted advantage-weighted imitation term"),
+    MetricSpec("loss/awr_share", "share", "size of the imitation term among all loss terms"),
+    MetricSpec("loss/mean_<critic>", "1", "weighted squared error of a critic's mean, normalised return units"),
+    MetricSpec("loss/law_<critic>", "1", "weighted distributional loss of a critic, normalised return units"),
+    MetricSpec("critic/loss", "1", "sum of the critics' losses, unweighted, after value clipping", (None, 1000.0)),
+    MetricSpec("critic/loss_unclipped", "1", "the same without value clipping"),
+    MetricSpec("critic/clip_fraction", "share", "predictions that value clipping moved"),
+    MetricSpec("critic/disagreement", "return std", "mean |difference| of the twin critics' means"),
+    MetricSpec("critic/explained_variance", "1", "1 - var(return - value)/var(return); 1 is perfect, 0 is useless"),
+    MetricSpec("critic/quantile_crossing", "share", "neighbouring quantiles in the wrong order", (0.0, 0.2)),
+    MetricSpec("critic/mean_gap", "return std", "mean of quantiles minus the mean head: what rare events hide"),
+    MetricSpec("critic/out_of_support", "share", "particles beyond the atoms of a categorical critic", (0.0, 0.05)),
+    MetricSpec("advantage/mean", "reward", "mean raw advantage"),
+    MetricSpec("advantage/std", "reward", "standard deviation of raw advantages"),
+    MetricSpec("advantage/min", "reward", "smallest raw advantage"),
+    MetricSpec("advantage/max", "reward", "largest raw advantage"),
+    MetricSpec("advantage/largest_normalised", "std", "largest |standardised advantage|", (0.0, 20.0)),
+    MetricSpec("advantage/no_signal_groups", "groups", "groups whose advantages had no spread and became 0"),
+    MetricSpec("return/mean", "reward", "mean lambda-return over the rollout"),
+    MetricSpec("return/std", "reward", "standard deviation of lambda-returns over the rollout"),
+    MetricSpec("return/mu", "reward", "centre of the return scale in which critics learn"),
+    MetricSpec("return/sigma", "reward", "width of the return scale in which critics learn"),
+    MetricSpec("return/sigma_over_first", "1", "width of the return scale relative to the first rollout", (0.0, 100.0)),
+    MetricSpec("return/largest_normalised", "return std", "largest |normalised lambda-return|", (0.0, 20.0)),
+    MetricSpec("risk/cvar_return", "reward", "CVaR of the discounted return, pooled over states and particles"),
+    MetricSpec("grad/norm_before", "1", "global gradient norm before clipping, mean over steps", (0.0, 50.0)),
+    MetricSpec("grad/norm_before_max", "1", "largest global gradient norm before clipping", (0.0, 50.0)),
+    MetricSpec("grad/norm_after", "1", "global gradient norm after clipping, mean over steps"),
+    MetricSpec("grad/norm/<group>", "1", "gradient norm of a parameter group before clipping, mean over steps"),
+    MetricSpec("grad/term/<term>/<group>", "1", "gradient norm of one loss term on one parameter group"),
+    MetricSpec("obs/outlier_fraction", "share", "observation entries beyond 100 known standard deviations", (0.0, 0.0)),
+    MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor"),
+    MetricSpec("step/schedule", "1", "factor of the learning-rate schedule"),
+    MetricSpec("step/kl_factor", "1", "factor of the KL controller"),
+    MetricSpec("step/health_factor", "1", "factor of the health rules"),
+    MetricSpec("step/entropy_weight", "1", "weight of the entropy bonus"),
+    MetricSpec("env/anomalies", "count", "NaN or infinite rewards and info numbers in the rollout", (0.0, 0.0)),
+    MetricSpec("env/reset_rows", "rows", "steps that only reset an environment (NEXT_STEP autoreset)"),
+    MetricSpec("episode/return", "reward", "mean undiscounted return of the last 100 finished episodes"),
+    MetricSpec("episode/length", "steps", "mean length of the last 100 finished episodes"),
+    MetricSpec("evaluate/return", "reward", "mean return of the fixed evaluation episodes"),
+    MetricSpec("evaluate/return_std", "reward", "standard deviation between the fixed evaluation episodes"),
+    MetricSpec("evaluate/best", "reward", "best evaluation so far"),
+    MetricSpec("update/committed", "0/1", "whether the update was kept; 0 when it was refused or rolled back", (1.0, 1.0)),
+    MetricSpec("time/elapsed", "s", "wall-clock time since the run, or its resumed part, started"),
+    MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
+    MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),
+    MetricSpec("time/update", "s", "wall-clock time of the optimisation of this update"),
+)
+
+METRICS: Mapping[str, MetricSpec] = build(DECLARATIONS)
+
+
+def find_spec(name: str, metrics: Mapping[str, MetricSpec] = METRICS) -> MetricSpec | None:
+    """The declaration of a metric: its own, or that of the family it belongs to; None if there is none."""
+    if name in metrics:
+        return metrics[name]
+    for family, spec in metrics.items():
+        if "<" in family:
+            pattern = "[a-z0-9_.]+".join(re.escape(part) for part in _PLACEHOLDER.split(family))
+            if re.fullmatch(pattern, name):
+                return spec
+    return None
+
+
+def check_declared(names: Iterable[str], metrics: Mapping[str, MetricSpec] = METRICS) -> None:
+    """Raise ConfigError that lists every name without a declaration, with the nearest declared name."""
+    problems = []
+    for name in names:
+        if find_spec(name, metrics) is None:
+            near = difflib.get_close_matches(name, list(metrics), n=1)
+            problems.append(f"'{name}'" + (f" (did you mean '{near[0]}'?)" if near else ""))
+    if problems:
+        raise ConfigError(f"metrics without a declaration: {', '.join(problems)}; declare them in core/metrics.py.")
+
+
+def is_compared(name: str) -> bool:
+    """Whether a metric takes part when two runs are compared for equality: all do except those under `time/`."""
+    return not name.startswith(TIME_PREFIX)
+
+
+def compared_part(row: Mapping[str, Value]) -> dict[str, Value]:
+    """The entries of a row of metrics that take part when two runs are compared for equality."""
+    return {name: value for name, value in row.items() if is_compared(name)}

@@ -1,0 +1,169 @@
+"""Random streams in which a draw is a function of what it is for, not of what was drawn before.
+
+Each value is addressed by (seed, stream name, update, epoch, environment, step, draw). Asking for more environments,
+for a later part of the rollout or for fewer draws gives the same values at the same addresses, so exact resume,
+equality across backends and equality across ranks follow without any state to save. numpy's Philox4x64 (Salmon et al.
+2011, "Parallel random numbers: as easy as 1, 2, 3") does the work; docs/decisions/0001 says why.
+
+How an address becomes a value: the key of the cipher is a hash of (seed, purpose, stream name); its 256-bit counter is
+    word 0: block * 2**40 + step      word 1: epoch      word 2: environment      word 3: update
+where block = draw // 4, because the cipher gives four 64-bit words per counter value. The step is the low end of the
+counter so that one call draws a whole rollout of an environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from tailwise.core.errors import ConfigError, ShapeError
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = NDArray[np.uint64]
+
+_WORDS_PER_BLOCK = 4
+_STEP_BITS = 40
+_STEP_LIMIT = 1 << _STEP_BITS
+_BLOCK_LIMIT = 1 << (64 - _STEP_BITS)
+_WORD_LIMIT = 1 << 64
+_COUNTER_LIMIT = 1 << 256
+
+
+def _key(seed: int, purpose: str, name: str) -> Words:
+    """The 128-bit key of a stream. Lengths are hashed too, so that no two (seed, purpose, name) read the same."""
+    text = "".join(f"{len(part)}:{part}" for part in (str(seed), purpose, name))
+    return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype="<u8").astype(np.uint64)
+
+
+class _Cipher:
+    """Philox with one key, read at any value of its counter. Moving it costs an eighth of making a new one."""
+
+    def __init__(self, key: Words) -> None:
+        self._key = key
+        self._empty_buffer = np.zeros(_WORDS_PER_BLOCK, dtype=np.uint64)
+        self._philox = np.random.Philox(key=key)
+
+    def words(self, *, word0: int, epoch: int, environment: int, update: int, blocks: int) -> Words:
+        """The output for `blocks` successive values of the counter: uint64 [4 * blocks]."""
+        # numpy increments the counter before it computes a block, so it has to start one below.
+        first = word0 | epoch << 64 | environment << 128 | update << 192
+        before = ((first - 1) % _COUNTER_LIMIT).to_bytes(32, "little")
+        self._philox.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": np.frombuffer(before, dtype="<u8"), "key": self._key},
+            "buffer": self._empty_buffer,
+            "buffer_pos": _WORDS_PER_BLOCK,  # nothing is left in the buffer
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return self._philox.random_raw(_WORDS_PER_BLOCK * blocks)
+
+
+def _check(what: str, value: int, limit: int = _WORD_LIMIT, *, least: int = 0) -> int:
+    if not least <= value < limit:
+        raise ShapeError(f"random stream: {what} is {value}; it must be at least {least} and below {limit}.")
+    return int(value)
+
+
+def _environment_ids(environments: int | NDArray[np.integer]) -> list[int]:
+    if isinstance(environments, int | np.integer):
+        return list(range(_check("the number of environments", int(environments))))
+    ids = np.asarray(environments)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ShapeError(
+            f"random stream: environment ids have shape {ids.shape} and dtype {ids.dtype}; "
+            "a flat array of integers is needed."
+        )
+    return [_check("an environment id", int(i)) for i in ids]
+
+
+class Streams:
+    """All random streams of one seed. Has no state besides the seed: there is nothing to save or restore."""
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise ConfigError(f"seed is {seed!r}; it must be an integer.")
+        self.seed = int(seed)
+
+    def uniforms(
+        self,
+        name: str,
+        *,
+        update: int,
+        environments: int | NDArray[np.integer],
+        steps: int,
+        draws: int,
+        epoch: int = 0,
+        first_step: int = 0,
+    ) -> Floats:
+        """Uniform numbers in the open interval (0, 1): float64 [steps, environments, draws].
+
+        `environments` is their number (ids 0, 1, ...) or an array of ids; `first_step` is the address of row 0.
+        Both 0 and 1 are excluded, so that logarithms and inverse distribution functions are finite.
+        """
+        ids = _environment_ids(environments)
+        epoch, update = _check("epoch", epoch), _check("update", update)
+        steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * _WORDS_PER_BLOCK)
+        _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
+        cipher = _Cipher(_key(self.seed, "draws", name))
+        blocks = -(-draws // _WORDS_PER_BLOCK)
+        words = np.empty((len(ids), blocks, steps, _WORDS_PER_BLOCK), dtype=np.uint64)
+        for row, environment in enumerate(ids):
+            for block in range(blocks):
+                word0 = block << _STEP_BITS | first_step
+                raw = cipher.words(word0=word0, epoch=epoch, environment=environment, update=update, blocks=steps)
+                words[row, block] = raw.reshape(steps, _WORDS_PER_BLOCK)
+        by_step = words.transpose(2, 0, 1, 3).reshape(steps, len(ids), blocks * _WORDS_PER_BLOCK)[..., :draws]
+        # 52 bits and a half: the least value is 2**-53, the greatest 1 - 2**-53, both exact in float64.
+        uniforms: Floats = (by_step >> np.uint64(12)).astype(np.float64)
+        uniforms += 0.5
+        uniforms *= 2.0**-52
+        return uniforms
+
+    def normals(
+        self,
+        name: str,
+        *,
+        update: int,
+        environments: int | NDArray[np.integer],
+        steps: int,
+        draws: int,
+        epoch: int = 0,
+        first_step: int = 0,
+    ) -> Floats:
+        """Standard normal numbers, float64 [steps, environments, draws]: the normal quantiles of `uniforms`."""
+        levels = self.uniforms(
+            name,
+            update=update,
+            environments=environments,
+            steps=steps,
+            draws=draws,
+            epoch=epoch,
+            first_step=first_step,
+        )
+        normals: Floats = ndtri(levels)
+        return normals
+
+    def permutation(self, name: str, n: int, *, update: int, epoch: int = 0) -> Integers:
+        """A uniformly random order of 0 .. n-1, int64 [n].
+
+        The order of n random words: unlike a library's shuffle, it stays the same when that library changes.
+        """
+        n = _check("the length of the permutation", n, _STEP_LIMIT)
+        cipher = _Cipher(_key(self.seed, "permutation", name))
+        epoch, update = _check("epoch", epoch), _check("update", update)
+        blocks = -(-n // _WORDS_PER_BLOCK)
+        words = cipher.words(word0=0, epoch=epoch, environment=0, update=update, blocks=blocks)
+        return np.argsort(words[:n], kind="stable").astype(np.int64)
+
+    def integer(self, name: str, *, environment: int = 0, index: int = 0) -> int:
+        """An integer in [0, 2**31): the seed of an environment, of its `index`-th episode, or of an initialisation."""
+        cipher = _Cipher(_key(self.seed, "integer", name))
+        index, environment = _check("index", index, _STEP_LIMIT), _check("environment", environment)
+        words = cipher.words(word0=index, epoch=0, environment=environment, update=0, blocks=1)
+        return int(words[0]) >> 33

@@ -1,0 +1,110 @@
+"""Normalisation of advantages, once per rollout, and the seam where risk enters them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import ConfigError, ShapeError
+from tailwise.learner.returns import require_flags, require_shape
+
+NormaliseMode = Literal["global", "per_env"]
+
+# Relative to the root mean square: a constant has a standard deviation of rounding errors, in proportion to its size.
+_RELATIVE_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class NormaliseReport:
+    """Raw advantages over valid rows (None without any), and what was done to them.
+
+    count: valid rows. groups: groups with at least one valid row (1 for "global", up to B for "per_env"). no_signal:
+    those among them that were set to zero because their spread is rounding error. non_finite: valid rows that are NaN
+    or infinite; above 0 the result of their group is NaN, so that nothing downstream can take it for a signal.
+    """
+
+    mean: float | None
+    std: float | None
+    minimum: float | None
+    maximum: float | None
+    count: int
+    groups: int
+    no_signal: int
+    non_finite: int
+
+
+def normalise(adv: Tensor, valid: Tensor, *, mode: NormaliseMode) -> tuple[Tensor, NormaliseReport]:
+    """Mean 0 and (population) standard deviation 1 over the valid rows, of all or of each environment.
+
+    Once per rollout and never per minibatch: the same sample must weigh the same however the batch is split. In float64
+    and without an additive epsilon, so that rewards x 1e-4 or x 1e4 give the same result. Where std <= 1e-6 * rms there
+    is no signal, and the advantages become exactly 0 rather than amplified rounding.
+
+    adv: [T, B]. valid: bool [T, B]. Returns the advantages [T, B] in the dtype of adv, 0 in invalid rows (whatever
+    stands there), and the report.
+    """
+    if mode not in get_args(NormaliseMode):
+        raise ConfigError(f"The advantage mode is {mode!r}, expected one of {', '.join(get_args(NormaliseMode))}.")
+    if adv.ndim != 2:
+        raise ShapeError(f"adv has shape {tuple(adv.shape)}, expected [T, B].")
+    require_flags("valid", valid, tuple(adv.shape))
+    raw = adv.detach().double()
+    zero = torch.zeros_like(raw)
+    clean = torch.where(valid, raw, zero)
+    columns, present = (clean, valid) if mode == "per_env" else (clean.reshape(-1, 1), valid.reshape(-1, 1))
+
+    count = present.sum(0, keepdim=True)
+    divisor = count.clamp(min=1).double()
+    # In units of the largest entry, so that squares neither overflow nor vanish.
+    peak = columns.abs().amax(0, keepdim=True) if columns.shape[0] else torch.zeros_like(divisor)
+    unit = torch.where(peak > 0, peak, torch.ones_like(peak))
+    scaled = columns / unit
+    mean = scaled.sum(0, keepdim=True) / divisor
+    centred = torch.where(present, scaled - mean, torch.zeros_like(scaled))
+    std = (centred.square().sum(0, keepdim=True) / divisor).sqrt()
+    rms = (scaled.square().sum(0, keepdim=True) / divisor).sqrt()
+    no_signal = std <= _RELATIVE_FLOOR * rms
+    safe_std = torch.where(no_signal, torch.ones_like(std), std)
+    result = torch.where(no_signal | ~present, torch.zeros_like(centred), centred / safe_std)
+
+    kept = raw[valid]
+    some = kept.numel() > 0
+    report = NormaliseReport(
+        mean=float(kept.mean()) if some else None,
+        std=float(kept.std(correction=0)) if some else None,
+        minimum=float(kept.min()) if some else None,
+        maximum=float(kept.max()) if some else None,
+        count=kept.numel(),
+        groups=int((count > 0).sum()),
+        no_signal=int((no_signal & (count > 0)).sum()),
+        non_finite=int((~torch.isfinite(kept)).sum()),
+    )
+    return result.reshape(adv.shape).to(adv.dtype), report
+
+
+def mix_advantages(mean: Tensor, risk: Tensor | None, *, multiplier: float) -> Tensor:
+    """(A_mean + multiplier * A_risk) / (1 + multiplier): the seam through which tail risk reaches the actor.
+
+    Both in the same units (divided by the same sigma), standardised once, after mixing. The division keeps the size of
+    the step independent of the multiplier. mean, risk: [T, B]; risk may be None only with multiplier 0.
+    """
+    if not (math.isfinite(multiplier) and multiplier >= 0.0):
+        raise ConfigError(f"The risk multiplier is {multiplier}, expected a finite number of at least 0.")
+    if multiplier == 0.0:
+        return mean  # not mean + 0 * risk: a NaN in an unused risk would get through
+    if risk is None:
+        raise ConfigError(
+            f"The risk multiplier is {multiplier} but there are no risk advantages; a constraint that reaches nobody "
+            "is refused: use a distributional critic with particle targets, or switch the constraint off."
+        )
+    require_shape("The risk advantages", risk, tuple(mean.shape))
+    return (mean + multiplier * risk) / (1.0 + multiplier)
+
+
+def mix_mean_only(mean: Tensor, risk: Tensor | None) -> Tensor:
+    """The default at the seam: no constraint, the mean advantages [T, B] as they are; `risk` is not looked at."""
+    return mean

@@ -1,0 +1,66 @@
+"""The contract between the trainer and an implementation of the mathematics (plain torch here, fused kernels later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.step_size import StepSize
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.inference import Decision
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What the schedules say for one update."""
+
+    step_size: StepSize
+    entropy_weight: float
+    measure_terms: bool = False  # also measure the gradient of every loss term on every parameter group
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an update did. `reason` says why it was refused or rolled back; None when committed."""
+
+    committed: bool
+    reason: str | None
+    stopped_early: bool
+    kl: float
+    metrics: dict[str, float]
+    term_gradients: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """What a trainer needs from the mathematics."""
+
+    model: ActorCritic
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] (None: most likely action)."""
+        ...
+
+    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """Features [n, H] of observations [n, D] one step after hidden states [n, S, H], without acting.
+
+        start [n]: True where the observation opens an episode, so the hidden state counts as zero."""
+        ...
+
+    def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
+        """Critic outputs at features [T+1, B, H], and at final_features [F, H] of rows final_index [F, 2] = (t, b)."""
+        ...
+
+    def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
+        """Learn from a rollout, or refuse it and leave everything as it was."""
+        ...
+
+    def training_tensors(self) -> dict[str, Tensor]:
+        """Optimiser state, for a checkpoint."""
+        ...
+
+    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `training_tensors`."""
+        ...

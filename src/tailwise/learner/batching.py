@@ -1,0 +1,55 @@
+"""How a rollout is cut into minibatches and microbatches.
+
+Without a core a minibatch is a random set of valid rows. With a core it is a random set of environments with all their
+steps, so that sequences stay whole. A microbatch is a part of a minibatch; its losses weigh by its share of valid rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one microbatch: `rows` [n] flat indices t*B + b of valid rows; `envs` [b] for whole sequences, else None.
+
+    `inside` [n]: position of each row in the [T, b] block of `envs`, None without a core.
+    """
+
+    rows: Tensor
+    envs: Tensor | None
+    inside: Tensor | None
+
+
+def minibatches(valid: Tensor, *, count: int, recurrent: bool, permutation: np.ndarray) -> Iterator[np.ndarray]:
+    """Split units (environments when recurrent, else valid flat rows) into `count` parts in the order of permutation."""
+    if not recurrent:
+        units = np.flatnonzero(valid.numpy().reshape(-1))
+        permutation = units[permutation]
+    yield from (part for part in np.array_split(permutation, count) if len(part))
+
+
+def unit_count(valid: Tensor, *, recurrent: bool) -> int:
+    """How many units `minibatches` permutes."""
+    return int(valid.shape[1]) if recurrent else int(valid.sum())
+
+
+def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
+    """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
+    result = []
+    for chunk in np.array_split(units, min(microbatches, len(units))):
+        if not recurrent:
+            result.append(Part(torch.from_numpy(chunk), None, None))
+            continue
+        envs = torch.from_numpy(chunk)
+        keep = valid[:, envs]
+        inside = keep.reshape(-1).nonzero().squeeze(-1)
+        step = inside // len(chunk)
+        rows = step * valid.shape[1] + envs[inside % len(chunk)]
+        result.append(Part(rows, envs, inside))
+    return [part for part in result if len(part.rows)]

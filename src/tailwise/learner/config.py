@@ -1,0 +1,117 @@
+"""Configuration of the learner: returns, surrogate, step size and control of the update."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tailwise.core.config import Section
+
+
+class ConstantSchedule(Section):
+    """The learning rate stays at its base."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class LinearSchedule(Section):
+    """The learning rate falls linearly with steps/total_steps to `end` x base, and stays there."""
+
+    kind: Literal["linear"] = "linear"
+    end: float = Field(0.0, ge=0, le=1, description="factor at the end of training")
+
+
+class CosineSchedule(Section):
+    """The learning rate falls along half a cosine to `end` x base, and stays there (no rebound)."""
+
+    kind: Literal["cosine"] = "cosine"
+    end: float = Field(0.0, ge=0, le=1, description="factor at the end of training")
+
+
+class ConstantEntropy(Section):
+    """A fixed entropy bonus."""
+
+    kind: Literal["constant"] = "constant"
+    weight: float = Field(0.01, ge=0, le=10, description="weight of the entropy bonus, per nat; typical 0 to 0.02")
+
+
+class PlateauEntropy(Section):
+    """Constant until entropy stops changing; a plateau starts a linear decay to `floor`."""
+
+    kind: Literal["plateau"] = "plateau"
+    weight: float = Field(0.01, ge=0, le=10, description="weight before the plateau, per nat")
+    floor: float = Field(0.0, ge=0, le=10, description="weight after the decay, per nat; at most `weight`")
+    window: int = Field(20, ge=3, le=10_000, description="updates over which the slope of entropy is fitted")
+    tolerance: float = Field(1e-3, ge=0, description="largest |slope| that counts as a plateau, nats per update")
+    decay: int = Field(50, ge=1, description="updates from the plateau to the floor")
+
+
+class NoAwr(Section):
+    """No advantage-weighted imitation term."""
+
+    kind: Literal["off"] = "off"
+
+
+class Awr(Section):
+    """Adds weight x (-mean(w ln pi(a))) with w = exp(min(A/beta, ln max_weight)) on the rollout's own actions."""
+
+    kind: Literal["on"] = "on"
+    weight: float = Field(0.1, gt=0, le=10, description="weight of the term in the loss")
+    beta: float = Field(1.0, gt=0, le=100, description="temperature, in standard deviations of the advantage")
+    max_weight: float = Field(20.0, ge=1, le=1e6, description="largest w")
+
+
+class NoKlFactor(Section):
+    """KL stops an update early, and leaves the step size alone (default)."""
+
+    kind: Literal["off"] = "off"
+
+
+class KlFactor(Section):
+    """The step size shrinks by `ratio` when an update was stopped early and grows by it when KL < target/2."""
+
+    kind: Literal["on"] = "on"
+    ratio: float = Field(1.5, gt=1, le=10, description="shrink and growth per update")
+    low: float = Field(0.05, gt=0, le=1, description="smallest factor")
+    high: float = Field(4.0, ge=1, le=100, description="largest factor")
+
+
+class LearnerConfig(Section):
+    """rollout -> returns -> losses -> update."""
+
+    gamma: float = Field(0.99, gt=0, lt=1, description="discount per step")
+    lam: float = Field(0.95, ge=0, le=1, alias="lambda", description="GAE trace for advantages and the mean target")
+    epochs: int = Field(4, ge=1, le=100, description="passes over a rollout per update")
+    minibatches: int = Field(4, ge=1, le=4096, description="minibatches per epoch; recurrent ones split environments")
+    microbatches: int = Field(
+        1, ge=1, le=1024, description="parts of a minibatch whose gradients are accumulated before one step"
+    )
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="base step size of Adam")
+    schedule: Annotated[ConstantSchedule | LinearSchedule | CosineSchedule, Field(discriminator="kind")] = Field(
+        default=LinearSchedule(), description="factor on the step size as a function of steps/total_steps"
+    )
+    clip: float = Field(0.2, gt=0, lt=1, description="PPO ratio clip")
+    dual_clip: float | None = Field(3.0, gt=1, le=100, description="dual clip for negative advantages; null is off")
+    advantages: Literal["global", "per_env"] = Field(
+        "global", description="advantages are standardised over the rollout, or per environment"
+    )
+    entropy: Annotated[ConstantEntropy | PlateauEntropy, Field(discriminator="kind")] = Field(
+        default=ConstantEntropy(), description="entropy bonus"
+    )
+    value_weight: float = Field(0.5, gt=0, le=100, description="weight of the critics' losses")
+    max_grad_norm: float | None = Field(
+        0.5, gt=0, le=1e6, description="global gradient norm is clipped to this; null is off (0 is refused: no learning)"
+    )
+    target_kl: float | None = Field(
+        0.02, gt=0, le=10, description="the update stops at 1.5 x this KL(old||new), nats; null never stops"
+    )
+    kl_factor: Annotated[NoKlFactor | KlFactor, Field(discriminator="kind")] = Field(
+        default=NoKlFactor(), description="whether KL also moves the step size"
+    )
+    max_kl: float = Field(
+        1.0, gt=0, le=100, description="an update that ends with KL(old||new) above this is rolled back, nats"
+    )
+    awr: Annotated[NoAwr | Awr, Field(discriminator="kind")] = Field(
+        default=NoAwr(), description="advantage-weighted imitation of the rollout's own actions"
+    )

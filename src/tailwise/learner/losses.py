@@ -1,0 +1,195 @@
+"""The loss terms of one microbatch, each by name and already weighted, with the numbers that describe them.
+
+Every term is a mean over rows [n], so that accumulation over microbatches is a weighted sum of gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tailwise.learner import categorical, value_clip
+from tailwise.learner.awr import awr_loss_terms
+from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.learner.divergence import kl_categorical, kl_gaussian
+from tailwise.learner.surrogate import policy_loss_terms
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.config import CategoricalCritic, MeanAndVarianceClip, NoValueClip, QuantileCritic
+from tailwise.model.critics import CriticOutput, normalised_atoms
+from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows [n] of a microbatch; values and targets in normalised return units.
+
+    action [n, A]; log_prob [n]; params [n, P]; mask [n, K] or None; advantage [n] standardised; mean_target [n];
+    particles [n, m] or None; old_mean [n, C]; old_law [n, C, N]: quantiles or probabilities on the current atoms,
+    None for scalar critics or when value clipping is off; uniform [n, noise]: draws for sampled entropies.
+    """
+
+    action: Tensor
+    log_prob: Tensor
+    params: Tensor
+    mask: Tensor | None
+    advantage: Tensor
+    mean_target: Tensor
+    particles: Tensor | None
+    old_mean: Tensor
+    old_law: Tensor | None
+    uniform: Tensor | None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """terms: scalar tensors by name, weighted, to be summed; means, maxima: plain numbers; kl, log_ratio [n] detached."""
+
+    terms: dict[str, Tensor]
+    means: dict[str, float]
+    maxima: dict[str, float]
+    minima: dict[str, float]
+    kl: Tensor
+    log_ratio: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The scalar that is differentiated."""
+        return torch.stack(list(self.terms.values())).sum()
+
+
+#: The seam for further losses (adversary, imitation of a teacher): (model, features [n, H], params [n, P], batch) -> a
+#: weighted scalar.
+AuxiliaryLoss = Callable[[ActorCritic, Tensor, Tensor, Batch], Tensor]
+
+
+def law_kl(law: ActionLaw, old: Tensor, new: Tensor) -> Tensor:
+    """Exact KL(old || new) of action laws with parameters [..., P] -> [...]; squashed: of the base Gaussians."""
+    if isinstance(law, CategoricalLaw):
+        pairs = zip(law.split(old), law.split(new), strict=True)
+        return torch.stack([kl_categorical(a, b) for a, b in pairs]).sum(0)
+    assert isinstance(law, GaussianLaw)
+    return kl_gaussian(*law.split(old), *law.split(new))
+
+
+def compute_losses(
+    model: ActorCritic,
+    features: Tensor,
+    batch: Batch,
+    config: LearnerConfig,
+    *,
+    entropy_weight: float,
+    auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+) -> Losses:
+    """All loss terms at latent features [n, H]."""
+    params = model.policy(features, batch.mask)
+    log_prob = model.law.log_prob(params, batch.action)
+    surrogate = policy_loss_terms(
+        log_prob, batch.log_prob, batch.advantage, clip=config.clip, dual_clip=config.dual_clip
+    )
+    entropy = model.law.entropy(params, batch.uniform)
+    terms = {"policy": surrogate.loss.mean(), "entropy": -entropy_weight * entropy.mean()}
+    if isinstance(config.awr, Awr):
+        imitation = awr_loss_terms(
+            log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight
+        )
+        terms["awr"] = config.awr.weight * imitation.loss.mean()
+    critic_terms, means = critic_losses(model, model.values(features), batch)
+    for name, value in critic_terms.items():
+        terms[name] = config.value_weight / model.critic_count * value
+    for name, function in auxiliary:
+        terms[name] = function(model, features, params, batch)
+    with torch.no_grad():
+        kl = law_kl(model.law, batch.params, params)
+        log_ratio = surrogate.log_ratio.detach()
+        means |= {f"loss/{name}": float(value) for name, value in terms.items()}
+        means |= {
+            "policy/entropy": float(entropy.mean()),
+            "policy/kl": float(kl.mean()),
+            "policy/clip_fraction": float(surrogate.clip_active.float().mean()),
+            "policy/dual_clip_fraction": float(surrogate.dual_active.float().mean()),
+            "policy/log_ratio_clamp_fraction": float(surrogate.clamp_active.float().mean()),
+            "policy/excluded_fraction": float(surrogate.excluded.float().mean()),
+        }
+        if "awr" in terms:
+            size = sum(abs(float(value)) for value in terms.values())
+            means["loss/awr_share"] = abs(float(terms["awr"])) / size if size > 0 else 0.0
+        if isinstance(model.law, CategoricalLaw):
+            allowed = params > torch.finfo(params.dtype).min
+            lowest = torch.where(allowed, params, torch.inf).amin(-1)
+            means["policy/logit_range"] = float((params.amax(-1) - lowest).mean())
+        maxima = {
+            "policy/log_ratio_max": float(log_ratio.abs().max()),
+            "policy/ratio_max": float(surrogate.ratio.max()),
+            "policy/entropy_max": float(entropy.max()),
+        }
+        minima = {"policy/entropy_min": float(entropy.min())}
+    return Losses(terms, means, maxima, minima, kl.detach(), log_ratio)
+
+
+def critic_losses(
+    model: ActorCritic, out: CriticOutput, batch: Batch
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Unweighted losses `mean_i` and `law_i` per critic i, each clipped (if at all) around its own old output."""
+    critic = model.config.critic
+    rows: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    for i in range(model.critic_count):
+        if not (isinstance(critic, QuantileCritic) and critic.mean == "quantiles"):
+            rows[f"mean_{i}"] = _mean_loss(model, out.mean[:, i], batch.old_mean[:, i], batch.mean_target)
+        if out.law is not None:
+            assert batch.particles is not None
+            old = None if batch.old_law is None else batch.old_law[:, i]
+            rows[f"law_{i}"] = _law_loss(model, out.law[:, i], old, batch.particles)
+    terms = {name: loss.mean() for name, (loss, _, _) in rows.items()}
+    spread = out.mean.detach().amax(-1) - out.mean.detach().amin(-1)
+    means = {
+        "critic/loss": sum(float(loss.detach()) for loss in terms.values()),
+        "critic/loss_unclipped": sum(float(plain.detach().mean()) for _, plain, _ in rows.values()),
+        "critic/clip_fraction": float(torch.stack([active.float().mean() for _, _, active in rows.values()]).mean()),
+        "critic/disagreement": float(spread.mean()),
+    }
+    if isinstance(critic, QuantileCritic) and out.law is not None:
+        law = out.law.detach()
+        means["critic/quantile_crossing"] = float((law[..., 1:] < law[..., :-1]).float().mean())
+        means["critic/mean_gap"] = float((law.mean(-1) - out.mean.detach()).mean())
+    if isinstance(critic, CategoricalCritic) and batch.particles is not None:
+        atoms = normalised_atoms(critic).to(batch.particles.dtype)
+        means["critic/out_of_support"] = float(categorical.out_of_support_fraction(batch.particles, atoms))
+    return terms, means
+
+
+def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared error with the ordinary PPO value clip, per row [n]: (loss, loss without clip, whether clipped)."""
+    clip = model.config.critic.clip
+    plain = (new - target) ** 2
+    if isinstance(clip, NoValueClip):
+        return plain, plain, torch.zeros_like(plain, dtype=torch.bool)
+    clipped = value_clip.clip_mean(new, old, clip.range)
+    return value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach()
+
+
+def _law_loss(
+    model: ActorCritic, new: Tensor, old: Tensor | None, particles: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss of one critic's law [n, N] on particles [n, m], per row [n]: (loss, loss without clip, whether clipped)."""
+    critic = model.config.critic
+    clip = critic.clip
+    limit = 1.0 if isinstance(clip, NoValueClip) else clip.range
+    factor = clip.factor if isinstance(clip, MeanAndVarianceClip) else 1.0
+    around = new.detach() if old is None else old
+    if isinstance(critic, QuantileCritic):
+        result = value_clip.clipped_quantile_loss(
+            new, around, particles, mode=clip.kind, range=limit, factor=factor, kappa=critic.kappa
+        )
+        return result.loss, result.loss_new, result.active
+    assert isinstance(critic, CategoricalCritic)
+    atoms = normalised_atoms(critic).to(new.dtype)
+    target = categorical.project(particles, None, atoms)
+    plain = categorical.cross_entropy(new, target)
+    if isinstance(clip, NoValueClip):
+        return plain, plain, torch.zeros_like(plain, dtype=torch.bool)
+    moved = value_clip.clip_categorical(new, around, atoms, mode=clip.kind, range=limit, factor=factor)
+    active = value_clip.categorical_clip_active(new, around, atoms, mode=clip.kind, range=limit, factor=factor)
+    return value_clip.clipped_loss(plain, categorical.cross_entropy(moved, target)), plain, active

@@ -1,0 +1,113 @@
+"""Particles of the return: SR(lambda) targets and inverse CDFs to draw them from a critic's law.
+
+Why particles: the law of the scalar lambda-return is not the law of the return. Averaging bootstraps shrinks its
+spread, so quantiles that are regressed on it describe a return that is far too calm. A particle follows *one* sampled
+path of mixing decisions instead and keeps the spread. Particles are in raw return units and are never clipped.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import ShapeError
+from tailwise.learner.returns import require_flags, require_fraction, require_shape
+
+
+def sr_lambda(
+    reward: Tensor,
+    z: Tensor,
+    z_final: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap_uniform: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    valid: Tensor | None = None,
+) -> Tensor:
+    """Sample-replacement lambda-return (Nam et al. 2021, arXiv 2105.11366), M particles per step.
+
+        Y[T][j] = Z(s[T])[j]
+        Y[t][j] = r[t] + gamma * ( 0                                          where terminated
+                                 | Z(final_obs[t])[j]                         where truncated
+                                 | Y[t+1][j] if b[t][j] else Z(s[t+1])[j] )   inside an episode
+
+    with b = (uniform < lam), a Bernoulli(lam) variable per step, environment and particle, ignored at boundaries.
+
+    reward: [T, B]. z: [T+1, B, M], particles of Z at each state, the last row after the rollout. z_final: [T, B, M],
+    particles at `final_obs[t]`, read only where truncated. terminated, truncated: bool [T, B]. bootstrap_uniform:
+    [T, B, M] in (0, 1). valid: bool [T, B] or None; an invalid row follows a boundary, so nothing of it reaches another
+    row; its own output is z of that row with non-finite numbers replaced by 0, so that a masked sum stays finite.
+    Returns Y [T, B, M].
+    """
+    require_fraction("gamma", gamma)
+    require_fraction("lambda", lam)
+    if reward.ndim != 2 or z.ndim != 3:
+        raise ShapeError(
+            f"reward has shape {tuple(reward.shape)} and z {tuple(z.shape)}, expected [T, B], [T+1, B, M]."
+        )
+    steps, environments = reward.shape
+    particles = z.shape[2]
+    require_shape("z", z, (steps + 1, environments, particles))
+    require_shape("z_final", z_final, (steps, environments, particles))
+    require_shape("bootstrap_uniform", bootstrap_uniform, (steps, environments, particles))
+    require_flags("terminated", terminated, (steps, environments))
+    require_flags("truncated", truncated, (steps, environments))
+    if valid is not None:
+        require_flags("valid", valid, (steps, environments))
+
+    follow_path = bootstrap_uniform < lam
+    zero = torch.zeros_like(z[0])
+    target = torch.empty_like(z_final)
+    carry = z[steps]
+    for step in range(steps - 1, -1, -1):
+        following = torch.where(follow_path[step], carry, z[step + 1])
+        following = torch.where(truncated[step, :, None], z_final[step], following)
+        following = torch.where(terminated[step, :, None], zero, following)
+        carry = reward[step, :, None] + gamma * following
+        if valid is not None:
+            stand_in = torch.where(torch.isfinite(z[step]), z[step], zero)
+            carry = torch.where(valid[step, :, None], carry, stand_in)
+        target[step] = carry
+    return target
+
+
+def stratified_levels(u: Tensor) -> Tensor:
+    """One level in each of M equal strata: (j + u_j) / M. u: [..., M] in (0, 1); returns [..., M], increasing."""
+    count = u.shape[-1]
+    return (torch.arange(count, dtype=u.dtype, device=u.device) + u) / count
+
+
+def inverse_cdf_quantiles(theta_sorted: Tensor, levels: Tensor) -> Tensor:
+    """The piecewise-linear quantile function through the centres ((i+0.5)/N, theta_i), read at `levels`.
+
+    The lowest segment is extended to level 0 and the highest to level 1 with their own slopes, the same function that
+    `tail.cvar_from_quantiles` integrates. theta_sorted: [..., N], ascending. levels: [..., M] in [0, 1], the same
+    leading dimensions. Returns [..., M]. With N = 1 the law is a point.
+    """
+    count = theta_sorted.shape[-1]
+    require_shape("levels", levels, (*theta_sorted.shape[:-1], levels.shape[-1]))
+    if count == 1:
+        return theta_sorted.expand(*levels.shape).clone()
+    position = levels.to(theta_sorted.dtype) * count - 0.5
+    left = position.floor().clamp(0, count - 2)
+    fraction = position - left  # below 0 and above 1 in the extended ends
+    index = left.long()
+    low = theta_sorted.gather(-1, index)
+    high = theta_sorted.gather(-1, index + 1)
+    return low + fraction * (high - low)
+
+
+def inverse_cdf_atoms(atoms: Tensor, probs: Tensor, levels: Tensor) -> Tensor:
+    """The step inverse CDF of a law on atoms: the lowest atom whose cumulative probability reaches the level.
+
+    atoms: [N], ascending. probs: [..., N], non-negative; levels: [..., M] in (0, 1], the same leading dimensions.
+    Returns [..., M]. The cumulative sum is divided by its own end: rounding that leaves it at 0.9999999 would
+    otherwise send a level above it to the last atom, even one without mass.
+    """
+    require_shape("probs", probs, (*levels.shape[:-1], atoms.shape[0]))
+    cumulative = probs.double().cumsum(-1)
+    cumulative = cumulative / cumulative[..., -1:]
+    index = torch.searchsorted(cumulative.contiguous(), levels.double().contiguous())
+    return atoms[index.clamp(max=atoms.shape[0] - 1)]

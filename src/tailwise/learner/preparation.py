@@ -1,0 +1,201 @@
+"""Between rollout and epochs: the new return scale, normalised targets, standardised advantages, flat rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.core.streams import Streams
+from tailwise.learner.advantages import normalise
+from tailwise.learner.categorical import project
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.losses import Batch
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.tail import cvar_from_atoms
+from tailwise.learner.targets import Targets
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.config import CategoricalCritic, NoValueClip
+from tailwise.model.critics import normalised_atoms
+from tailwise.model.return_scale import preserve_outputs
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that minibatches read. obs [T, B, D] with invalid rows zeroed; the rest flat over rows R = T*B."""
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    params: Tensor
+    mask: Tensor | None
+    advantage: Tensor
+    mean_target: Tensor
+    particles: Tensor | None
+    old_mean: Tensor
+    old_law: Tensor | None
+    valid: Tensor
+    environment: Tensor
+
+    def finite(self) -> bool:
+        """Whether every target that valid rows will train on is finite."""
+        read = [self.advantage, self.mean_target, *([] if self.particles is None else [self.particles])]
+        return all(bool(torch.isfinite(t[self.valid.reshape(-1)]).all()) for t in read)
+
+    def draws(
+        self, streams: Streams, model: ActorCritic, *, update: int, epoch: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Random numbers of one epoch: particle choices [R, m] (int64) and uniforms for sampled entropies [R, noise]."""
+        steps = self.valid.shape[0]
+        ids: np.ndarray = self.environment.numpy()
+
+        def uniforms(name: str, count: int) -> Tensor:
+            u = streams.uniforms(name, update=update, epoch=epoch, environments=ids, steps=steps, draws=count)
+            return torch.from_numpy(u).reshape(-1, count)
+
+        chosen: Tensor | None = None
+        sampled = getattr(model.config.critic, "minibatch_particles", 0)
+        if self.particles is not None and self.particles.shape[-1] > sampled > 0:
+            # One particle per stratum: unbiased, and each row sees the whole range of levels.
+            width = self.particles.shape[-1] // sampled
+            chosen = torch.arange(sampled) * width + (uniforms("particle", sampled) * width).long()
+        uniform = uniforms("entropy", model.law.noise) if model.law.squashed else None
+        return chosen, uniform
+
+    def mask_rows(self, rows: Tensor) -> Tensor | None:
+        """Action masks [n, K] of flat rows."""
+        return None if self.mask is None else self.mask[rows]
+
+    def batch(self, rows: Tensor, draws: tuple[Tensor | None, Tensor | None]) -> Batch:
+        """The microbatch of flat rows [n]."""
+        chosen, uniform = draws
+        particles = None if self.particles is None else self.particles[rows]
+        if particles is not None and chosen is not None:
+            particles = particles.gather(-1, chosen[rows])
+        return Batch(
+            action=self.action[rows],
+            log_prob=self.log_prob[rows],
+            params=self.params[rows],
+            mask=self.mask_rows(rows),
+            advantage=self.advantage[rows],
+            mean_target=self.mean_target[rows],
+            particles=particles,
+            old_mean=self.old_mean[rows],
+            old_law=None if self.old_law is None else self.old_law[rows],
+            uniform=None if uniform is None else uniform[rows],
+        )
+
+
+def prepare(
+    rollout: Rollout,
+    targets: Targets,
+    model: ActorCritic,
+    optimiser: torch.optim.Optimizer,
+    config: LearnerConfig,
+    mix_advantages: Callable[[Tensor, Tensor | None], Tensor],
+) -> tuple[Prepared, dict[str, float]]:
+    """Move the return scale (heads keep their raw outputs), re-express old outputs and targets in it."""
+    sample = targets.particles if targets.particles is not None else targets.lambda_return
+    move_scale(model, optimiser, sample[rollout.valid].reshape(-1))
+    scale = model.return_scale
+    advantage, report = normalise(
+        mix_advantages(targets.advantage, None), rollout.valid, mode=config.advantages
+    )
+    old_mean, old_law = old_outputs(rollout, model)
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.reshape(-1, *tensor.shape[2:])
+
+    prepared = Prepared(
+        obs=torch.where(rollout.valid[..., None], rollout.obs, torch.zeros((), dtype=rollout.obs.dtype)),
+        action=flat(rollout.action),
+        log_prob=flat(rollout.log_prob),
+        params=flat(rollout.params),
+        mask=None if rollout.mask is None else flat(rollout.mask),
+        advantage=flat(advantage),
+        mean_target=flat(scale.to_normalised(targets.lambda_return)),
+        particles=None if targets.particles is None else flat(scale.to_normalised(targets.particles)),
+        old_mean=flat(old_mean),
+        old_law=None if old_law is None else flat(old_law),
+        valid=rollout.valid,
+        environment=rollout.environment,
+    )
+    metrics = {
+        "advantage/mean": report.mean or 0.0,
+        "advantage/std": report.std or 0.0,
+        "advantage/min": report.minimum or 0.0,
+        "advantage/max": report.maximum or 0.0,
+        "advantage/no_signal_groups": float(report.no_signal),
+        "advantage/largest_normalised": float(advantage.abs().max()),
+        "return/mu": float(scale.mu),
+        "return/sigma": float(scale.sigma),
+        "return/sigma_over_first": float(scale.sigma / scale.first) if float(scale.first) > 0 else 1.0,
+        "return/largest_normalised": float(prepared.mean_target[rollout.valid.reshape(-1)].abs().max()),
+    }
+    return prepared, metrics
+
+
+def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns: Tensor) -> None:
+    """New (mu, sigma) from raw returns [n]; linear heads are rescaled so that raw predictions stay as they were.
+
+    The gradient of a squared error scales with the head, so Adam's moments of those rows do too; quantile gradients are
+    free of scale and keep theirs. Logits of a categorical critic are no affine function of the return: its support
+    moves with the scale, and its prediction moves along (it is not output-preserving).
+    """
+    old_mu, old_sigma, mu, sigma = model.return_scale.absorb(raw_returns)
+    if old_sigma == 0.0 or (old_mu, old_sigma) == (mu, sigma):
+        return
+    rescale = {"old_mu": old_mu, "old_sigma": old_sigma, "mu": mu, "sigma": sigma}
+    for critic in model.critic_heads():
+        if critic.mean_head is not None:
+            preserve_outputs(critic.mean_head, **rescale)
+            for parameter in critic.mean_head.parameters():
+                state = optimiser.state.get(parameter, {})
+                if state:
+                    state["exp_avg"].mul_(old_sigma / sigma)
+                    state["exp_avg_sq"].mul_((old_sigma / sigma) ** 2)
+        if critic.law_head is not None and not isinstance(model.config.critic, CategoricalCritic):
+            preserve_outputs(critic.law_head, **rescale)
+
+
+def old_outputs(rollout: Rollout, model: ActorCritic) -> tuple[Tensor, Tensor | None]:
+    """The record's outputs at the T steps in the current scale: means [T, B, C], laws [T, B, C, N] if clipping needs them.
+
+    Before the first scale the heads were not rescaled, so the outputs stand as they are.
+    """
+    record, scale = rollout.critic, model.return_scale
+    mean, law = record.mean[:-1], None if record.law is None else record.law[:-1]
+    if isinstance(model.config.critic.clip, NoValueClip):
+        law = None
+    known = record.sigma > 0
+    if known:
+        mean = scale.to_normalised(record.raw(mean))
+    if law is None:
+        return mean, None
+    if not isinstance(model.config.critic, CategoricalCritic):
+        return mean, scale.to_normalised(record.raw(law)) if known else law
+    probs = law.softmax(-1)
+    if not known:
+        return mean, probs
+    atoms = normalised_atoms(model.config.critic).to(law.dtype)
+    moved = scale.to_normalised(record.raw(atoms)).expand_as(probs)
+    return mean, project(moved, probs, atoms)
+
+
+def describe_targets(
+    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None
+) -> dict[str, float]:
+    """Numbers about raw targets: explained variance, and the tail of the pooled return law."""
+    valid = rollout.valid
+    returns, value = targets.lambda_return[valid].double(), targets.value[valid].double()
+    spread = float(returns.var(unbiased=False))
+    metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
+    if spread > 0:
+        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
+    if tail_alpha is not None and targets.particles is not None:
+        pooled = targets.particles[valid].reshape(-1).double()
+        metrics["risk/cvar_return"] = float(cvar_from_atoms(pooled, None, tail_alpha))
+    return metrics

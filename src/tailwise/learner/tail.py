@@ -1,0 +1,161 @@
+"""Tail measures of a law of returns. The lower tail is the bad one; all results are in units of return.
+
+The functions on quantiles and atoms are linear in the sorted values with weights that depend only on N and alpha, hence
+differentiable, and computed with weights in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.learner.returns import require_shape
+
+# alpha = 3/30 is not below 1/10 because of its last bit.
+_ROUNDING = 1e-12
+
+
+def _check_alpha(alpha: float) -> None:
+    if not (math.isfinite(alpha) and 0.0 < alpha <= 1.0):
+        raise ConfigError(f"The tail share alpha is {alpha}, expected a number above 0 and at most 1, typically 0.05.")
+
+
+def check_resolution(alpha: float, n: int) -> str | None:
+    """Whether N quantiles can show the tail of share alpha.
+
+    alpha < 1/N: ConfigError, the lowest quantile centre already lies in the middle of the tail and beyond. alpha < 2/N:
+    returns a warning sentence. Otherwise None. Both sentences name the N needed.
+    """
+    _check_alpha(alpha)
+    if n < 1:
+        raise ConfigError(f"The number of quantiles is {n}, expected at least 1.")
+    if alpha * n < 1.0 - _ROUNDING:
+        raise ConfigError(
+            f"alpha = {alpha} is below the resolution 1/{n} of {n} quantiles; use at least "
+            f"{math.ceil(1.0 / alpha - _ROUNDING)} quantiles (better {math.ceil(2.0 / alpha - _ROUNDING)}), or a "
+            "larger alpha."
+        )
+    if alpha * n < 2.0 - _ROUNDING:
+        return (
+            f"alpha = {alpha} covers fewer than two of {n} quantiles, its CVaR is coarse; use at least "
+            f"{math.ceil(2.0 / alpha - _ROUNDING)} quantiles."
+        )
+    return None
+
+
+def _cvar_weights(n: int, alpha: float) -> list[float]:
+    """Weights on N sorted quantiles of the mean over levels [0, alpha] of the piecewise-linear quantile function.
+
+    Between the centres of k and k+1 the function is (1-f) theta_k + f theta_{k+1} with f = N p - 1/2 - k, linear in the
+    level p; so the integral over [a, b] has the weight (b-a) times f at the midpoint. The first segment
+    begins at level 0, the last one ends at level 1.
+    """
+    if n == 1:
+        return [1.0]
+    weights = [0.0] * n
+    for k in range(n - 1):
+        start = 0.0 if k == 0 else (k + 0.5) / n
+        end = min(alpha, 1.0 if k == n - 2 else (k + 1.5) / n)
+        if end <= start:
+            break
+        f = n * (start + end) / 2.0 - 0.5 - k
+        weights[k] += (end - start) * (1.0 - f) / alpha
+        weights[k + 1] += (end - start) * f / alpha
+    return weights
+
+
+def _weighted_sum(values: Tensor, weights: list[float] | Tensor) -> Tensor:
+    """sum_i values[..., i] * weights[i] in float64, returned in the dtype of the values."""
+    weight = torch.as_tensor(weights, dtype=torch.float64, device=values.device)
+    return (values.double() * weight).sum(-1).to(values.dtype)
+
+
+def cvar_from_quantiles(theta: Tensor, alpha: float) -> Tensor:
+    """Mean of the worst share alpha of a law given by N quantiles.
+
+    The quantile function joins the centres ((i+0.5)/N, theta_i), sorted, by straight lines, the lowest line extended to
+    level 0; it is integrated exactly over [0, alpha], so a linear law is exact. alpha = 1 returns mean(theta) by
+    definition. alpha below 1/N is an error, see `check_resolution`. theta: [..., N], any order. Returns [...].
+    """
+    count = theta.shape[-1]
+    check_resolution(alpha, count)
+    if alpha == 1.0:
+        return theta.mean(-1)
+    return _weighted_sum(theta.sort(dim=-1).values, _cvar_weights(count, alpha))
+
+
+def _sorted_atoms(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted values, their normalised weights and the cumulative weight up to and including each; [..., M], float64."""
+    count = values.shape[-1]
+    if count == 0:
+        raise DataError("A tail measure was asked of no values at all; collect at least one return first.")
+    if weights is None:
+        ordered = values.double().sort(dim=-1).values
+        steps = torch.arange(1, count + 1, dtype=torch.float64, device=values.device)
+        # i/M instead of a running sum of 1/M: no rounding to accumulate over a million particles.
+        return ordered, torch.full_like(ordered, 1.0 / count), (steps / count).expand_as(ordered)
+    if values.ndim == 1:
+        values = values.expand(*weights.shape[:-1], count)
+    require_shape("weights", weights, tuple(values.shape))
+    weight = weights.double()
+    if bool((weight < 0).any()) or not bool((weight.sum(-1) > 0).all()):
+        raise DataError(
+            f"The weights of the atoms must be >= 0 with a positive sum; the smallest is {float(weight.min())} and the "
+            f"smallest sum {float(weight.sum(-1).min())}."
+        )
+    ordered, order = values.double().sort(dim=-1)
+    weight = (weight / weight.sum(-1, keepdim=True)).gather(-1, order)
+    return ordered, weight, weight.cumsum(-1)
+
+
+def cvar_from_atoms(values: Tensor, weights: Tensor | None, alpha: float) -> Tensor:
+    """Mean of the worst alpha of the mass of weighted atoms; the atom that crosses alpha is split.
+
+    values: [..., M], any order, or [M] common to all rows. weights: [..., M], >= 0, or None for equal ones.
+    Returns [...].
+    """
+    _check_alpha(alpha)
+    ordered, weight, cumulative = _sorted_atoms(values, weights)
+    mass = torch.minimum((alpha - (cumulative - weight)).clamp(min=0.0), weight)
+    # Where, not times: an infinite best value outside the tail must not turn the sum into NaN.
+    tail = torch.where(mass > 0, mass * ordered, torch.zeros_like(ordered))
+    return (tail.sum(-1) / alpha).to(values.dtype)
+
+
+def var_from_atoms(values: Tensor, weights: Tensor | None, alpha: float) -> Tensor:
+    """The alpha-quantile of weighted atoms: the lowest value whose cumulative mass reaches alpha.
+
+    values: [..., M], any order, or [M] common to all rows. weights: [..., M], >= 0, or None for equal ones.
+    Returns [...].
+    """
+    _check_alpha(alpha)
+    ordered, _, cumulative = _sorted_atoms(values, weights)
+    below = cumulative < alpha - _ROUNDING
+    index = below.sum(-1, keepdim=True).clamp(max=ordered.shape[-1] - 1)
+    return ordered.gather(-1, index).squeeze(-1).to(values.dtype)
+
+
+def wang_from_quantiles(theta: Tensor, eta: float) -> Tensor:
+    """Wang's distorted mean (Wang 2000): weights h((i+1)/N) - h(i/N), h(t) = Phi(Phi^-1(t) + eta).
+
+    eta > 0 is averse (weight on the low quantiles), 0 the mean. For N(0, 1) the value is -eta. theta: [..., N], any
+    order. Returns [...].
+    """
+    if not math.isfinite(eta):
+        raise ConfigError(f"The Wang parameter eta is {eta}, expected a finite number, above 0 for risk aversion.")
+    count = theta.shape[-1]
+    edges = torch.arange(count + 1, dtype=torch.float64, device=theta.device) / count
+    distorted = torch.special.ndtr(torch.special.ndtri(edges) + eta)
+    return _weighted_sum(theta.sort(dim=-1).values, distorted.diff())
+
+
+def risk_utility(y: Tensor, zeta: Tensor | float, alpha: float) -> Tensor:
+    """u(y) = zeta - max(zeta - y, 0) / alpha (Rockafellar & Uryasev 2000): with zeta = VaR_alpha, E[u] = CVaR_alpha.
+
+    y: [...]. zeta: a number or a tensor that broadcasts to y. Returns [...].
+    """
+    _check_alpha(alpha)
+    return zeta - (zeta - y).clamp(min=0.0) / alpha

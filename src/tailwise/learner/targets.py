@@ -1,0 +1,111 @@
+"""Raw targets of one rollout: mean advantages, lambda-returns, and particles of the return's law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.core.streams import Streams
+from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
+from tailwise.learner.returns import gae, next_values
+from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
+from tailwise.model.critics import normalised_atoms
+
+CriticConfig = ScalarCritic | QuantileCritic | CategoricalCritic
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics)."""
+
+    advantage: Tensor
+    lambda_return: Tensor
+    value: Tensor
+    particles: Tensor | None
+
+
+def combine_means(mean: Tensor, how: str) -> Tensor:
+    """One value from C critics: mean [..., C] -> [...]."""
+    return mean.amin(-1) if how == "lower" else mean.mean(-1)
+
+
+def law_particles(law: Tensor, config: CriticConfig, levels: Tensor | None, *, mu: float, sigma: float) -> Tensor:
+    """Particles [..., M] of the critics' common law: the average over critics of their inverse CDFs.
+
+    law [..., C, N]: normalised quantiles, or logits on atoms, in the scale (mu, sigma); levels [..., M] in (0, 1), not
+    needed where M = N quantiles serve as particles themselves. Raw units come out. "Lower of two" would bias an
+    on-policy law; averages do not.
+    """
+    if isinstance(config, QuantileCritic):
+        ordered = mu + sigma * law.sort(-1).values.mean(-2)
+        return ordered if levels is None else inverse_cdf_quantiles(ordered, levels)
+    assert isinstance(config, CategoricalCritic) and levels is not None
+    atoms = mu + sigma * normalised_atoms(config).to(law.dtype)
+    per_critic = [inverse_cdf_atoms(atoms, law[..., c, :].softmax(-1), levels) for c in range(law.shape[-2])]
+    return torch.stack(per_critic).mean(0)
+
+
+def needs_levels(config: CriticConfig) -> bool:
+    """Whether particles are read off the law at random levels instead of being its quantiles."""
+    return not (isinstance(config, QuantileCritic) and config.particle_count == config.quantiles)
+
+
+def build_targets(
+    rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float
+) -> Targets:
+    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units."""
+    record = rollout.critic
+    value = combine_means(record.raw(record.mean), config.combine)
+    final_value = combine_means(record.raw(record.final_mean), config.combine)
+    following = next_values(value, final_value, rollout.terminated, rollout.truncated)
+    advantage = gae(
+        rollout.reward,
+        value[:-1],
+        following,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=gamma,
+        lam=lam,
+        valid=rollout.valid,
+    )
+    lambda_return = advantage + value[:-1]
+    particles: Tensor | None = None
+    if isinstance(config, QuantileCritic) and config.target == "scalar":
+        particles = lambda_return[..., None]
+    elif isinstance(config, QuantileCritic | CategoricalCritic):
+        particles = _particle_returns(rollout, record, config, streams, gamma=gamma)
+    return Targets(advantage, lambda_return, value[:-1], particles)
+
+
+def _particle_returns(
+    rollout: Rollout, record: CriticRecord, config: QuantileCritic | CategoricalCritic, streams: Streams, *, gamma: float
+) -> Tensor:
+    assert record.law is not None and record.final_law is not None
+    count, dtype = config.particle_count, rollout.reward.dtype
+    ids: np.ndarray = rollout.environment.numpy()
+
+    def draw(name: str, steps: int) -> Tensor:
+        u = streams.uniforms(name, update=rollout.update, environments=ids, steps=steps, draws=count)
+        return torch.from_numpy(u).to(dtype)
+
+    levels = final_levels = None
+    if needs_levels(config):
+        levels = stratified_levels(draw("levels", rollout.steps + 1))
+        final_levels = levels[1:]
+    z = law_particles(record.law, config, levels, mu=record.mu, sigma=record.sigma)
+    z_final = law_particles(record.final_law, config, final_levels, mu=record.mu, sigma=record.sigma)
+    return sr_lambda(
+        rollout.reward,
+        z,
+        z_final,
+        rollout.terminated,
+        rollout.truncated,
+        draw("bootstrap", rollout.steps),
+        gamma=gamma,
+        lam=config.lam,
+        valid=rollout.valid,
+    )

@@ -1,0 +1,257 @@
+"""The reference implementation of `Backend` in plain PyTorch: inference, and the update as one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import CheckpointError
+from tailwise.core.streams import Streams
+from tailwise.learner import batching
+from tailwise.learner.advantages import mix_mean_only
+from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.gradients import clip_global_norm, group_norms, term_gradients
+from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
+from tailwise.learner.preparation import Prepared, describe_targets, prepare
+from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.tally import Tally
+from tailwise.learner.targets import build_targets
+from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.inference import Decision, decide
+
+STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
+ADAM_EPSILON = 1e-5
+
+
+class TorchBackend:
+    """Model, optimiser and the update. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        streams: Streams,
+        *,
+        tail_alpha: float | None = None,
+        mix_advantages: Callable[[Tensor, Tensor | None], Tensor] = mix_mean_only,
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.streams = streams
+        self.tail_alpha = tail_alpha
+        self.mix_advantages = mix_advantages
+        self.auxiliary = tuple(auxiliary)
+        self.parameters = list(model.parameters())
+        self.optimiser = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=ADAM_EPSILON)
+
+    # ---------------------------------------------------------------- inference
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.act`."""
+        return decide(self.model, obs, state, start, mask, uniform)
+
+    @torch.no_grad()
+    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.look`."""
+        return self.model.latent(obs[None], state, start[None]).features[0]
+
+    @torch.no_grad()
+    def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
+        """See `Backend.record`."""
+        out = self.model.values(features)
+        steps = features.shape[0] - 1
+        final_mean = torch.zeros(steps, *out.mean.shape[1:])
+        final_law = None if out.law is None else torch.zeros(steps, *out.law.shape[1:])
+        if len(final_index):
+            final = self.model.values(final_features)
+            final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
+            if final_law is not None and final.law is not None:
+                final_law[final_index[:, 0], final_index[:, 1]] = final.law
+        scale = self.model.return_scale
+        return CriticRecord(out.mean, out.law, final_mean, final_law, float(scale.mu), float(scale.sigma))
+
+    # ---------------------------------------------------------------- update
+
+    def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
+        """Targets, new return scale, epochs; committed only if everything stayed finite and KL bounded."""
+        broken = rollout.non_finite()
+        if broken:
+            counts = ", ".join(f"{n} in {name}" for name, n in broken.items())
+            return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
+        targets = build_targets(
+            rollout, self.model.config.critic, self.streams, gamma=self.config.gamma, lam=self.config.lam
+        )
+        snapshot = take_snapshot(self.model, self.optimiser)
+        prepared, metrics = prepare(rollout, targets, self.model, self.optimiser, self.config, self.mix_advantages)
+        if not prepared.finite():
+            restore(snapshot, self.model, self.optimiser)
+            return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
+        metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha)
+        for group in self.optimiser.param_groups:
+            group["lr"] = knobs.step_size.value
+        run = _Epochs(self, rollout, prepared, knobs)
+        reason = run.all() or self._final_check(run)
+        metrics |= run.tally.result()
+        metrics |= {"policy/kl_after": run.kl_after, "policy/epochs": float(run.epochs_done)}
+        metrics |= {"policy/stopped_early": float(run.stopped), "policy/first_log_ratio": run.first_log_ratio}
+        if reason is not None:
+            restore(snapshot, self.model, self.optimiser)
+            return UpdateReport(False, reason, run.stopped, run.kl_after, metrics, run.term_gradients)
+        seen = rollout.obs[rollout.valid]
+        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(seen)
+        return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
+
+    def _final_check(self, run: _Epochs) -> str | None:
+        name = first_non_finite(self.model)
+        if name is not None:
+            return f"parameter {name} became NaN or infinite; the update was rolled back"
+        run.measure_after()
+        if not run.kl_after <= self.config.max_kl:
+            return (
+                f"KL(old||new) {run.kl_after:.3g} nats after the update is above learner.max_kl {self.config.max_kl:g}; "
+                "the update was rolled back"
+            )
+        return None
+
+    # ---------------------------------------------------------------- checkpoint
+
+    def training_tensors(self) -> dict[str, Tensor]:
+        """Adam's moments by parameter name."""
+        tensors = {}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                tensors[f"optimiser/{name}/{key}"] = torch.as_tensor(value).clone()
+        return tensors
+
+    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """See `Backend.load_training_tensors`; unknown or missing names are an error."""
+        named = dict(self.model.named_parameters())
+        self.optimiser.state.clear()
+        for full, value in tensors.items():
+            _, name, key = full.split("/")
+            if name not in named:
+                raise CheckpointError(f"the optimiser state names parameter {name!r}, which this model does not have")
+            if value.dim() and value.shape != named[name].shape:
+                raise CheckpointError(
+                    f"optimiser state {full!r} has shape {tuple(value.shape)}; the parameter has "
+                    f"{tuple(named[name].shape)}"
+                )
+            self.optimiser.state[named[name]][key] = value.clone()
+
+
+def _refused(reason: str) -> UpdateReport:
+    return UpdateReport(False, reason, False, 0.0, {})
+
+
+class _Epochs:
+    """The passes over one rollout; holds what they measured."""
+
+    def __init__(self, backend: TorchBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
+        self.backend, self.rollout, self.prepared, self.knobs = backend, rollout, prepared, knobs
+        self.tally = Tally()
+        self.stopped = False
+        self.epochs_done = 0
+        self.kl_after = 0.0
+        self.first_log_ratio = 0.0
+        self.term_gradients: dict[str, dict[str, float]] = {}
+        self._first = True
+        self._last_parts: list[batching.Part] = []
+        self._recurrent = backend.model.core is not None
+
+    def all(self) -> str | None:
+        """Run the epochs; a sentence when something is not finite, else None."""
+        config, update = self.backend.config, self.rollout.update
+        valid = self.rollout.valid
+        for epoch in range(config.epochs):
+            draws = self.prepared.draws(self.backend.streams, self.backend.model, update=update, epoch=epoch)
+            units = batching.unit_count(valid, recurrent=self._recurrent)
+            order = self.backend.streams.permutation("minibatch", units, update=update, epoch=epoch)
+            for chunk in batching.minibatches(
+                valid, count=config.minibatches, recurrent=self._recurrent, permutation=order
+            ):
+                parts = batching.parts(
+                    chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent
+                )
+                if not parts:
+                    continue
+                reason = self._minibatch(parts, draws)
+                if reason is not None or self.stopped:
+                    return reason
+            self.epochs_done += 1
+        return None
+
+    def _minibatch(self, parts: list[batching.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
+        backend, config = self.backend, self.backend.config
+        total = sum(len(part.rows) for part in parts)
+        backend.optimiser.zero_grad(set_to_none=True)
+        kl, largest = 0.0, 0.0
+        for part in parts:
+            losses = self._losses(part, draws)
+            share = len(part.rows) / total
+            loss = losses.total
+            if not bool(torch.isfinite(loss)):
+                names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
+                return f"a loss became NaN or infinite ({names}); the update was rolled back"
+            if self._first and self.knobs.measure_terms:
+                self.term_gradients = term_gradients(losses.terms, backend.model)
+                self.knobs = Knobs(self.knobs.step_size, self.knobs.entropy_weight)
+            torch.autograd.backward(loss * share)
+            self.tally.mean(losses.means, len(part.rows))
+            self.tally.largest(losses.maxima)
+            self.tally.smallest(losses.minima)
+            kl += share * float(losses.kl.mean())
+            largest = max(largest, float(losses.log_ratio.abs().max()))
+        if self._first:
+            self.first_log_ratio, self._first = largest, False
+        if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
+            self.stopped = True
+            return None
+        norms = group_norms(backend.model)
+        before, after = clip_global_norm(backend.parameters, config.max_grad_norm)
+        self.tally.mean({f"grad/norm/{name}": norm for name, norm in norms.items()}, 1.0)
+        self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+        self.tally.largest({"grad/norm_before_max": before})
+        if not before < float("inf"):
+            return f"the gradient norm became {before}; the update was rolled back"
+        backend.optimiser.step()
+        self._last_parts = parts
+        return None
+
+    def _losses(self, part: batching.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
+        backend = self.backend
+        return compute_losses(
+            backend.model,
+            self._features(part),
+            self.prepared.batch(part.rows, draws),
+            backend.config,
+            entropy_weight=self.knobs.entropy_weight,
+            auxiliary=backend.auxiliary,
+        )
+
+    def _features(self, part: batching.Part) -> Tensor:
+        """Latent features [n, H] of the rows of a part."""
+        model, prepared = self.backend.model, self.prepared
+        if part.envs is None or part.inside is None:
+            obs = prepared.obs.reshape(-1, prepared.obs.shape[-1])[part.rows]
+            empty = torch.zeros(len(part.rows), 0, 0)
+            return model.latent(obs[None], empty, torch.zeros(1, len(part.rows), dtype=torch.bool)).features[0]
+        latent = model.latent(
+            prepared.obs[:, part.envs], self.rollout.state[part.envs], self.rollout.start[:, part.envs]
+        )
+        return latent.features.reshape(-1, latent.features.shape[-1])[part.inside]
+
+    @torch.no_grad()
+    def measure_after(self) -> None:
+        """KL(old||new) on the rows of the last minibatch that was stepped on: the most that this update moved."""
+        model, rows, kl = self.backend.model, 0, 0.0
+        old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
+        for part in self._last_parts:
+            new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
+            kl += float(law_kl(model.law, old[part.rows], new).sum())
+            rows += len(part.rows)
+        self.kl_after = kl / rows if rows else 0.0

@@ -1,0 +1,137 @@
+"""The model: flat observation -> normaliser -> encoder -> core -> actor and critics. Nothing is stored between calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tailwise.core.errors import ConfigError
+from tailwise.model.action_spec import ActionSpec
+from tailwise.model.config import MlpEncoder, ModelConfig, NoCore, PopArt, RunningNormaliser
+from tailwise.model.critics import CriticHead, CriticOutput
+from tailwise.model.distributions import ActionLaw, law_for, mask_logits
+from tailwise.model.networks import build_encoder, hidden_stack, linear
+from tailwise.model.normaliser import ObservationNormaliser
+from tailwise.model.observation import ObservationSpec
+from tailwise.model.recurrence import Recurrent
+from tailwise.model.return_scale import ReturnScale
+
+LOG_STD_BOUNDS = (-5.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """features [T, B, H] that actor and critics read; state [B, S, H] after the last step ([B, 0, 0] without core)."""
+
+    features: Tensor
+    state: Tensor
+
+
+class Actor(nn.Module):
+    """latent [..., H] -> parameters of the action law [..., P]."""
+
+    def __init__(
+        self, config: ModelConfig, law: ActionLaw, in_features: int, *, activation: str, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        actor = config.actor
+        self.body = hidden_stack(
+            in_features, actor.hidden, activation=activation, norm=config.norm, generator=generator
+        )
+        width = actor.hidden[-1] if actor.hidden else in_features
+        outputs = law.parameters if law.discrete else law.noise
+        self.head = linear(width, outputs, gain=actor.gain, generator=generator)
+        self.log_std = None if law.discrete else nn.Parameter(torch.full((outputs,), actor.log_std))
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Tensor:
+        """mask [..., K] bool (True: allowed) or None."""
+        out = self.head(self.body(latent))
+        if self.log_std is None:
+            return mask_logits(out, mask)
+        log_std = self.log_std.clamp(*LOG_STD_BOUNDS).expand_as(out)
+        return torch.cat([out, log_std], dim=-1)
+
+
+class ActorCritic(nn.Module):
+    """Policy and critics over one trunk; `groups` names the parameter groups that loss terms own."""
+
+    def __init__(
+        self, config: ModelConfig, observation: ObservationSpec, action: ActionSpec, *, init_seed: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.observation = observation
+        self.action = action
+        generator = torch.Generator().manual_seed(init_seed)
+        squashed = config.actor.box == "squashed"
+        if squashed and action.kind != "box":
+            raise ConfigError(
+                f"model.actor.box is squashed but the action space is {action.kind}; remove the key (it is for Box)"
+            )
+        self.law = law_for(action, squashed=squashed)
+        observations = config.observations
+        self.normaliser = ObservationNormaliser(
+            torch.tensor(observation.scaled),
+            clip=observations.clip if isinstance(observations, RunningNormaliser) else None,
+        )
+        self.return_scale = ReturnScale(rate=config.returns.rate if isinstance(config.returns, PopArt) else None)
+        self.encoder, width = build_encoder(config.encoder, observation.size, norm=config.norm, generator=generator)
+        self.core: Recurrent | None = None
+        if not isinstance(config.core, NoCore):
+            self.core = Recurrent(config.core, width, generator=generator)
+            width = self.core.hidden
+        activation = config.encoder.activation if isinstance(config.encoder, MlpEncoder) else "tanh"
+        self.actor = Actor(config, self.law, width, activation=activation, generator=generator)
+        self.critics = nn.ModuleList(
+            CriticHead(config.critic, width, activation=activation, norm=config.norm, generator=generator)
+            for _ in range(2 if config.critic.twin else 1)
+        )
+
+    def critic_heads(self) -> list[CriticHead]:
+        """The critics, first and (if twin) second."""
+        return [critic for critic in self.critics if isinstance(critic, CriticHead)]
+
+    @property
+    def critic_count(self) -> int:
+        """C, the number of critics."""
+        return len(self.critics)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """(S, H) of the hidden state, (0, 0) without a core."""
+        return (self.core.slots, self.core.hidden) if self.core is not None else (0, 0)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Named parameter groups; every parameter is in exactly one."""
+        named = {"encoder": self.encoder, "actor": self.actor}
+        if self.core is not None:
+            named["core"] = self.core
+        for i, critic in enumerate(self.critics):
+            named[f"critic_{i}"] = critic
+        return {name: list(module.parameters()) for name, module in named.items()}
+
+    def initial_state(self, environments: int) -> Tensor:
+        """Zero hidden state [B, S, H]."""
+        return torch.zeros(environments, *self.state_shape)
+
+    def latent(self, obs: Tensor, state: Tensor, start: Tensor) -> Latent:
+        """obs [T, B, D] raw, state [B, S, H] before step 0, start [T, B] (True zeroes the state before that step)."""
+        features = self.encoder(self.normaliser(obs))
+        if self.core is None:
+            return Latent(features, state)
+        y, after = self.core(features, state, start)
+        return Latent(y, after)
+
+    def policy(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Parameters of the action law [..., P] at latent features [..., H]."""
+        params: Tensor = self.actor(features, mask)
+        return params
+
+    def values(self, features: Tensor) -> CriticOutput:
+        """Outputs of all critics in normalised units at latent features [..., H]."""
+        pairs = [critic(features) for critic in self.critics]
+        mean = torch.stack([pair[0] for pair in pairs], dim=-1)
+        law = torch.stack([pair[1] for pair in pairs], dim=-2) if pairs[0][1] is not None else None
+        return CriticOutput(mean, law)

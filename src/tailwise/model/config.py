@@ -1,0 +1,252 @@
+"""Configuration of the model: encoder, core, actor, critics and the two normalisers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from tailwise.core.config import Section
+
+Layers = tuple[Annotated[int, Field(ge=1, le=4096)], ...]
+
+
+class MlpEncoder(Section):
+    """A stack of linear layers between the normalised observation and the core."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Layers = Field((64, 64), description="units per layer, first to last; typical (64, 64) to (256, 256)")
+    activation: Literal["tanh", "relu", "silu"] = Field("tanh", description="nonlinearity after each hidden layer")
+
+
+class CustomEncoder(Section):
+    """An encoder that was registered with `tailwise.model.networks.register_encoder`."""
+
+    kind: Literal["custom"] = "custom"
+    name: str = Field(description="the name it was registered under")
+    options: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
+
+
+class NoCore(Section):
+    """No memory: the encoder's output is the latent."""
+
+    kind: Literal["none"] = "none"
+
+
+class LstmCore(Section):
+    """Long short-term memory over the steps of an episode."""
+
+    kind: Literal["lstm"] = "lstm"
+    hidden: int = Field(64, ge=1, le=4096, description="units per layer; typical 32 to 256")
+    layers: int = Field(1, ge=1, le=8, description="stacked layers; typical 1")
+
+
+class GruCore(Section):
+    """Gated recurrent unit over the steps of an episode."""
+
+    kind: Literal["gru"] = "gru"
+    hidden: int = Field(64, ge=1, le=4096, description="units per layer; typical 32 to 256")
+    layers: int = Field(1, ge=1, le=8, description="stacked layers; typical 1")
+
+
+class ActorConfig(Section):
+    """The policy head."""
+
+    hidden: Layers = Field((64,), description="units per hidden layer of the head")
+    gain: float = Field(0.01, gt=0, le=10, description="orthogonal gain of the output layer; small starts near uniform")
+    box: Literal["gaussian", "squashed"] = Field(
+        "gaussian",
+        description="law of Box actions: a Gaussian that the environment clips, or one squashed by tanh into the bounds",
+    )
+    log_std: float = Field(
+        0.0, ge=-5, le=2, description="initial ln(standard deviation) of Box actions, in raw action units"
+    )
+
+
+class NoValueClip(Section):
+    """Value predictions are not clipped (default)."""
+
+    kind: Literal["disable"] = "disable"
+
+
+class MeanOnlyClip(Section):
+    """The mean of the law may move by `range` per update; the shape moves freely."""
+
+    kind: Literal["mean_only"] = "mean_only"
+    range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
+
+
+class MeanAndVarianceClip(Section):
+    """The mean may move by `range`, the standard deviation may grow by `factor`, per update."""
+
+    kind: Literal["mean_and_variance"] = "mean_and_variance"
+    range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
+    factor: float = Field(2.0, ge=1, le=100, description="largest growth of the law's standard deviation, ratio")
+
+
+class PerQuantileClip(Section):
+    """Every quantile may move by `range` per update (quantile critics only)."""
+
+    kind: Literal["per_quantile"] = "per_quantile"
+    range: float = Field(0.2, gt=0, le=100, description="largest move of a quantile, in return standard deviations")
+
+
+ValueClip = Annotated[
+    NoValueClip | MeanOnlyClip | MeanAndVarianceClip | PerQuantileClip,
+    Field(discriminator="kind"),
+]
+
+
+class CriticBase(Section):
+    """What every critic kind has."""
+
+    hidden: Layers = Field((64,), description="units per hidden layer of each critic's own head")
+    twin: bool = Field(True, description="two critics with their own parameters from the core output on")
+    combine: Literal["lower", "average"] = Field(
+        "lower", description="value used for advantages: the lower of the two means, or their average"
+    )
+    clip: ValueClip = Field(default=NoValueClip(), description="value clipping around each critic's old output")
+
+
+class ScalarCritic(CriticBase):
+    """A critic that predicts the mean return only."""
+
+    kind: Literal["scalar"] = "scalar"
+
+    @model_validator(mode="after")
+    def _clip_fits(self) -> ScalarCritic:
+        if self.clip.kind not in ("disable", "mean_only"):
+            raise ValueError(
+                f"clip.kind {self.clip.kind!r} needs a distribution and this critic has a mean only; "
+                "use clip.kind disable or mean_only, or critic.kind quantile"
+            )
+        return self
+
+
+class DistributionalBase(CriticBase):
+    """What quantile and categorical critics share: the particle target."""
+
+    lam: float = Field(
+        0.99,
+        ge=0,
+        le=1,
+        alias="lambda",
+        description="SR(lambda) trace of the particle target; each bootstrap trims the tail, so keep it near 1",
+    )
+    minibatch_particles: int = Field(
+        8, ge=1, le=1024, description="particles drawn (stratified) from each target per minibatch; must divide particles"
+    )
+
+
+class QuantileCritic(DistributionalBase):
+    """A critic that predicts quantiles of the return, and its mean beside them."""
+
+    kind: Literal["quantile"] = "quantile"
+    quantiles: int = Field(64, ge=2, le=1024, description="quantiles per critic; resolution of the tail is 1/quantiles")
+    kappa: float = Field(
+        0.02, gt=0, le=10, description="Huber threshold in normalised return units; large values blur the tail"
+    )
+    particles: int | None = Field(None, ge=2, le=1024, description="particles per target; null means as many as quantiles")
+    target: Literal["particles", "scalar"] = Field(
+        "particles",
+        description="particles: the law of the return; scalar: all quantiles regress on the lambda-return, "
+        "whose law is narrower (no CVaR can be read from it)",
+    )
+    mean: Literal["head", "quantiles"] = Field(
+        "head", description="value: a scalar head of its own, or the mean of the quantiles (blind to rare events)"
+    )
+
+    @model_validator(mode="after")
+    def _particles_split(self) -> QuantileCritic:
+        _require_split(self.particle_count, self.minibatch_particles)
+        return self
+
+    @property
+    def particle_count(self) -> int:
+        """M, particles per target."""
+        return self.particles if self.particles is not None else self.quantiles
+
+
+class CategoricalCritic(DistributionalBase):
+    """A critic that predicts probabilities on fixed atoms (C51), and the mean beside them."""
+
+    kind: Literal["categorical"] = "categorical"
+    atoms: int = Field(101, ge=3, le=1024, description="atoms of the support")
+    span: float = Field(
+        5.0, gt=0, le=100, description="support is mean +- span standard deviations of the return; beyond it is counted"
+    )
+    particles: int = Field(64, ge=2, le=1024, description="particles per target")
+
+    @model_validator(mode="after")
+    def _fits(self) -> CategoricalCritic:
+        _require_split(self.particles, self.minibatch_particles)
+        if self.clip.kind == "per_quantile":
+            raise ValueError(
+                "clip.kind per_quantile has no meaning for atoms; use mean_only or mean_and_variance, "
+                "or critic.kind quantile"
+            )
+        return self
+
+    @property
+    def particle_count(self) -> int:
+        """M, particles per target."""
+        return self.particles
+
+
+def _require_split(particles: int, sampled: int) -> None:
+    if particles % sampled:
+        raise ValueError(
+            f"minibatch_particles {sampled} does not divide the {particles} particles of a target; "
+            f"use a divisor of {particles}"
+        )
+
+
+Critic = Annotated[ScalarCritic | QuantileCritic | CategoricalCritic, Field(discriminator="kind")]
+
+
+class RunningNormaliser(Section):
+    """Observations are standardised by running statistics, frozen during a rollout."""
+
+    kind: Literal["running"] = "running"
+    clip: float = Field(10.0, gt=0, le=1e6, description="standardised entries are clipped to +- this many std")
+
+
+class NoNormaliser(Section):
+    """Observations enter the encoder as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class PopArt(Section):
+    """Returns are standardised; heads are rescaled so that raw predictions do not change."""
+
+    kind: Literal["popart"] = "popart"
+    rate: float = Field(0.05, gt=0, le=1, description="weight of the newest rollout in the running moments")
+
+
+class NoReturnScale(Section):
+    """Critics learn returns in raw reward units."""
+
+    kind: Literal["none"] = "none"
+
+
+class ModelConfig(Section):
+    """observation -> normaliser -> encoder -> core -> actor and critics."""
+
+    observations: Annotated[RunningNormaliser | NoNormaliser, Field(discriminator="kind")] = Field(
+        default=RunningNormaliser(), description="what happens to observations before the encoder"
+    )
+    returns: Annotated[PopArt | NoReturnScale, Field(discriminator="kind")] = Field(
+        default=PopArt(), description="scale in which critics learn"
+    )
+    norm: Literal["none", "layer"] = Field(
+        "none", description="normalisation after every hidden layer of trunk and heads alike"
+    )
+    encoder: Annotated[MlpEncoder | CustomEncoder, Field(discriminator="kind")] = Field(
+        default=MlpEncoder(), description="observation to features"
+    )
+    core: Annotated[NoCore | LstmCore | GruCore, Field(discriminator="kind")] = Field(
+        default=NoCore(), description="memory over the steps of an episode"
+    )
+    actor: ActorConfig = Field(default=ActorConfig(), description="policy head")
+    critic: Critic = Field(default=QuantileCritic(), description="value heads")

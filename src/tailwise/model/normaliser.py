@@ -1,0 +1,71 @@
+"""Running standardisation of observations; statistics live in the model and are frozen between updates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+OUTLIER_STDS = 100.0
+
+
+class ObservationNormaliser(nn.Module):
+    """Standardises the entries of a flat observation [..., D] where `scaled` is True; one-hots pass unchanged.
+
+    Statistics are float64 buffers (a float32 running mean of prices near 1e5 loses its last digits) and change only in
+    `absorb`, which the learner calls after a committed update: inside a rollout they are constant. `version` counts.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+    version: Tensor
+    scaled: Tensor
+
+    def __init__(self, scaled: Tensor, *, clip: float | None) -> None:
+        super().__init__()
+        size = scaled.shape[0]
+        self.clip = clip  # None: observations pass as they are
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("version", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("scaled", scaled.to(torch.bool))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """obs [..., D] raw -> standardised and clipped, same shape and dtype."""
+        if self.clip is None:
+            return obs
+        # A spread below float32's resolution of the value itself is rounding noise: no signal, so it maps to 0.
+        signal = self.variance > 1e-12 * (self.mean**2 + self.variance)
+        scale = torch.where(signal, torch.rsqrt(self.variance), torch.zeros_like(self.variance))
+        standard = ((obs - self.mean.to(obs.dtype)) * scale.to(obs.dtype)).clamp(-self.clip, self.clip)
+        return torch.where(self.scaled, standard, obs)
+
+    @torch.no_grad()
+    def absorb(self, obs: Tensor) -> float:
+        """Merge the moments of finite rows obs [n, D] into the statistics (Chan's parallel formula).
+
+        One wild entry would blind an equally weighted average for good, so entries further than 100 known standard
+        deviations out are drawn in to that distance first; a true change of scale still arrives, in a few rollouts.
+        Returns the share of entries that were drawn in.
+        """
+        if self.clip is None or obs.shape[0] == 0:
+            return 0.0
+        batch = obs.to(torch.float64)
+        outliers = 0.0
+        if float(self.count) > 0:
+            spread = torch.where(self.variance > 0, self.variance.sqrt(), torch.inf)
+            low, high = self.mean - OUTLIER_STDS * spread, self.mean + OUTLIER_STDS * spread
+            outliers = float(((batch < low) | (batch > high)).double().mean())
+            batch = batch.clamp(low, high)
+        n = float(batch.shape[0])
+        mean, variance = batch.mean(0), batch.var(0, unbiased=False)
+        total = self.count + n
+        delta = mean - self.mean
+        # Before the first batch the unit variance is a placeholder that must not be averaged in.
+        old_sum = torch.where(self.count > 0, self.variance * self.count, torch.zeros_like(self.variance))
+        self.variance.copy_((old_sum + variance * n + delta**2 * self.count * n / total) / total)
+        self.mean.add_(delta * (n / total))
+        self.count.copy_(total)
+        self.version.add_(1)
+        return outliers

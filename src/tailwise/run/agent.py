@@ -1,0 +1,257 @@
+"""The Python interface: `PPO(env, config)` with learn, predict, save, and `load`; and how a run is started and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
+from tailwise.core.streams import Streams
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.inference import decide_padded
+from tailwise.model.observation import ObservationSpec
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.callbacks import Callback
+from tailwise.run.config import Config, parse_config
+from tailwise.run.envs import EnvDriver, make_driver
+from tailwise.run.metric_store import MetricStore
+from tailwise.run.play import Played, evaluation_driver, play_episodes
+from tailwise.run.policy_files import load_policy, load_policy_tensors, policy_json, policy_tensors
+from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config
+from tailwise.run.trainer import Trainer
+
+Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
+
+
+class Policy:
+    """Acts; does not learn. What `tailwise.load` gives back."""
+
+    def __init__(self, model: ActorCritic, config: Config) -> None:
+        self.model = model
+        self.config = config
+        self.calls = 0  # stochastic predictions made: the address of the next random draw
+
+    def predict(
+        self,
+        obs: Any,
+        *,
+        state: torch.Tensor | None = None,
+        episode_start: Any = None,
+        mask: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, torch.Tensor]:
+        """Actions for one observation or a batch of n, as the environment takes them, and the hidden state [n, S, H].
+
+        state: what the previous call returned (None: an episode starts); episode_start [n] bool: which rows start one
+        now; mask [n, K] bool: allowed actions. The rows of a batch do not influence one another.
+        """
+        spec = self.model.observation
+        single, rows = _batch_size(spec, obs)
+        batch = spec.with_batch_axis(obs) if single else obs
+        flat = torch.from_numpy(spec.flatten(batch, rows))
+        if mask is None and spec.mask is not None:
+            mask = spec.mask_from(batch)
+        if not bool(torch.isfinite(flat).all()):
+            bad = int((~torch.isfinite(flat)).sum())
+            raise DataError(f"the observation has {bad} NaN or infinite entries; a policy cannot act on them")
+        if state is None:
+            state = self.model.initial_state(rows)
+        if state.shape != (rows, *self.model.state_shape):
+            raise ShapeError(
+                f"state has shape {tuple(state.shape)}; expected {(rows, *self.model.state_shape)}: pass what the "
+                "previous predict returned"
+            )
+        start = _row_flags(episode_start, rows)
+        uniform = None
+        if not deterministic:
+            draws = Streams(self.config.seed).uniforms(
+                "predict", update=0, environments=rows, steps=1, draws=self.model.law.noise, first_step=self.calls
+            )
+            uniform = torch.from_numpy(draws[0])
+            self.calls += 1
+        decision = decide_padded(
+            self.model, flat.to(torch.get_default_dtype()), state, start, self._mask(mask, rows), uniform
+        )
+        action = self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
+        return (action[0] if single else action), decision.state
+
+    def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
+        """Play seeded episodes of the environment that the policy was trained in."""
+        if self.config.env.id is None:
+            raise ConfigError(
+                "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
+                "use tailwise.run.play.play_episodes with a driver of your own"
+            )
+        seed = self.config.seed if seed is None else seed
+        driver = evaluation_driver(self.config.env, seed, episodes)
+        try:
+            return play_episodes(self.model, driver, episodes=episodes, deterministic=deterministic, seed=seed)
+        finally:
+            driver.close()
+
+    def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
+        if mask is None:
+            return None
+        choices = self.model.action.logits
+        array = np.asarray(mask, dtype=bool).reshape(-1, choices) if np.size(mask) == rows * choices else None
+        if array is None or self.model.action.kind == "box":
+            raise ShapeError(
+                f"mask has shape {np.shape(mask)}; expected ({rows}, {choices}), one entry per discrete choice"
+            )
+        return torch.from_numpy(array)
+
+
+class PPO(Policy):
+    """Recurrent distributional PPO on any Gymnasium environment.
+
+    env: an id, a function that builds an environment, an environment, or a vector environment. config: a `Config` or a
+    nested dictionary of what differs from the defaults. run_dir: keep metrics and checkpoints there.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        config: Config | Mapping[str, Any] | None = None,
+        *,
+        run_dir: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
+        if isinstance(env, str):
+            full = full.model_copy(update={"env": full.env.model_copy(update={"id": env})})
+        driver = make_training_driver(env, full)
+        folder = None if run_dir is None else Path(run_dir)
+        if folder is not None:
+            create_run_folder(
+                folder, full, exact_resume=driver.exact_resume, exact_resume_reason=driver.exact_resume_reason
+            )
+        self._attach(Trainer(full, driver, run_dir=folder, callbacks=callbacks))
+
+    def _attach(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        super().__init__(trainer.model, trainer.config)
+
+    @classmethod
+    def resume(cls, run_dir: str | Path, *, callbacks: Sequence[Callback] = ()) -> tuple[PPO, list[str]]:
+        """Continue a run from its newest good checkpoint: (agent, sentences about what was rejected or is not exact).
+
+        A run that was killed before its first checkpoint starts again from the beginning, which is the same.
+        """
+        folder = Path(run_dir)
+        config = read_config(folder)
+        if config.env.id is None:
+            raise CheckpointError(
+                f"{folder}: this run used an environment passed from Python; resume it from Python with load_into"
+            )
+        agent = cls.__new__(cls)
+        driver = make_training_driver(config.env.id, config)
+        agent._attach(Trainer(config, driver, run_dir=folder, callbacks=callbacks))
+        notes = agent._continue_from_folder(folder)
+        return agent, notes
+
+    def _continue_from_folder(self, folder: Path) -> list[str]:
+        path, rejected = ckpt.latest_good(folder)
+        notes = [f"checkpoint {item.path.name} cannot be used: {item.reason}" for item in rejected]
+        store = MetricStore(folder)
+        if path is None:
+            notes.append("there is no usable checkpoint yet; the run starts from its beginning")
+            store.cut_back(0)
+            cut_back_alerts(folder, 0)
+            return notes
+        reason = self._load_all(path)
+        store.cut_back(self.trainer.update)
+        cut_back_alerts(folder, self.trainer.update)
+        if reason is not None:
+            notes.append(f"the continuation is not exact: {reason}")
+        return notes
+
+    def _load_all(self, folder: Path) -> str | None:
+        load_policy_tensors(self.model, ckpt.read_policy(folder).tensors, source=str(folder))
+        training = ckpt.read_training(folder)
+        return self.trainer.load_training_state(training.tensors, training.json)
+
+    def learn(self, steps: int | None = None) -> str:
+        """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
+        return self.trainer.train(None if steps is None else self.trainer.steps + steps)
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint folder: policy and training state, whole or not at all."""
+        tensors, data = self.trainer.training_state()
+        ckpt.write_checkpoint(
+            path,
+            policy_tensors=policy_tensors(self.model),
+            policy_json=policy_json(self.model, self.config),
+            training_tensors=tensors,
+            training_json=data,
+        )
+
+    def restore(self, path: str | Path) -> str | None:
+        """Continue from a folder that `save` wrote; returns why the continuation is not exact, None when it is."""
+        return self._load_all(Path(path))
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Metrics per update, oldest first, of an agent without run_dir."""
+        return self.trainer.history
+
+
+def load(path: str | Path) -> Policy:
+    """The policy of a checkpoint folder, or of a run folder (its best checkpoint if there is one, else its newest)."""
+    folder = Path(path)
+    if (folder / "checkpoints").is_dir():
+        best = ckpt.checkpoint_path(folder, None)
+        if best.is_dir():
+            folder = best
+        else:
+            newest, rejected = ckpt.latest_good(folder)
+            if newest is None:
+                why = "; ".join(item.reason for item in rejected) or "none was written yet"
+                raise CheckpointError(f"{path} has no usable checkpoint: {why}")
+            folder = newest
+    model, config = load_policy(folder)
+    return Policy(model, config)
+
+
+def make_training_driver(env: Environment, config: Config) -> EnvDriver:
+    """Environments for training, as many as `run.environments` unless a built environment brings its own number."""
+    built = isinstance(env, gym.Env | VectorEnv)
+    driver = make_driver(
+        env,
+        num_envs=None if built else config.run.environments,
+        streams=Streams(config.seed),
+        env_kwargs=config.env.kwargs,
+        purpose="train",
+        hide=config.env.hide,
+        time_limit=config.env.time_limit,
+    )
+    if driver.num_envs != config.run.environments:
+        count = driver.num_envs
+        driver.close()
+        raise ConfigError(
+            f"the environment passed has {count} copies and run.environments is {config.run.environments}; "
+            f"set run.environments to {count} (learner.minibatches must divide the rollout)"
+        )
+    return driver
+
+
+def _batch_size(spec: ObservationSpec, obs: Any) -> tuple[bool, int]:
+    """Whether `obs` is one observation without batch axis, and how many rows it has."""
+    leaf = spec.leaves[0]
+    array = spec.arrays(obs)[leaf.name]
+    single = array.ndim == len(leaf.shape)
+    return single, 1 if single else int(array.shape[0])
+
+
+def _row_flags(flags: Any, rows: int) -> torch.Tensor:
+    if flags is None:
+        return torch.zeros(rows, dtype=torch.bool)
+    array = np.asarray(flags, dtype=bool).reshape(-1)
+    if array.shape != (rows,):
+        raise ShapeError(f"episode_start has {array.size} entries; expected {rows}, one per observation")
+    return torch.from_numpy(array)

@@ -1,0 +1,33 @@
+"""What can be told about a run while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailwise.run.health import Alert
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One finished update."""
+
+    update: int
+    steps: int
+    total_steps: int
+    metrics: Mapping[str, float]
+    alerts: tuple[Alert, ...]
+
+
+class Callback:
+    """Override what you need. Return False from `on_update` to end the run after its checkpoint."""
+
+    def on_start(self, update: int, steps: int, total_steps: int) -> None:
+        """The run starts, or goes on, after `update` updates."""
+
+    def on_update(self, progress: Progress) -> bool | None:
+        """An update is done and its metrics are written."""
+        return None
+
+    def on_end(self, reason: str) -> None:
+        """The run is over; `reason` is a sentence."""

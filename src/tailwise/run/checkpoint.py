@@ -1,0 +1,352 @@
+"""Checkpoint folders, format 1: whole, verified, and free of pickle.
+
+    update-000012/
+      checkpoint.json              {format: 1, kind: "tailwise-checkpoint", files: {path: {sha256, bytes}}, digest}
+      policy/weights.safetensors   all that evaluation, paper trading and export read
+      policy/spec.json
+      training/tensors.safetensors optimiser, environment, hidden state: what only a resumed run needs
+      training/state.json
+
+A folder is written under a temporary name, synced and renamed, so a killed process leaves the old one or the new one.
+Everything is checked on reading, and every way in which it can be broken is a sentence that names the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tailwise.core.atomic import atomic_folder, recover_folder
+from tailwise.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = 1
+KIND = "tailwise-checkpoint"
+MANIFEST = "checkpoint.json"
+POLICY_TENSORS, POLICY_JSON = "policy/weights.safetensors", "policy/spec.json"
+TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/state.json"
+FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
+BEST = "best"
+_UPDATE = re.compile(r"update-(\d{6,})")
+_DELETED = ".deleted-"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One half of a checkpoint: tensors by name, and plain JSON values."""
+
+    tensors: dict[str, torch.Tensor]
+    json: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A checkpoint that cannot be used, and the sentence that says why."""
+
+    path: Path
+    reason: str
+
+
+def checkpoint_path(run_dir: str | Path, update: int | None) -> Path:
+    """Where the checkpoint of an update lives; None is the best one so far."""
+    return Path(run_dir) / "checkpoints" / (BEST if update is None else f"update-{update:06d}")
+
+
+def write_checkpoint(
+    folder: str | Path,
+    *,
+    policy_tensors: Mapping[str, torch.Tensor],
+    policy_json: Mapping[str, Any],
+    training_tensors: Mapping[str, torch.Tensor],
+    training_json: Mapping[str, Any],
+) -> None:
+    """Write (or replace) a checkpoint; it is there whole or not at all."""
+    contents = {
+        POLICY_TENSORS: _tensor_bytes(policy_tensors),
+        POLICY_JSON: json_bytes(policy_json, POLICY_JSON),
+        TRAINING_TENSORS: _tensor_bytes(training_tensors),
+        TRAINING_JSON: json_bytes(training_json, TRAINING_JSON),
+    }
+    entries = {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in contents.items()}
+    with atomic_folder(folder) as temporary:
+        for name, data in contents.items():
+            target = temporary / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(data)
+        (temporary / MANIFEST).write_bytes(_manifest_bytes(entries))
+
+
+def read_policy(folder: str | Path) -> Part:
+    """The policy half, verified."""
+    return _read_part(Path(folder), POLICY_TENSORS, POLICY_JSON)
+
+
+def read_training(folder: str | Path) -> Part:
+    """The training half, verified."""
+    return _read_part(Path(folder), TRAINING_TENSORS, TRAINING_JSON)
+
+
+def verify(folder: str | Path) -> None:
+    """Read and check every file of a checkpoint."""
+    folder = Path(folder)
+    entries = _read_manifest(folder)
+    for name in FILES:
+        data = _read_verified(folder, name, entries)
+        if name.endswith(".json"):
+            _parse_json(data, folder / name)
+        else:
+            _parse_tensors(data, folder / name)
+
+
+def checkpoints_in(run_dir: str | Path) -> list[Path]:
+    """The checkpoints of a run, newest update first; `best` (whose update its name does not tell) comes last."""
+    return _siblings(Path(run_dir) / "checkpoints")
+
+
+def latest_good(run_dir: str | Path) -> tuple[Path | None, list[Rejected]]:
+    """The newest checkpoint that verifies (None if there is none) and the newer ones that do not."""
+    rejected: list[Rejected] = []
+    for path in checkpoints_in(run_dir):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            rejected.append(Rejected(path, str(error)))
+            continue
+        return path, rejected
+    return None, rejected
+
+
+def prune(run_dir: str | Path, keep: int) -> list[Path]:
+    """Delete all but the `keep` newest checkpoints; `best` always stays. Returns what was deleted."""
+    if keep < 1:
+        raise CheckpointError(f"keep is {keep}; at least one checkpoint must stay, or the run cannot be resumed.")
+    root = Path(run_dir) / "checkpoints"
+    old = [path for path in _siblings(root) if path.name != BEST][keep:]
+    for path in old:
+        # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
+        path.rename(root / f"{_DELETED}{path.name}")
+    if root.is_dir():
+        for leftover in root.glob(f"{_DELETED}*"):
+            shutil.rmtree(leftover)
+    return old
+
+
+def match_tensors(
+    loaded: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], *, source: str | Path
+) -> None:
+    """Check names, shapes and dtypes of loaded tensors against those of the model that is to receive them."""
+    missing, foreign = sorted(expected.keys() - loaded.keys()), sorted(loaded.keys() - expected.keys())
+    if missing or foreign:
+        raise CheckpointError(
+            f"{source}: missing tensors {missing}, unexpected tensors {foreign}; "
+            "the checkpoint belongs to another model configuration, use the config.yaml of its run."
+        )
+    for name, tensor in expected.items():
+        got = loaded[name]
+        if got.shape != tensor.shape or got.dtype != tensor.dtype:
+            raise CheckpointError(
+                f"{source}: tensor '{name}' is {got.dtype} {tuple(got.shape)}, this model needs {tensor.dtype} "
+                f"{tuple(tensor.shape)}; the checkpoint belongs to another model configuration, "
+                "use the config.yaml of its run."
+            )
+
+
+def split_state(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Split nested dicts of arrays and plain values into tensors (named by their path, "/" between keys) and JSON.
+
+    In the JSON an array is {"__tensor__": its name}; `join_state` puts both together again.
+    """
+    import torch
+
+    tensors: dict[str, torch.Tensor] = {}
+
+    def split(value: Any, path: str) -> Any:
+        if isinstance(value, np.ndarray):
+            tensors[path] = torch.from_numpy(np.array(value, order="C"))
+            return {"__tensor__": path, "numpy": True}
+        if isinstance(value, torch.Tensor):
+            tensors[path] = value.detach().cpu().contiguous().clone()
+            return {"__tensor__": path, "numpy": False}
+        if isinstance(value, Mapping):
+            return {key: split(part, f"{path}/{key}" if path else str(key)) for key, part in value.items()}
+        return value
+
+    return tensors, split(state, "")
+
+
+def join_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of `split_state`."""
+
+    def join(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        if "__tensor__" in value:
+            name = value["__tensor__"]
+            if name not in tensors:
+                raise CheckpointError(
+                    f"{TRAINING_JSON} refers to the tensor '{name}', which {TRAINING_TENSORS} does not hold."
+                )
+            return tensors[name].numpy() if value["numpy"] else tensors[name]
+        return {key: join(part) for key, part in value.items()}
+
+    return {key: join(part) for key, part in data.items()}
+
+
+def json_bytes(value: Mapping[str, Any], name: str) -> bytes:
+    """JSON that reads back as the same values: floats in their exact shortest form, all finite; string keys."""
+    _check_json(value, name, "")
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _check_json(value: Any, name: str, path: str) -> None:
+    where = f"{name}: the value at '{path or 'top level'}'"
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(f"{where} has the key {key!r}; JSON would turn it into text, use a string.")
+            _check_json(part, name, f"{path}.{key}" if path else key)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            _check_json(part, name, f"{path}[{index}]")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise CheckpointError(
+                f"{where} is {value}; a state that is not finite is not saved, find out where it arose."
+            )
+    elif value is not None and not isinstance(value, str | int):
+        raise CheckpointError(
+            f"{where} is a {type(value).__name__}; save arrays as tensors and numbers as int or float."
+        )
+
+
+def _read_part(folder: Path, tensors: str, data: str) -> Part:
+    recover_folder(folder)
+    try:
+        entries = _read_manifest(folder)
+        return Part(
+            tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder / tensors),
+            json=_parse_json(_read_verified(folder, data, entries), folder / data),
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {_offer(folder)}") from error
+
+
+def _offer(broken: Path) -> str:
+    """What to use instead of a checkpoint that was asked for by name: the newest good one before it, else any other."""
+    others = [path for path in _siblings(broken.parent) if path.name != broken.name]
+    before = [path for path in others if path.name != BEST and path.name < broken.name]
+    for path in before + [path for path in others if path not in before]:
+        try:
+            verify(path)
+        except CheckpointError:
+            continue  # a broken one is not offered; its own reading tells why
+        return f"The previous good checkpoint is {path}."
+    return f"There is no other good checkpoint in {broken.parent}."
+
+
+def _siblings(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    recover_folder(root / BEST)
+    numbered = [(int(match[1]), path) for path in root.iterdir() if (match := _UPDATE.fullmatch(path.name))]
+    newest_first = [path for _, path in sorted(numbered, reverse=True)]
+    return newest_first + ([root / BEST] if (root / BEST).exists() else [])
+
+
+def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """The table of files from checkpoint.json."""
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder}: there is no such checkpoint folder; look into the run's checkpoints/ for its name."
+        )
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path}: missing, so {folder} is no Tailwise checkpoint; pass a folder that Tailwise wrote."
+        )
+    raw = path.read_bytes()
+    data = _parse_json(raw, path)
+    if data.get("kind") != KIND:
+        raise CheckpointError(
+            f"{path}: kind is {data.get('kind')!r}, expected '{KIND}'; this folder is something else."
+        )
+    if data.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: format is {data.get('format')!r}, this version of Tailwise reads format {FORMAT}; "
+            "use the version of Tailwise that wrote it (manifest.json of the run names it)."
+        )
+    entries = data.get("files")
+    if not isinstance(entries, dict) or sorted(entries) != sorted(FILES) or raw != _manifest_bytes(entries):
+        raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
+    return entries
+
+
+def _manifest_bytes(entries: Mapping[str, Any]) -> bytes:
+    """The one exact text of checkpoint.json for these files; its digest makes any edit visible."""
+    digest = _sha256(json.dumps(entries, sort_keys=True).encode())
+    manifest = {"format": FORMAT, "kind": KIND, "files": entries, "digest": digest}
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def _read_verified(folder: Path, name: str, entries: Mapping[str, Mapping[str, Any]]) -> bytes:
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing; the checkpoint is incomplete, do not use it.")
+    data = path.read_bytes()
+    entry = entries[name]
+    if len(data) != entry["bytes"]:
+        raise CheckpointError(
+            f"{path}: has {len(data)} bytes, {entry['bytes']} were written; "
+            "the file is truncated or was changed, do not use it."
+        )
+    if _sha256(data) != entry["sha256"]:
+        raise CheckpointError(
+            f"{path}: its checksum is not the one it was written with; the file is corrupted, do not use it."
+        )
+    return data
+
+
+def _parse_json(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:  # also UnicodeDecodeError
+        raise CheckpointError(
+            f"{path}: is not valid JSON ({error}); the file is damaged, do not use this checkpoint."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a {type(value).__name__}, expected a JSON object.")
+    return value
+
+
+def _tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    from safetensors.torch import save
+
+    # Cloned, because safetensors refuses tensors that share memory (the flat buffers of an optimiser do).
+    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())})
+
+
+def _parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: is not a valid safetensors file ({error}); do not use this checkpoint."
+        ) from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

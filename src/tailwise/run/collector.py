@@ -1,0 +1,100 @@
+"""Collects rollouts: policy steps and environment steps in turn, with the hidden state carried across rollouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.core.streams import Streams
+from tailwise.learner.backend import Backend
+from tailwise.learner.rollout import Rollout
+from tailwise.run.envs import EnvDriver
+
+
+class Collector:
+    """Holds what carries over between rollouts: the driver and the hidden state [B, S, H] before its current obs."""
+
+    def __init__(self, driver: EnvDriver, backend: Backend, streams: Streams, *, steps: int) -> None:
+        self.driver = driver
+        self.backend = backend
+        self.streams = streams
+        self.steps = steps
+        self.state = backend.model.initial_state(driver.num_envs)
+        self.environment = np.arange(driver.num_envs)
+
+    def collect(self, update: int) -> tuple[Rollout, int]:
+        """The next `steps` steps of every environment, and the number of anomalies the environments showed."""
+        driver, backend, model = self.driver, self.backend, self.backend.model
+        steps, envs = self.steps, driver.num_envs
+        dtype = torch.get_default_dtype()
+        uniforms = torch.from_numpy(
+            self.streams.uniforms(
+                "action", update=update, environments=self.environment, steps=steps, draws=model.law.noise
+            )
+        )
+        obs = torch.zeros(steps, envs, model.observation.size, dtype=dtype)
+        action = torch.zeros(
+            steps, envs, driver.spaces.action.components, dtype=torch.int64 if model.law.discrete else dtype
+        )
+        log_prob, reward = torch.zeros(steps, envs), torch.zeros(steps, envs)
+        params = torch.zeros(steps, envs, model.law.parameters)
+        terminated, truncated, valid, start = (torch.zeros(steps, envs, dtype=torch.bool) for _ in range(4))
+        masks: list[Tensor] = []
+        features: list[Tensor] = []
+        final_features: list[Tensor] = []
+        final_index: list[Tensor] = []
+        first_state = self.state.clone()
+        anomalies = 0
+        for t in range(steps):
+            obs[t] = torch.from_numpy(driver.obs)
+            start[t] = torch.from_numpy(driver.episode_start)
+            mask = None if driver.mask is None else torch.from_numpy(driver.mask)
+            if mask is not None:
+                masks.append(mask)
+            decision = backend.act(_finite(obs[t]), self.state, start[t], mask, uniforms[t])
+            action[t], log_prob[t], params[t] = decision.action, decision.log_prob, decision.params
+            features.append(decision.features)
+            step = driver.step(model.action.to_env(decision.action.numpy(), squashed=model.law.squashed))
+            self.state = decision.state
+            reward[t] = torch.from_numpy(step.reward)
+            terminated[t], truncated[t] = torch.from_numpy(step.terminated), torch.from_numpy(step.truncated)
+            valid[t] = torch.from_numpy(step.valid)
+            anomalies += step.anomalies
+            rows = (truncated[t] & ~terminated[t] & valid[t]).nonzero().squeeze(-1)
+            if len(rows):
+                assert step.final_obs is not None
+                final = torch.from_numpy(step.final_obs).to(dtype)[rows]
+                # One step from the state *before* that observation; the reset that follows does not concern it.
+                final_features.append(backend.look(_finite(final), self.state[rows], torch.zeros_like(rows).bool()))
+                final_index.append(torch.stack([torch.full_like(rows, t), rows], dim=-1))
+        last = torch.from_numpy(driver.obs).to(dtype)
+        features.append(backend.look(_finite(last), self.state, torch.from_numpy(driver.episode_start)))
+        width = features[0].shape[-1]
+        record = backend.record(
+            torch.stack(features),
+            torch.cat(final_features) if final_features else torch.zeros(0, width),
+            torch.cat(final_index) if final_index else torch.zeros(0, 2, dtype=torch.int64),
+        )
+        rollout = Rollout(
+            obs=obs,
+            action=action,
+            log_prob=log_prob,
+            params=params,
+            mask=torch.stack(masks) if masks else None,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
+            start=start,
+            state=first_state,
+            critic=record,
+            environment=torch.from_numpy(self.environment),
+            update=update,
+        )
+        return rollout, anomalies
+
+
+def _finite(obs: Tensor) -> Tensor:
+    """What the policy acts on: a broken entry counts as 0 for acting; the rollout keeps it, and the learner refuses it."""
+    return torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,175 @@
+"""The whole configuration: one tree, composed of the sections that each package owns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from tailwise.core.config import Section, parse
+from tailwise.core.errors import NotBuiltError
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.tail import check_resolution
+from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+
+
+class EnvConfig(Section):
+    """Which environment, and what is changed about it."""
+
+    id: str | None = Field(None, description="Gymnasium id, e.g. CartPole-v1; null when Python passes an environment")
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
+    hide: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="indices of observation entries that the agent does not see (flat Box observations)"
+    )
+    time_limit: int | None = Field(None, ge=1, description="truncate episodes after this many steps; null keeps its own")
+
+
+class RiskOff(Section):
+    """No tail is measured."""
+
+    mode: Literal["off"] = "off"
+
+
+class RiskReport(Section):
+    """The CVaR of the discounted return is measured and reported; it does not act on the policy."""
+
+    mode: Literal["report"] = "report"
+    alpha: float = Field(0.05, gt=0, le=1, description="tail probability; at least 1/quantiles")
+
+
+class RiskPlanned(Section):
+    """Modes in which tail risk acts on the policy."""
+
+    mode: Literal["penalty", "constraint"]
+
+    @model_validator(mode="after")
+    def _refuse(self) -> RiskPlanned:
+        raise NotBuiltError(
+            f"risk.mode {self.mode!r} is not built yet (it comes with 'Tail risk that binds'); use report or off"
+        )
+
+
+class RunConfig(Section):
+    """How long, how wide, and what is kept."""
+
+    total_steps: int = Field(1_000_000, ge=1, description="environment steps over all environments")
+    environments: int = Field(64, ge=1, le=65_536, description="environments side by side")
+    rollout_steps: int = Field(128, ge=1, le=65_536, description="steps per environment and update")
+    checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
+    keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
+    threads: int = Field(1, ge=1, le=256, description="threads of torch; 1 is fastest for small networks")
+    tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
+    max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
+
+
+class HealthConfig(Section):
+    """What is measured to audit the run."""
+
+    gradients_every: int = Field(
+        20, ge=1, description="updates between measurements of every loss term's gradient on every parameter group"
+    )
+
+
+class EvaluateConfig(Section):
+    """Evaluation during and after training, always on the same seeded episodes."""
+
+    every: int | None = Field(None, ge=1, description="updates between evaluations during training; null: none")
+    episodes: int = Field(20, ge=1, le=100_000, description="episodes per evaluation")
+    deterministic: bool = Field(True, description="the most likely action instead of a sampled one")
+    patience: int | None = Field(
+        None, ge=1, description="stop after this many evaluations without a better mean return; null: never"
+    )
+    min_delta: float = Field(0.0, ge=0, description="improvement of the mean return that counts, reward units")
+
+    @model_validator(mode="after")
+    def _patience_needs_evaluations(self) -> EvaluateConfig:
+        if self.patience is not None and self.every is None:
+            raise ValueError("patience counts evaluations but every is null; set evaluate.every, e.g. 10")
+        return self
+
+
+class Config(Section):
+    """The configuration of a run; `dump_yaml` writes it complete."""
+
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of every random stream")
+    backend: Literal["auto", "torch", "fused"] = Field("auto", description="implementation of the learner")
+    env: EnvConfig = Field(default=EnvConfig(), description="environment")
+    model: ModelConfig = Field(default=ModelConfig(), description="networks")
+    learner: LearnerConfig = Field(default=LearnerConfig(), description="mathematics of the update")
+    risk: Annotated[RiskOff | RiskReport | RiskPlanned, Field(discriminator="mode")] = Field(
+        default=RiskReport(), description="tail risk"
+    )
+    run: RunConfig = Field(default=RunConfig(), description="length, width, files")
+    health: HealthConfig = Field(default=HealthConfig(), description="audit of the run")
+    evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="evaluation")
+
+    @model_validator(mode="after")
+    def _combination(self) -> Config:
+        if self.backend == "fused":
+            raise NotBuiltError("backend fused is not built yet (it comes with 'Speed'); use auto or torch")
+        run, learner = self.run, self.learner
+        recurrent = not isinstance(self.model.core, NoCore)
+        units = run.environments if recurrent else run.environments * run.rollout_steps
+        if units % learner.minibatches:
+            what = "environments" if recurrent else "environments x rollout_steps"
+            fitting = [k for k in range(1, min(units, 4096) + 1) if units % k == 0]
+            near = min(fitting, key=lambda k: abs(k - learner.minibatches))
+            raise ValueError(
+                f"learner.minibatches {learner.minibatches} does not divide the {units} {what} of a rollout"
+                f"{' (recurrent minibatches hold whole environments)' if recurrent else ''}; use {near}"
+            )
+        if learner.dual_clip is not None and learner.dual_clip <= 1 + learner.clip:
+            raise ValueError(
+                f"learner.dual_clip {learner.dual_clip} must be above 1 + learner.clip = {1 + learner.clip}; use 3 or null"
+            )
+        if learner.entropy.kind == "plateau" and learner.entropy.floor > learner.entropy.weight:
+            raise ValueError(
+                f"learner.entropy.floor {learner.entropy.floor} is above learner.entropy.weight "
+                f"{learner.entropy.weight}; the decay goes down"
+            )
+        self._check_risk()
+        return self
+
+    def _check_risk(self) -> None:
+        if not isinstance(self.risk, RiskReport):
+            return
+        critic = self.model.critic
+        if isinstance(critic, ScalarCritic):
+            raise ValueError(
+                "risk.mode report reads CVaR from the law of the return and model.critic.kind scalar has none; "
+                "use critic.kind quantile, or risk.mode off"
+            )
+        if isinstance(critic, QuantileCritic):
+            if critic.target == "scalar":
+                raise ValueError(
+                    "risk.mode report needs the law of the return and model.critic.target scalar regresses on the "
+                    "lambda-return, whose tail is too thin; use target particles, or risk.mode off"
+                )
+            check_resolution(self.risk.alpha, critic.quantiles)
+
+    @property
+    def tail_alpha(self) -> float | None:
+        """Tail probability that is reported, None when risk is off."""
+        return self.risk.alpha if isinstance(self.risk, RiskReport) else None
+
+
+def parse_config(data: dict[str, Any], *, source: str) -> Config:
+    """Validate a configuration tree; errors are sentences that start with `source`."""
+    return parse(Config, data, source=source)
+
+
+def warnings_of(config: Config) -> list[str]:
+    """Sentences about settings that work but are likely not meant."""
+    found = []
+    critic = config.model.critic
+    if isinstance(config.risk, RiskReport) and isinstance(critic, QuantileCritic):
+        sentence = check_resolution(config.risk.alpha, critic.quantiles)
+        if sentence is not None:
+            found.append(sentence)
+    per_update = config.run.environments * config.run.rollout_steps
+    if config.run.total_steps < per_update:
+        found.append(
+            f"run.total_steps {config.run.total_steps} is less than one rollout "
+            f"({config.run.environments} x {config.run.rollout_steps} = {per_update}); exactly one update will be made"
+        )
+    return found

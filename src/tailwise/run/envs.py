@@ -1,0 +1,457 @@
+"""One way to drive any Gymnasium environment, whatever it does at the end of an episode.
+
+Gymnasium 1.x vector environments come in three kinds, and a learner that mixes them up trains on transitions that never
+happened. `EnvDriver` turns all three into the same stream of `StepResult`s:
+
+    SAME_STEP  resets a finished environment inside the step; the last observation is in infos["final_obs"].
+    NEXT_STEP  returns the last observation; the following step ignores its action and resets: that row is valid=False.
+    DISABLED   leaves resetting to the caller, who passes options={"reset_mask": finished}; then as SAME_STEP.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError, NotBuiltError, ShapeError
+from tailwise.core.streams import Streams
+from tailwise.model.action_spec import ActionSpec
+from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask
+from tailwise.run.seeded_vector import RestoreReport, SeededVectorEnv
+from tailwise.run.toy_envs import register_toys
+
+Floats32 = npt.NDArray[np.float32]
+Floats64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What one environment observes and accepts."""
+
+    observation: ObservationSpec
+    action: ActionSpec
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One vector step of B environments; every array is fresh and may be kept.
+
+    obs            float32 [B, D], what the next decision sees
+    reward         float64 [B], 0 where not valid
+    terminated, truncated   bool [B], never merged; both may be set
+    final_obs      float32 [B, D] or None; meaningful in the rows with terminated or truncated
+    mask           bool [B, K] for the next decision, or None
+    valid          bool [B], False: this step only reset that environment, its action was ignored
+    episode_start  bool [B], obs is the first one of an episode
+    anomalies      number of rewards and info numbers in this step that are not finite
+    """
+
+    obs: Floats32
+    reward: Floats64
+    terminated: Bools
+    truncated: Bools
+    final_obs: Floats32 | None
+    mask: Bools | None
+    valid: Bools
+    episode_start: Bools
+    anomalies: int
+
+
+class EnvDriver:
+    """Drives a vector environment; see the module's text for what it guarantees, `make_driver` for how to get one."""
+
+    def __init__(self, venv: VectorEnv, streams: Streams, *, name: str) -> None:  # type: ignore[type-arg]
+        self.venv = venv
+        self.streams = streams
+        self.name = name
+        self.num_envs = venv.num_envs
+        self.mode = _autoreset_mode(venv)
+        self.spaces = Spaces(
+            observation=ObservationSpec.from_space(venv.single_observation_space),
+            action=ActionSpec.from_space(venv.single_action_space),
+        )
+        self.exact_resume, self.exact_resume_reason = _exact_resume(venv)
+        self._restarts = 0
+        self._has_mask: bool | None = None  # None until the first reset has shown it
+        self._obs: Floats32 = np.zeros((self.num_envs, self.spaces.observation.size), dtype=np.float32)
+        self._mask: Bools | None = None
+        self._pending = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step only resets
+        self._episode_start = np.ones(self.num_envs, dtype=np.bool_)
+        self._returns = np.zeros(self.num_envs, dtype=np.float64)
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+        self._finished: list[tuple[float, int]] = []
+
+    @property
+    def obs(self) -> Floats32:
+        """float32 [B, D], what the next decision sees; also right after `set_state`."""
+        return self._obs
+
+    @property
+    def mask(self) -> Bools | None:
+        """bool [B, K] for the next decision, or None."""
+        return self._mask
+
+    @property
+    def episode_start(self) -> Bools:
+        """bool [B], True where `obs` is the first one of an episode."""
+        return self._episode_start
+
+    def reset(self) -> tuple[Floats32, Bools | None]:
+        """Start over with the first episodes of this driver's stream: (obs [B, D], mask [B, K] or None).
+
+        Two resets give the same episodes, which is what a repeatable evaluation needs.
+        """
+        self._restarts = 0
+        self._finished = []
+        return self._begin(*self._fresh_episodes())
+
+    def step(self, action: npt.NDArray[Any]) -> StepResult:
+        """Step all environments with actions as `ActionSpec.to_env` makes them."""
+        if self._has_mask is None:
+            raise EnvironmentContractError("step was called before reset; call reset or set_state first.")
+        raw, reward, terminated, truncated, infos = self.venv.step(action)
+        reward = self._vector(reward, "rewards", np.float64)
+        terminated = self._vector(terminated, "terminations", np.bool_)
+        truncated = self._vector(truncated, "truncations", np.bool_)
+        done = terminated | truncated
+        valid = ~self._pending
+        obs = self.spaces.observation.flatten(raw, self.num_envs)
+        final: Floats32 | None = None
+        episode_start = done
+        needs_mask = np.ones(self.num_envs, dtype=np.bool_)
+        anomalies = _non_finite_numbers(infos)
+        if self.mode is AutoresetMode.NEXT_STEP:
+            episode_start = self._pending
+            if (done & self._pending).any():
+                raise EnvironmentContractError(
+                    f"Environment {int(np.argmax(done & self._pending))} ended in the step that reset it; "
+                    "a NEXT_STEP environment must return terminated and truncated False there."
+                )
+            reward[self._pending] = 0.0
+            final = obs.copy() if done.any() else None
+            self._pending = done
+            needs_mask = ~done  # the next action of a finished row is ignored
+        elif done.any() and self.mode is AutoresetMode.SAME_STEP:
+            final = self._final_from(infos, done)
+        elif done.any():
+            final = obs
+            mask_before = self._read_mask(raw, infos, ~done)
+            raw, infos = self.venv.reset(options={"reset_mask": done.copy()})
+            anomalies += _non_finite_numbers(infos)
+            obs = np.where(done[:, None], self.spaces.observation.flatten(raw, self.num_envs), obs)
+            mask_after = self._read_mask(raw, infos, done)
+            mask = None if mask_before is None or mask_after is None else _rows(done, mask_after, mask_before)
+            return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+        mask = self._read_mask(raw, infos, needs_mask)
+        return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+
+    def pop_episodes(self) -> list[tuple[float, int]]:
+        """(undiscounted return, length in steps) of the episodes that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def get_state(self) -> dict[str, Any]:
+        """Nested dicts of arrays and plain values; "vector" is None when the environment has no state to give."""
+        vector: Any = self.venv
+        return {
+            "vector": vector.get_state() if self.exact_resume else None,
+            "restarts": self._restarts,
+            "has_mask": self._has_mask,
+            "obs": self._obs.copy(),
+            "mask": None if self._mask is None else self._mask.copy(),
+            "pending": self._pending.copy(),
+            "episode_start": self._episode_start.copy(),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "finished_returns": np.array([episode[0] for episode in self._finished], dtype=np.float64),
+            "finished_lengths": np.array([episode[1] for episode in self._finished], dtype=np.int64),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> RestoreReport:
+        """Continue where `get_state` was taken. If that is not exactly possible, every environment begins a new episode
+        (the running ones are not counted) and the report says why."""
+        expected = (self.num_envs, self.spaces.observation.size)
+        if np.shape(state["obs"]) != expected:
+            raise CheckpointError(
+                f"The stored observations have shape {np.shape(state['obs'])}, this environment has {expected}; "
+                "resume with the environment settings that the run was started with."
+            )
+        self._finished = list(zip(state["finished_returns"].tolist(), state["finished_lengths"].tolist(), strict=True))
+        self._restarts = int(state["restarts"])
+        if state["vector"] is None or not self.exact_resume:
+            self._restarts += 1
+            self._begin(*self._fresh_episodes())
+            return RestoreReport(False, f"{self.exact_resume_reason}; new episodes were begun")
+        vector: Any = self.venv
+        report = vector.set_state(state["vector"])
+        if isinstance(report, RestoreReport) and not report.exact:
+            self._begin(report.observation, report.infos)
+            return report
+        self._has_mask = bool(state["has_mask"])
+        self._obs = np.array(state["obs"], dtype=np.float32)
+        self._mask = None if state["mask"] is None else np.array(state["mask"], dtype=np.bool_)
+        self._pending = np.array(state["pending"], dtype=np.bool_)
+        self._episode_start = np.array(state["episode_start"], dtype=np.bool_)
+        self._returns = np.array(state["returns"], dtype=np.float64)
+        self._lengths = np.array(state["lengths"], dtype=np.int64)
+        return report if isinstance(report, RestoreReport) else RestoreReport(True, self.exact_resume_reason)
+
+    def close(self) -> None:
+        self.venv.close()
+
+    def _fresh_episodes(self) -> tuple[Any, dict[str, Any]]:
+        if isinstance(self.venv, SeededVectorEnv):
+            return self.venv.reset()  # has the streams itself
+        return self.venv.reset(seed=self.streams.integer(self.name, index=self._restarts))
+
+    def _begin(self, raw: Any, infos: Mapping[str, Any]) -> tuple[Floats32, Bools | None]:
+        self._has_mask = self.spaces.observation.mask is not None or MASK_KEY in infos
+        if self._has_mask and self.spaces.action.kind == "box":
+            raise NotBuiltError(
+                "This environment gives an action mask for a Box action space; masks for Box are not built yet."
+            )
+        self._obs = self.spaces.observation.flatten(raw, self.num_envs)
+        self._mask = self._read_mask(raw, infos, np.ones(self.num_envs, dtype=np.bool_))
+        self._pending = np.zeros(self.num_envs, dtype=np.bool_)
+        self._episode_start = np.ones(self.num_envs, dtype=np.bool_)
+        self._returns = np.zeros(self.num_envs, dtype=np.float64)
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+        return self._obs, self._mask
+
+    def _result(
+        self,
+        obs: Floats32,
+        reward: Floats64,
+        terminated: Bools,
+        truncated: Bools,
+        final: Floats32 | None,
+        mask: Bools | None,
+        valid: Bools,
+        episode_start: Bools,
+        anomalies: int,
+    ) -> StepResult:
+        self._obs, self._mask, self._episode_start = obs, mask, episode_start
+        self._returns += reward
+        self._lengths += valid
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            self._finished.append((float(self._returns[row]), int(self._lengths[row])))
+            self._returns[row] = 0.0
+            self._lengths[row] = 0
+        anomalies += int(self.num_envs - np.count_nonzero(np.isfinite(reward)))
+        return StepResult(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+
+    def _vector(self, values: Any, what: str, dtype: Any) -> npt.NDArray[Any]:
+        array = np.array(values, dtype=dtype)
+        if array.shape != (self.num_envs,):
+            raise ShapeError(f"The environment's {what} have shape {array.shape}, expected ({self.num_envs},).")
+        return array
+
+    def _final_from(self, infos: Mapping[str, Any], done: Bools) -> Floats32:
+        """infos["final_obs"]: an array of objects, one observation per finished row, or one batch for all rows."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise EnvironmentContractError(
+                "An episode ended but infos has no 'final_obs'; a SAME_STEP vector environment must put the last "
+                "observation there, or truncated episodes cannot be bootstrapped."
+            )
+        spec = self.spaces.observation
+        if not (isinstance(finals, np.ndarray) and finals.dtype == object):
+            return spec.flatten(finals, self.num_envs)
+        flat = np.zeros((self.num_envs, spec.size), dtype=np.float32)
+        for row in np.flatnonzero(done).tolist():
+            if finals[row] is None:
+                raise EnvironmentContractError(f"Environment {row} ended but infos['final_obs'][{row}] is None.")
+            flat[row] = spec.flatten_one(finals[row])[0]
+        return flat
+
+    def _read_mask(self, raw: Any, infos: Mapping[str, Any], needed: Bools) -> Bools | None:
+        """The mask for the next decision; rows that are not `needed` allow everything."""
+        if not self._has_mask:
+            if MASK_KEY in infos:
+                raise EnvironmentContractError(
+                    "The environment gave an 'action_mask' in step but none in reset; put it into both infos."
+                )
+            return None
+        spec, action = self.spaces.observation, self.spaces.action
+        mask = spec.mask_from(raw)
+        if mask is None:
+            present = np.asarray(infos.get(f"_{MASK_KEY}", np.full(self.num_envs, MASK_KEY in infos)))
+            if (needed & ~present).any():
+                raise EnvironmentContractError(
+                    f"Environment {int(np.argmax(needed & ~present))} gave no info['action_mask'] although reset did; "
+                    "an environment with masks must give one with every observation."
+                )
+            if MASK_KEY not in infos:
+                return np.ones((self.num_envs, action.logits), dtype=np.bool_)
+            mask = as_mask(_stacked(infos[MASK_KEY], action.logits))
+        if mask.shape != (self.num_envs, action.logits):
+            raise ShapeError(
+                f"The action mask has shape {mask.shape}, expected ({self.num_envs}, {action.logits}), "
+                "one entry per choice."
+            )
+        mask |= ~needed[:, None]
+        first_choices = np.concatenate(([0], np.cumsum(action.sizes)[:-1]))
+        nothing_allowed = ~np.logical_or.reduceat(mask, first_choices, axis=1)
+        if nothing_allowed.any():
+            row, component = np.argwhere(nothing_allowed)[0].tolist()
+            raise EnvironmentContractError(
+                f"The action mask of environment {row} forbids every choice of action component {component}; "
+                "at least one must stay allowed."
+            )
+        return mask
+
+
+def _autoreset_mode(venv: VectorEnv) -> AutoresetMode:  # type: ignore[type-arg]
+    mode = venv.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise EnvironmentContractError(
+            f"The vector environment {venv} has metadata['autoreset_mode'] = {mode!r}; set it to a member of "
+            "gymnasium.vector.AutoresetMode, because the ends of episodes cannot be read without it."
+        )
+    return mode
+
+
+def _exact_resume(venv: VectorEnv) -> tuple[bool, str]:  # type: ignore[type-arg]
+    if isinstance(venv, SeededVectorEnv):
+        return True, f"environments are restored by {venv.restores_by}"
+    if hasattr(venv, "get_state") and hasattr(venv, "set_state"):
+        return True, "the vector environment restores its own state"
+    return False, f"{type(venv).__name__} has no get_state and set_state, so a resumed run cannot be bit-identical"
+
+
+def _non_finite_numbers(infos: Mapping[str, Any]) -> int:
+    """How many float numbers in infos (nested ones too) are NaN or infinite."""
+    count = 0
+    for key, value in infos.items():
+        if key.startswith("_") or key == "final_obs":
+            continue
+        if isinstance(value, Mapping):
+            count += _non_finite_numbers(value)
+        elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            count += int(value.size - np.count_nonzero(np.isfinite(value)))
+    return count
+
+
+def _rows(where: Bools, new: Bools, old: Bools) -> Bools:
+    return np.where(where[:, None], new, old)
+
+
+def _stacked(masks: Any, width: int) -> npt.NDArray[Any]:
+    """Masks of all rows as one array; a row without mask (None in an array of objects) is filled with ones."""
+    if not (isinstance(masks, np.ndarray) and masks.dtype == object):
+        return np.asarray(masks)
+    return np.stack([np.ones(width, dtype=np.bool_) if row is None else np.asarray(row) for row in masks])
+
+
+def make_driver(
+    env: str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv,  # type: ignore[type-arg]
+    *,
+    num_envs: int | None = None,
+    streams: Streams,
+    env_kwargs: Mapping[str, Any] | None = None,
+    purpose: Literal["train", "evaluate"] = "train",
+    hide: Sequence[int] = (),
+    time_limit: int | None = None,
+    first_environment: int = 0,
+) -> EnvDriver:
+    """A driver for an environment id, a function that builds one environment, an environment, or a vector environment.
+
+    num_envs    copies to run (id or function); a single environment allows only 1, a vector environment brings its own
+    purpose     selects the random stream, so that evaluation never sees a training seed
+    hide        indices of observation entries to remove (1-D Box only), for instance (1, 3): CartPole's velocities
+    time_limit  steps after which an episode is truncated; replaces the limit that an id was registered with
+    first_environment   the id of row 0 when several processes share the environments of one run
+    """
+    name = f"environment/{purpose}"
+    kwargs = dict(env_kwargs or {})
+    if isinstance(env, VectorEnv):
+        if kwargs or hide or time_limit is not None:
+            raise ConfigError(
+                "env_kwargs, hide and time_limit do not apply to a vector environment that is already built; "
+                "set them where it is built, or pass an environment id."
+            )
+        return EnvDriver(env, streams, name=name)
+    if isinstance(env, gym.Env):
+        if num_envs not in (None, 1) or kwargs:
+            raise ConfigError(
+                f"A single environment object was passed with num_envs {num_envs} and env_kwargs {kwargs}; it "
+                "cannot be copied: set num_envs to 1 and no env_kwargs, or pass its id or a function that builds it."
+            )
+        single, count = env, 1
+        build: Callable[[], Any] = lambda: _wrapped(single, hide, time_limit)  # noqa: E731
+    else:
+        count = 1 if num_envs is None else num_envs
+        if isinstance(env, str):
+            identifier = env
+            build = lambda: _wrapped(_make_registered(identifier, kwargs, time_limit), hide, None)  # noqa: E731
+        elif callable(env):
+            function = env
+            build = lambda: _wrapped(function(**kwargs), hide, time_limit)  # noqa: E731
+        else:
+            raise ConfigError(
+                f"The environment is a {type(env).__name__}; pass a Gymnasium id, a function that builds an "
+                "environment, an environment or a vector environment."
+            )
+    venv = SeededVectorEnv(build, count, streams, name=name, first_environment=first_environment, copy=False)
+    return EnvDriver(venv, streams, name=name)
+
+
+def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int | None) -> gym.Env[Any, Any]:
+    register_toys()
+    try:
+        # The driver checks the contract itself; Gymnasium's checker would cost a call per step.
+        return gym.make(identifier, max_episode_steps=time_limit, disable_env_checker=True, **kwargs)
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
+        near = difflib.get_close_matches(identifier, list(gym.registry), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists the known ones."
+        raise ConfigError(f"The environment id '{identifier}' is not registered; {hint}") from error
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise ConfigError(f"The environment '{identifier}' needs a package that is not installed: {error}") from error
+    except (TypeError, gym.error.Error) as error:
+        raise ConfigError(
+            f"The environment '{identifier}' cannot be built with env_kwargs {dict(kwargs)}: {error}"
+        ) from error
+
+
+def _wrapped(env: Any, hide: Sequence[int], time_limit: int | None) -> gym.Env[Any, Any]:
+    if not isinstance(env, gym.Env):
+        raise ConfigError(
+            f"The function that builds the environment returned a {type(env).__name__}, expected a gymnasium.Env "
+            "(pass a vector environment itself, not a function that builds it)."
+        )
+    if time_limit is not None:
+        if time_limit < 1:
+            raise ConfigError(f"time_limit is {time_limit}; it must be at least 1 step.")
+        env = gym.wrappers.TimeLimit(env, max_episode_steps=time_limit)
+    return HideEntries(env, hide) if len(hide) else env
+
+
+class HideEntries(gym.ObservationWrapper):  # type: ignore[type-arg]
+    """Removes entries of a 1-D Box observation, which makes a fully observed task need memory."""
+
+    stateless = True  # lets SeededVectorEnv use the state of the environment inside
+
+    def __init__(self, env: gym.Env[Any, Any], indices: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"hide works on 1-D Box observations; this environment observes {space}.")
+        size = space.shape[0]
+        wrong = [index for index in indices if not 0 <= index < size]
+        if wrong or len(set(indices)) == size:
+            raise ConfigError(
+                f"hide is {list(indices)}; give indices from 0 to {size - 1} and leave at least one entry."
+            )
+        self._kept = np.array([index for index in range(size) if index not in set(indices)])
+        self.observation_space = gym.spaces.Box(space.low[self._kept], space.high[self._kept], dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[self._kept]

@@ -1,0 +1,194 @@
+"""The metrics of a run: one JSON line per update in `metrics.jsonl`, readable while the run is going on.
+
+A line is {"update": 12, "steps": 98304, "group/name": value, ...}. A value that is undefined (NaN or infinite) is null
+in the file and NaN in the table that `read` returns. A resumed run first cuts the file back to its checkpoint, so that
+the file of a killed and resumed run equals that of an uninterrupted one, except for the names under `time/`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tailwise.core.atomic import write_bytes
+from tailwise.core.errors import DataError
+from tailwise.core.metrics import METRICS, MetricSpec, check_declared, compared_part
+
+if TYPE_CHECKING:
+    import pandas
+    from torch.utils.tensorboard import SummaryWriter
+
+FILE, TABLE, TENSORBOARD = "metrics.jsonl", "metrics.parquet", "tensorboard"
+_AXES = ("update", "steps")
+
+
+class MetricStore:
+    """Appends to the metrics of one run; `declared` are the names that it accepts."""
+
+    def __init__(
+        self, run_dir: str | Path, *, tensorboard: bool = False, declared: Mapping[str, MetricSpec] = METRICS
+    ) -> None:
+        self.run_dir = Path(run_dir)
+        self.path = self.run_dir / FILE
+        self._declared = declared
+        self._accepted: set[str] = set()  # names that were checked before: the check is too slow for every line
+        self._tensorboard = tensorboard
+        self._file: BinaryIO | None = None
+        self._writer: SummaryWriter | None = None
+        self._last: tuple[int, int] | None = None
+
+    def append(self, update: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Write one line and hand it to the system at once: it survives `kill -9` of this process."""
+        new = [name for name in metrics if name not in self._accepted]
+        check_declared(new, self._declared)
+        self._accepted.update(new)
+        file = self._open()
+        if self._last is not None and update <= self._last[0]:
+            raise DataError(
+                f"{self.path}: update {update} was to be appended after update {self._last[0]}; "
+                "cut the file back to the checkpoint with cut_back before a run is resumed."
+            )
+        row: dict[str, Any] = {"update": int(update), "steps": int(steps)}
+        row.update({name: _finite_or_none(value) for name, value in metrics.items()})
+        file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+        file.flush()
+        self._last = (int(update), int(steps))
+        if self._tensorboard:
+            writer = self._open_writer(steps)
+            for name, value in row.items():
+                if name not in _AXES and value is not None:
+                    writer.add_scalar(name, value, global_step=steps)
+
+    def cut_back(self, update: int) -> int:
+        """Drop all lines after `update`, and a torn last line; returns how many lines were dropped.
+
+        The kept lines stay as they are, byte for byte; the file is replaced atomically.
+        """
+        self.close()
+        if not self.path.exists():
+            return 0
+        kept, dropped = [], 0
+        for line, row in _lines(self.path):
+            if row is not None and row["update"] <= update:
+                kept.append(line)
+            else:
+                dropped += 1
+        if dropped:
+            write_bytes(self.path, b"".join(kept))
+        return dropped
+
+    def compact(self) -> Path:
+        """Write the whole file as `metrics.parquet` for fast reading; the lines stay."""
+        self.sync()
+        buffer = io.BytesIO()
+        _table(self.path).to_parquet(buffer, index=False)
+        target = self.run_dir / TABLE
+        write_bytes(target, buffer.getvalue())
+        return target
+
+    def sync(self) -> None:
+        """Make sure that all lines are on the disk, as a checkpoint that relies on them needs it."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._last = None
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            if self.path.exists():
+                rows = [row for _, row in _lines(self.path)]
+                if rows and rows[-1] is None:
+                    raise DataError(f"{self.path}: the last line is torn; call cut_back before appending.")
+                if rows and rows[-1] is not None:
+                    self._last = (rows[-1]["update"], rows[-1]["steps"])
+            self._file = open(self.path, "ab")  # noqa: SIM115  (stays open from line to line; close() closes it)
+        return self._file
+
+    def _open_writer(self, steps: int) -> SummaryWriter:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What an earlier process wrote from this step on was cut back in our file and is hidden there as well.
+            self._writer = SummaryWriter(str(self.run_dir / TENSORBOARD), purge_step=steps)
+        return self._writer
+
+
+def read(run_dir: str | Path) -> pandas.DataFrame:
+    """The metrics of a run, one row per update: `update` and `steps` (int64), the metrics (float64, NaN for undefined).
+
+    Works while the run is going on; a line that is just being written is left out.
+    """
+    import pandas
+
+    path = Path(run_dir) / FILE
+    if path.exists():
+        return _table(path)
+    if (path.parent / TABLE).exists():
+        return pandas.read_parquet(path.parent / TABLE)
+    raise DataError(f"{path}: there are no metrics; is {run_dir} the folder of a run?")
+
+
+def equal_without_time(first: str | Path, second: str | Path) -> bool:
+    """Whether two metric files tell the same, apart from the names under `time/`."""
+    return not differences_without_time(first, second)
+
+
+def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
+    """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
+    rows = [[row for _, row in _lines(Path(path)) if row is not None] for path in (first, second)]
+    found = []
+    if len(rows[0]) != len(rows[1]):
+        found.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
+    for number, (left, right) in enumerate(zip(*rows, strict=False), start=1):
+        left, right = compared_part(left), compared_part(right)
+        for name in sorted(left.keys() | right.keys()):
+            a, b = left.get(name, "absent"), right.get(name, "absent")
+            if a != b:
+                found.append(f"line {number}: {name} is {a} and {b}")
+    return found
+
+
+def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
+    """(line with its newline, parsed row); the row of a torn last line is None. Any other bad line is an error."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    parsed: list[tuple[bytes, dict[str, Any] | None]] = []
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) and not line.endswith(b"\n"):
+            parsed.append((line, None))
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"{path} line {number}: is not JSON ({error}); restore the file or delete that line."
+            ) from error
+        if not isinstance(row, dict) or not all(type(row.get(axis)) is int for axis in _AXES):
+            raise DataError(f"{path} line {number}: has no integer 'update' and 'steps'; restore or delete that line.")
+        parsed.append((line, row))
+    return parsed
+
+
+def _table(path: Path) -> pandas.DataFrame:
+    import pandas
+
+    rows = [row for _, row in _lines(path) if row is not None]
+    names = list(dict.fromkeys([*_AXES, *(name for row in rows for name in row)]))
+    table = pandas.DataFrame(rows, columns=names)
+    return table.astype({name: "int64" if name in _AXES else "float64" for name in names})
+
+
+def _finite_or_none(value: float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,56 @@
+"""The policy half of a checkpoint: everything that acting needs, and nothing of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tailwise.core.config import parse
+from tailwise.core.errors import CheckpointError
+from tailwise.model.action_spec import ActionSpec
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.config import ModelConfig
+from tailwise.model.observation import ObservationSpec
+from tailwise.run.checkpoint import match_tensors, read_policy
+from tailwise.run.config import Config, parse_config
+
+
+def policy_tensors(model: ActorCritic) -> dict[str, torch.Tensor]:
+    """Parameters and buffers (normaliser, return scale) by name."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def policy_json(model: ActorCritic, config: Config) -> dict[str, Any]:
+    """Specifications from which the model is built again, and the configuration it was trained with."""
+    return {
+        "observation": model.observation.to_json(),
+        "action": model.action.to_json(),
+        "model": model.config.model_dump(mode="json"),
+        "config": config.model_dump(mode="json"),
+    }
+
+
+def load_policy(folder: str | Path) -> tuple[ActorCritic, Config]:
+    """Rebuild the model of a checkpoint folder, verified."""
+    part = read_policy(folder)
+    source = str(Path(folder) / "policy" / "spec.json")
+    missing = {"observation", "action", "model", "config"} - part.json.keys()
+    if missing:
+        raise CheckpointError(f"{source} lacks {', '.join(sorted(missing))}; it was not written by this version")
+    config = parse_config(part.json["config"], source=source)
+    model = ActorCritic(
+        parse(ModelConfig, part.json["model"], source=source),
+        ObservationSpec.from_json(part.json["observation"]),
+        ActionSpec.from_json(part.json["action"]),
+        init_seed=0,
+    )
+    load_policy_tensors(model, part.tensors, source=str(folder))
+    return model, config
+
+
+def load_policy_tensors(model: ActorCritic, tensors: dict[str, torch.Tensor], *, source: str) -> None:
+    """Put checkpoint tensors into a model of the same configuration."""
+    match_tensors(tensors, model.state_dict(), source=source)
+    model.load_state_dict(tensors)

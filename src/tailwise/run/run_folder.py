@@ -1,0 +1,84 @@
+"""The folder of a run: what is written once at its start, and its log of alerts."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tailwise.core.atomic import write_bytes, write_json, write_text
+from tailwise.core.config import dump_yaml, load_yaml
+from tailwise.core.errors import DataError
+from tailwise.run.config import Config, parse_config
+from tailwise.run.health import Alert
+
+CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
+_PACKAGES = ("tailwise", "torch", "numpy", "gymnasium", "numba", "safetensors")
+
+
+def create_run_folder(run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str) -> None:
+    """Write config.yaml (complete) and manifest.json into a new folder; an existing run is never overwritten."""
+    if (run_dir / CONFIG).exists():
+        raise DataError(
+            f"{run_dir} holds a run already; continue it with 'tailwise resume {run_dir}', or choose another folder."
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    manifest = {
+        "format": 1,
+        "seed": config.seed,
+        "versions": {name: version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git": _git_state(),
+        "exact_resume": exact_resume,
+        "exact_resume_reason": exact_resume_reason,
+    }
+    write_json(run_dir / MANIFEST, manifest)
+    write_text(run_dir / CONFIG, dump_yaml(config))
+
+
+def read_config(run_dir: Path) -> Config:
+    """The configuration that a run was started with."""
+    path = run_dir / CONFIG
+    if not path.exists():
+        raise DataError(f"{run_dir} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
+    return parse_config(load_yaml(path), source=str(path))
+
+
+def append_alerts(run_dir: Path, alerts: list[Alert]) -> None:
+    """Add alerts to alerts.jsonl, one JSON object a line."""
+    if not alerts:
+        return
+    with open(run_dir / ALERTS, "a", encoding="utf-8") as file:
+        for alert in alerts:
+            file.write(json.dumps(alert.to_json()) + "\n")
+
+
+def read_alerts(run_dir: Path) -> list[dict[str, Any]]:
+    """All alerts of a run, oldest first; a torn last line is left out."""
+    path = run_dir / ALERTS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]
+
+
+def cut_back_alerts(run_dir: Path, update: int) -> None:
+    """Drop alerts after `update`, as a resumed run will raise them again."""
+    path = run_dir / ALERTS
+    if path.exists():
+        kept = [alert for alert in read_alerts(run_dir) if alert["update"] <= update]
+        write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the current folder's repository and whether it has changes; None outside a repository."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}

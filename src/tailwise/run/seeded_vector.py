@@ -1,0 +1,326 @@
+"""A vector environment whose every episode has its own explicit seed, so that it can be restored exactly.
+
+Gymnasium seeds an environment once and lets its generator run on; what episode 57 looks like then depends on all draws
+before it, and no one can rebuild it after a crash. Here episode number e of environment i is always reset with
+`streams.integer(name, environment=i, index=e)`. An environment without any state interface is restored by resetting it
+with the seed of the running episode and replaying that episode's actions; the observation it arrives at is compared bit
+for bit with the stored one, and a difference is reported as "not exact" instead of being hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.core.streams import Streams
+from tailwise.model.observation import MASK_KEY, ObservationSpec
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """Whether a restored environment continues as if it had never stopped, and if not, why.
+
+    When it does not, every environment has begun a new episode; `observation` and `infos` are those of that reset.
+    """
+
+    exact: bool
+    reason: str
+    observation: Any = None
+    infos: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
+    """N single environments stepped in a plain loop with SAME_STEP autoreset (`final_obs`, `final_info`).
+
+    `build` makes one environment. `name` selects the random stream, so that training and evaluation never share a seed.
+    `first_environment` is the id of row 0: a second process that owns rows 32..63 passes 32 and draws the same seeds as
+    one process with 64 rows. With `copy=False` the returned observation is a buffer that the next step overwrites.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], gym.Env[Any, Any]],
+        num_envs: int,
+        streams: Streams,
+        *,
+        name: str = "environment",
+        first_environment: int = 0,
+        copy: bool = True,
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1.")
+        self.envs = [build() for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self.streams = streams
+        self.name = name
+        self.first_environment = first_environment
+        self.copy = copy
+        first = self.envs[0]
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.spec = first.spec
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        for row, env in enumerate(self.envs):
+            if env.observation_space != first.observation_space or env.action_space != first.action_space:
+                raise EnvironmentContractError(
+                    f"Environment {row} has the spaces {env.observation_space} and {env.action_space}, environment 0 "
+                    f"has {first.observation_space} and {first.action_space}; all environments of a run need the same."
+                )
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._observation_spec = ObservationSpec.from_space(self.single_observation_space)
+        self._buffer: Any = create_empty_array(self.single_observation_space, n=num_envs, fn=np.zeros)
+        self._observations: list[Any] = [None] * num_envs
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
+        # None: nothing is recorded, because the environments give and take their state themselves.
+        self._actions: list[list[Any]] | None = None if all(map(_has_state, self.envs)) else [[] for _ in self.envs]
+        self._started = False
+
+    @property
+    def restores_by(self) -> str:
+        """ "state" when the environments implement get_state/set_state, else "replay"."""
+        return "state" if self._actions is None else "replay"
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start over with episode 0 of every environment: two resets give the same episodes.
+
+        A seed replaces the streams of this environment; None keeps them.
+        """
+        if isinstance(seed, list):
+            raise EnvironmentContractError(
+                "SeededVectorEnv derives one seed per episode; pass one integer, not a list."
+            )
+        if options is not None and "reset_mask" in options:
+            raise EnvironmentContractError(
+                "SeededVectorEnv resets finished environments itself; do not pass reset_mask."
+            )
+        if seed is not None:
+            self.streams = Streams(seed)
+        self._episodes[:] = 0
+        infos: dict[str, Any] = {}
+        for row in range(self.num_envs):
+            infos = self._collect(infos, self._begin_episode(row, options), row)
+        self._started = True
+        return self._batched(), infos
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step every environment; a finished one is reset at once and its last observation goes to `final_obs`."""
+        if not self._started:
+            raise EnvironmentContractError("step was called before reset; call reset first.")
+        if len(actions) != self.num_envs:
+            raise EnvironmentContractError(f"Got {len(actions)} actions for {self.num_envs} environments.")
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        infos: dict[str, Any] = {}
+        recorded = self._actions
+        actions = self._single_actions(actions)
+        for row, env in enumerate(self.envs):
+            action = actions[row]
+            if recorded is not None:
+                recorded[row].append(action.copy() if isinstance(action, np.ndarray) else action)
+            observation, reward, ended, cut, info = env.step(action)
+            self._observations[row] = observation
+            rewards[row] = reward
+            if ended or cut:
+                terminated[row] = ended
+                truncated[row] = cut
+                # Copied, because an environment may write its next observation into the same array.
+                infos = self._collect(infos, {"final_obs": _copied(observation), "final_info": info}, row)
+                self._episodes[row] += 1
+                info = self._begin_episode(row, None)
+            if info:
+                infos = self._collect(infos, info, row)
+        return self._batched(), rewards, terminated, truncated, infos
+
+    def get_state(self) -> State:
+        """Plain arrays and nested dicts: episode numbers, the running episodes' actions (or states), observations."""
+        if not self._started:
+            raise EnvironmentContractError("get_state was called before reset; there is no state yet.")
+        state: State = {
+            "kind": self.restores_by,
+            "num_envs": self.num_envs,
+            "first_environment": self.first_environment,
+            "episodes": self._episodes.copy(),
+            "observation": self._observation_spec.arrays(self._batched()),
+        }
+        if self._actions is None:
+            state["environments"] = {str(row): _get_env_state(env) for row, env in enumerate(self.envs)}
+        else:
+            state["lengths"] = np.array([len(actions) for actions in self._actions], dtype=np.int64)
+            state["actions"] = self._recorded_actions()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> RestoreReport:
+        """Continue where `get_state` was taken; says whether the continuation is exact.
+
+        If it is not, the environments cannot be trusted to be where they were, so all of them begin their next episode.
+        """
+        for key, ours in (
+            ("kind", self.restores_by),
+            ("num_envs", self.num_envs),
+            ("first_environment", self.first_environment),
+        ):
+            if state[key] != ours:
+                raise CheckpointError(
+                    f"The stored environment state has {key} {state[key]!r}, this run has {ours!r}; "
+                    "resume with the environment settings that the run was started with."
+                )
+        self._episodes[:] = state["episodes"]
+        self._started = True
+        problem = self._restore_states(state) if self._actions is None else self._replay(state)
+        problem = problem or self._compare(state["observation"])
+        if problem:
+            self._episodes += 1
+            infos: dict[str, Any] = {}
+            for row in range(self.num_envs):
+                infos = self._collect(infos, self._begin_episode(row, None), row)
+            return RestoreReport(False, f"{problem}; new episodes were begun", self._batched(), infos)
+        how = "their own state" if self._actions is None else "replaying the actions of the running episodes"
+        return RestoreReport(True, f"environments restored by {how}")
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _begin_episode(self, row: int, options: dict[str, Any] | None) -> dict[str, Any]:
+        seed = self.streams.integer(self.name, environment=self.first_environment + row, index=int(self._episodes[row]))
+        self._observations[row], info = self.envs[row].reset(seed=seed, options=options)
+        if self._actions is not None:
+            self._actions[row].clear()
+        return info
+
+    def _collect(self, infos: dict[str, Any], info: dict[str, Any], row: int) -> dict[str, Any]:
+        mask = info.get(MASK_KEY)
+        if mask is not None and not isinstance(mask, np.ndarray):
+            info = {**info, MASK_KEY: np.asarray(mask)}  # a list would end in an array of objects
+        return self._add_info(infos, info, row)
+
+    def _batched(self) -> Any:
+        self._buffer = concatenate(self.single_observation_space, self._observations, self._buffer)
+        if not self.copy:
+            return self._buffer
+        return _copied(self._buffer)
+
+    def _single_actions(self, actions: Any) -> Any:
+        """A row per environment. Discrete ones as Python integers: spaces check those several times faster."""
+        if isinstance(actions, np.ndarray) and isinstance(self.single_action_space, gym.spaces.Discrete):
+            return actions.tolist()
+        return actions
+
+    def _recorded_actions(self) -> np.ndarray:
+        """The actions of the running episodes, one after another: [sum of lengths, *action shape]."""
+        assert self._actions is not None
+        space = self.single_action_space
+        every = [action for actions in self._actions for action in actions]
+        if not every:
+            return np.zeros((0, *(space.shape or ())), dtype=space.dtype)
+        return np.stack([np.asarray(action) for action in every])
+
+    def _replay(self, state: Mapping[str, Any]) -> str:
+        """Reset each environment with its episode's seed and repeat its actions; returns what went wrong, or ""."""
+        position = 0
+        for row, length in enumerate(np.asarray(state["lengths"]).tolist()):
+            self._begin_episode(row, None)
+            for action in self._single_actions(state["actions"][position : position + length]):
+                self._observations[row], _, ended, cut, _ = self.envs[row].step(action)
+                assert self._actions is not None
+                self._actions[row].append(action)
+                if ended or cut:
+                    return f"environment {row} ended while its {length} actions were replayed, which it did not before"
+            position += length
+        return ""
+
+    def _restore_states(self, state: Mapping[str, Any]) -> str:
+        for row, env in enumerate(self.envs):
+            # The wrappers need a reset before they accept a step; the state then replaces what the reset made.
+            self._begin_episode(row, None)
+            self._observations[row] = _set_env_state(env, state["environments"][str(row)], self._stored_row(state, row))
+        return ""
+
+    def _stored_row(self, state: Mapping[str, Any], row: int) -> Any:
+        """The stored observation of one environment in the structure of its space."""
+        arrays = state["observation"]
+
+        def pick(space: gym.Space[Any], path: str) -> Any:
+            if isinstance(space, gym.spaces.Dict):
+                return {key: pick(part, f"{path}.{key}" if path else key) for key, part in space.spaces.items()}
+            if isinstance(space, gym.spaces.Tuple):
+                return tuple(pick(part, f"{path}.{i}" if path else str(i)) for i, part in enumerate(space.spaces))
+            return arrays[path or "observation"][row]
+
+        return pick(self.single_observation_space, "")
+
+    def _compare(self, stored: Mapping[str, np.ndarray]) -> str:
+        for name, now in self._observation_spec.arrays(self._batched()).items():
+            was = np.asarray(stored[name])
+            if now.shape != was.shape or now.dtype != was.dtype or now.tobytes() != was.tobytes():
+                rows = [row for row in range(self.num_envs) if now[row].tobytes() != was[row].tobytes()]
+                return (
+                    f"observation '{name}' of environment {rows[0] if rows else 0} differs after the restore "
+                    "(the environment draws random numbers that its reset seed does not control)"
+                )
+        return ""
+
+
+# Wrappers whose whole state is known here; any other wrapper may hide state, so its environment is replayed.
+_PLAIN_WRAPPERS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
+
+
+def _has_state(env: gym.Env[Any, Any]) -> bool:
+    if hasattr(env, "get_state") and hasattr(env, "set_state"):
+        return True
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if not isinstance(inner, _PLAIN_WRAPPERS) and not getattr(inner, "stateless", False):
+            return False
+        inner = inner.env
+    return hasattr(inner, "get_state") and hasattr(inner, "set_state")
+
+
+def _time_limits(env: gym.Env[Any, Any]) -> list[gym.wrappers.TimeLimit[Any, Any]]:
+    found = []
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            found.append(env)
+        env = env.env
+    return found
+
+
+def _get_env_state(env: gym.Env[Any, Any]) -> State:
+    if hasattr(env, "get_state"):
+        return {"elapsed": [], "inner": env.get_state()}
+    inner: Any = env.unwrapped
+    return {"elapsed": [limit._elapsed_steps for limit in _time_limits(env)], "inner": inner.get_state()}
+
+
+def _set_env_state(env: gym.Env[Any, Any], state: Mapping[str, Any], observation: Any) -> Any:
+    """Restore one environment; its observation is the stored one, because set_state returns nothing."""
+    if hasattr(env, "set_state"):
+        env.set_state(state["inner"])
+        return observation
+    inner: Any = env.unwrapped
+    inner.set_state(state["inner"])
+    for limit, elapsed in zip(_time_limits(env), state["elapsed"], strict=True):
+        limit._elapsed_steps = elapsed
+    return observation
+
+
+def _copied(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {key: _copied(value) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_copied(value) for value in batch)
+    return batch.copy() if isinstance(batch, np.ndarray) else batch

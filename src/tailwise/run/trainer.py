@@ -1,0 +1,267 @@
+"""The loop: collect, update, audit, evaluate, write down, checkpoint. All of its state is in the checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tailwise.core.errors import CheckpointError
+from tailwise.core.streams import Streams
+from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.step_size import StepSize, next_kl_factor
+from tailwise.learner.torch_backend import TorchBackend
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.collector import Collector
+from tailwise.run.config import Config
+from tailwise.run.envs import EnvDriver
+from tailwise.run.health import Alert, Health
+from tailwise.run.metric_store import MetricStore
+from tailwise.run.play import evaluation_driver, play_episodes
+from tailwise.run.policy_files import policy_json, policy_tensors
+from tailwise.run.run_folder import append_alerts
+from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+
+EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
+
+
+class Trainer:
+    """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`)."""
+
+    def __init__(
+        self, config: Config, driver: EnvDriver, *, run_dir: Path | None = None, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        self.config = config
+        self.driver = driver
+        self.run_dir = run_dir
+        self.callbacks = list(callbacks)
+        self.streams = Streams(config.seed)
+        self.model = ActorCritic(
+            config.model,
+            driver.spaces.observation,
+            driver.spaces.action,
+            init_seed=self.streams.integer("init"),
+        )
+        self.backend = TorchBackend(self.model, config.learner, self.streams, tail_alpha=config.tail_alpha)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
+        self.health = Health()
+        self.update = 0
+        self.steps = 0
+        self.kl_factor = 1.0
+        self.health_factor = 1.0
+        self.entropies: list[float] = []  # of the newest updates, as many as the plateau window
+        self.plateau_at: int | None = None
+        self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
+        self.best_return: float | None = None
+        self.evaluations_without_gain = 0
+        self.history: list[dict[str, float]] = []
+        self.alerts: list[Alert] = []
+        self.store = None if run_dir is None else MetricStore(run_dir, tensorboard=config.run.tensorboard)
+        self._evaluation: EnvDriver | None = None
+        self._fresh = True  # whether the environments still have to be reset
+
+    # ---------------------------------------------------------------- loop
+
+    def train(self, total_steps: int | None = None) -> str:
+        """Run until `total_steps` (default: the configuration's); returns the sentence that says why it ended."""
+        total = self.config.run.total_steps if total_steps is None else total_steps
+        torch.set_num_threads(self.config.run.threads)
+        if self._fresh:
+            self.driver.reset()
+            self._fresh = False
+        started = time.perf_counter()
+        for callback in self.callbacks:
+            callback.on_start(self.update, self.steps, total)
+        reason = f"all {total:,} steps are done"
+        while self.steps < total:
+            metrics, alerts = self._one_update(total, started)
+            stop = self._stop_reason()
+            self._write(metrics, alerts, last=stop is not None or self.steps >= total)
+            progress = Progress(self.update, self.steps, total, metrics, tuple(alerts))
+            answers = [callback.on_update(progress) for callback in self.callbacks]
+            if stop is None and any(answer is False for answer in answers):
+                stop = "a callback ended the run"
+                self._checkpoint()
+            if stop is not None:
+                reason = stop
+                break
+        if self.store is not None:
+            self.store.compact()
+            self.store.close()
+        for callback in self.callbacks:
+            callback.on_end(reason)
+        return reason
+
+    def _one_update(self, total: int, started: float) -> tuple[dict[str, float], list[Alert]]:
+        clock = time.perf_counter()
+        rollout, anomalies = self.collector.collect(self.update)
+        collected = time.perf_counter()
+        step_size = StepSize(
+            self.config.learner.learning_rate,
+            schedule_factor(self.config.learner.schedule, self.steps, total),
+            self.kl_factor,
+            self.health_factor,
+        )
+        weight = entropy_weight(self.config.learner.entropy, plateau_at=self.plateau_at, update=self.update)
+        measure = self.update % self.config.health.gradients_every == 0
+        report = self.backend.update(rollout, Knobs(step_size, weight, measure_terms=measure))
+        updated = time.perf_counter()
+        self.update += 1
+        self.steps += int(rollout.valid.sum())
+        self._adapt(report)
+        self.episodes.extend(self.driver.pop_episodes())
+        metrics = dict(report.metrics)
+        metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - int(rollout.valid.sum()))
+        metrics |= {
+            f"grad/term/{term}/{group}": norm
+            for term, row in report.term_gradients.items()
+            for group, norm in row.items()
+        }
+        metrics["update/committed"] = float(report.committed)
+        alerts = self.health.look(self.update, metrics, report)
+        metrics |= self._evaluate()
+        seconds = updated - clock
+        metrics |= {
+            "time/elapsed": updated - started,
+            "time/rollout": collected - clock,
+            "time/update": updated - collected,
+            "time/steps_per_second": float(rollout.valid.sum()) / seconds,
+        }
+        return metrics, alerts
+
+    def _adapt(self, report: UpdateReport) -> None:
+        """Move the controllers by what the update showed; a refused update shows nothing."""
+        if not report.committed:
+            return
+        learner = self.config.learner
+        self.kl_factor = next_kl_factor(
+            learner.kl_factor, self.kl_factor, stopped=report.stopped_early, kl=report.kl, target_kl=learner.target_kl
+        )
+        if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
+            self.entropies = [*self.entropies, report.metrics["policy/entropy"]][-learner.entropy.window :]
+            if plateau_begins(self.entropies, learner.entropy.window, learner.entropy.tolerance) is not None:
+                self.plateau_at = self.update
+
+    def _step_metrics(self, step_size: StepSize, weight: float, anomalies: int, invalid: int) -> dict[str, float]:
+        metrics = {
+            "step/learning_rate": step_size.value,
+            "step/schedule": step_size.schedule,
+            "step/kl_factor": step_size.kl_factor,
+            "step/health_factor": step_size.health_factor,
+            "step/entropy_weight": weight,
+            "env/anomalies": float(anomalies),
+            "env/reset_rows": float(invalid),
+        }
+        if self.episodes:
+            metrics["episode/return"] = float(np.mean([r for r, _ in self.episodes]))
+            metrics["episode/length"] = float(np.mean([n for _, n in self.episodes]))
+        return metrics
+
+    # ---------------------------------------------------------------- evaluation and stopping
+
+    def _evaluate(self) -> dict[str, float]:
+        settings = self.config.evaluate
+        if settings.every is None or self.update % settings.every:
+            return {}
+        if self._evaluation is None:
+            self._evaluation = evaluation_driver(self.config.env, self.config.seed, settings.episodes)
+        played = play_episodes(
+            self.model,
+            self._evaluation,
+            episodes=settings.episodes,
+            deterministic=settings.deterministic,
+            seed=self.config.seed,
+        )
+        better = self.best_return is None or played.mean > self.best_return + settings.min_delta
+        self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
+        if better:
+            self.best_return = played.mean
+            if self.run_dir is not None:
+                self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
+        return {"evaluate/return": played.mean, "evaluate/return_std": played.std, "evaluate/best": self.best_return}
+
+    def _stop_reason(self) -> str | None:
+        patience = self.config.evaluate.patience
+        if patience is not None and self.evaluations_without_gain >= patience:
+            return f"the evaluation did not improve {patience} times in a row (best mean return {self.best_return:g})"
+        if self.health.refused_in_a_row >= self.config.run.max_refused:
+            return f"{self.health.refused_in_a_row} updates in a row were refused or rolled back; see the alerts"
+        return None
+
+    # ---------------------------------------------------------------- files
+
+    def _write(self, metrics: dict[str, float], alerts: list[Alert], *, last: bool) -> None:
+        self.alerts.extend(alerts)
+        if self.run_dir is None or self.store is None:
+            self.history.append({"update": self.update, "steps": self.steps, **metrics})
+            return
+        append_alerts(self.run_dir, alerts)
+        self.store.append(self.update, self.steps, metrics)
+        if last or self.update % self.config.run.checkpoint_every == 0:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        if self.run_dir is None or self.store is None:
+            return
+        self.store.sync()
+        self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, self.update))
+        ckpt.prune(self.run_dir, self.config.run.keep)
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        tensors, training = self.training_state()
+        ckpt.write_checkpoint(
+            folder,
+            policy_tensors=policy_tensors(self.model),
+            policy_json=policy_json(self.model, self.config),
+            training_tensors=tensors,
+            training_json=training,
+        )
+
+    def training_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything that a resumed run needs beside the policy: (tensors, JSON)."""
+        env_tensors, env_json = ckpt.split_state(self.driver.get_state())
+        tensors = dict(self.backend.training_tensors())
+        tensors["collector/state"] = self.collector.state
+        tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
+        return tensors, {
+            "update": self.update,
+            "steps": self.steps,
+            "kl_factor": self.kl_factor,
+            "health_factor": self.health_factor,
+            "entropies": list(self.entropies),
+            "plateau_at": self.plateau_at,
+            "episodes": [list(episode) for episode in self.episodes],
+            "best_return": self.best_return,
+            "evaluations_without_gain": self.evaluations_without_gain,
+            "health": self.health.state(),
+            "environment": env_json,
+        }
+
+    def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
+        """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
+        missing = {"update", "steps", "environment", "health"} - data.keys()
+        if missing or "collector/state" not in tensors:
+            raise CheckpointError(f"the training state lacks {', '.join(sorted(missing)) or 'collector/state'}")
+        self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
+        self.collector.state = tensors["collector/state"]
+        prefix = "environment/"
+        arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+        restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
+        self._fresh = False
+        if not restored.exact:
+            self.collector.state = self.model.initial_state(self.driver.num_envs)
+        self.update, self.steps = int(data["update"]), int(data["steps"])
+        self.kl_factor, self.health_factor = float(data["kl_factor"]), float(data["health_factor"])
+        self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
+        self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
+        self.best_return = data["best_return"]
+        self.evaluations_without_gain = int(data["evaluations_without_gain"])
+        self.health.load(data["health"])
+        return None if restored.exact else restored.reason
