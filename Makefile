@@ -61,6 +61,7 @@ bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.learning --quick
 
 docs: $(VENV)/.docs ## build the documentation into site/
+	@$(BIN)/python docs/generate.py
 	@$(BIN)/python -m mkdocs build --strict
 
 clean: ## remove the environment and everything that was built; runs/ is kept

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pytest
+import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from tailwise.core.config import Section, apply_overrides, dump_yaml, load_yaml, parse
@@ -87,7 +88,11 @@ def refusal(data: Any) -> str:
             {"model": {"core": {"kind": "lsmt"}}},
             "key 'model.core.kind' is 'lsmt'; allowed: lstm, none; did you mean 'lstm'?",
         ),
-        ({"model": {"core": {"hidden": 3}}}, "key 'model.core.kind' is required; choose one of lstm, none."),
+        (
+            {"model": {"core": {"hidden": 3}}},  # the default kind, none, is filled in
+            "key 'model.core.hidden' does not exist for kind 'none', it belongs to another kind; "
+            "remove it or change the kind.",
+        ),
         ({"model": {"core": "lstm"}}, "key 'model.core' is 'lstm'; a mapping of keys to values is needed here."),
         (
             {"model": {"core": {"kind": "lstm", "norm": "batch"}}},
@@ -125,8 +130,48 @@ def test_a_wrong_value_is_named_with_what_is_allowed(data: dict[str, Any], sente
     assert refusal({**GOOD, **data}).startswith(f"run.yaml: {sentence}")
 
 
+def test_the_kind_may_be_left_out() -> None:
+    """Rejects a discriminated union that needs `kind` again when only one key of the default kind is changed."""
+
+    class Memory(Section):
+        core: AnyCore = LstmCore()
+        other: AnyCore = NoCore()
+
+    memory = parse(Memory, {"core": {"hidden": 3}, "other": {}}, source="x")
+    assert memory.core == LstmCore(hidden=3)
+    assert memory.other == NoCore()
+    given = {"core": {"hidden": 3}}
+    parse(Memory, given, source="x")
+    assert given == {"core": {"hidden": 3}}  # what the caller passed is not changed
+    assert parse(Memory, {"core": {"kind": "none"}}, source="x").core == NoCore()  # a kind that is given stands
+
+    class Required(Section):
+        core: AnyCore
+
+    with pytest.raises(ConfigError, match=r"key 'core\.kind' is required; choose one of lstm, none"):
+        parse(Required, {"core": {"hidden": 3}}, source="x")
+
+
+def test_only_true_and_false_are_truth_values(tmp_path: Path) -> None:
+    """Rejects YAML 1.1, in which off, on, yes and no are truth values: `mode: off` would become false."""
+    text = "a: off\nb: on\nc: yes\nd: no\ne: Off\nf: y\ng: true\nh: False\ni: 'true'\nj: [off, TRUE]\n"
+    (tmp_path / "c.yaml").write_text(text)
+    words = {"a": "off", "b": "on", "c": "yes", "d": "no", "e": "Off", "f": "y"}
+    assert load_yaml(tmp_path / "c.yaml") == {**words, "g": True, "h": False, "i": "true", "j": ["off", True]}
+    assert yaml.safe_load("a: off") == {"a": False}
+    assert apply_overrides({}, ["risk.mode=off", "twin=true"]) == {"risk": {"mode": "off"}, "twin": True}
+
+
+def test_a_word_that_yaml_calls_a_truth_value_survives_writing_and_reading(tmp_path: Path) -> None:
+    class Switch(Section):
+        mode: Literal["off", "on"] = "off"
+
+    (tmp_path / "c.yaml").write_text(dump_yaml(Switch()))
+    assert parse(Switch, load_yaml(tmp_path / "c.yaml"), source="c") == Switch()
+
+
 def test_off_is_not_the_number_zero() -> None:
-    """Rejects plain pydantic, in which `dual_clip: off` (false in YAML) silently becomes 0.0."""
+    """Rejects plain pydantic, in which `dual_clip: false` silently becomes 0.0."""
 
     class Plain(BaseModel):
         dual_clip: float | None = 3.0

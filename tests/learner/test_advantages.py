@@ -69,6 +69,18 @@ def test_constants_and_single_samples_become_exactly_zero(
         assert report.no_signal == report.groups == (shape[1] if mode == "per_env" else 1)
 
 
+@pytest.mark.parametrize(("relative", "no_signal"), [(1e-12, 1), (1e-8, 1), (1e-4, 0)])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_the_floor_is_relative_to_the_size_of_the_advantages(size: float, relative: float, no_signal: int) -> None:
+    """A constant with rounding noise carries no signal at any size. Rejects std == 0 as the test, absolute floors."""
+    noise = torch.randn(32, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    adv = size * (1 + relative * noise)
+    result, report = normalise(adv, everything(adv), mode="global")
+    assert report.no_signal == no_signal
+    assert float(result.std(correction=0)) == pytest.approx(1.0 - no_signal)
+    assert bool((result == 0.0).all()) == bool(no_signal)
+
+
 def test_the_additive_epsilon_is_rejected_by_the_same_checks() -> None:
     """The wrong implementation is not exactly 0 on a constant, and kills small-scale rewards."""
     assert float(with_epsilon(torch.full((37, 3), 1e4 + 0.1)).abs().max()) > 1e-3

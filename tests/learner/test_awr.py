@@ -13,12 +13,12 @@ from tailwise.learner.awr import awr_loss_terms, awr_weights
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_are_bounded_before_the_exponential(dtype: torch.dtype) -> None:
-    """Ledger 000-F4, A = 1e6 gives w_max. Rejects exp without a bound: inf."""
+    """Ledger 000-F4, A = 1e6 gives w_max. Rejects exp without a bound (inf), and exp(ln 30) = 30 + one bit."""
     adv = torch.tensor([1e6, math.inf, 2.0, 0.0, -2.0, -1e6], dtype=dtype)
-    weights = awr_weights(adv, beta=2.0, max_weight=20.0)
+    weights = awr_weights(adv, beta=2.0, max_weight=30.0)
     assert weights.dtype == dtype
-    assert weights.tolist() == pytest.approx([20.0, 20.0, math.e, 1.0, 1 / math.e, 0.0])
-    assert bool((weights <= 20.0).all())
+    assert weights.tolist() == pytest.approx([30.0, 30.0, math.e, 1.0, 1 / math.e, 0.0])
+    assert bool((weights <= 30.0).all())
     assert not bool(torch.isfinite((adv / 2.0).exp()).all())
 
 

@@ -22,6 +22,14 @@ def inverted_quantile_loss(theta: Tensor, target: Tensor, kappa: float) -> Tenso
     return ((tau - (error.detach() > 0).to(theta.dtype)).abs() * huber / kappa).mean((-2, -1))
 
 
+def broadcast_quantile_huber_loss(theta: Tensor, target: Tensor, kappa: float) -> Tensor:
+    """The plain twin: all pairs [..., N, M] at once, the gradient left to autograd."""
+    tau = midpoints(theta.shape[-1], dtype=theta.dtype).unsqueeze(-1)
+    error = target.unsqueeze(-2) - theta.unsqueeze(-1)
+    huber = torch.where(error.abs() <= kappa, 0.5 * error.square(), kappa * (error.abs() - 0.5 * kappa))
+    return ((tau - (error.detach() < 0).to(theta.dtype)).abs() * huber / kappa).mean(-1)
+
+
 def normal_points(count: int) -> Tensor:
     return torch.tensor(stats.norm.ppf(midpoints(count, dtype=torch.float64).numpy()))
 
@@ -118,13 +126,31 @@ def test_gradients_have_the_slope_of_quantile_regression_and_stop_at_the_target(
     assert theta.grad is not None
     assert theta.grad.tolist() == pytest.approx([-0.25, -0.75])
     assert target.grad is None
-    theta.grad = None
-    quantile_huber_loss(theta, torch.tensor([-5.0]), kappa=0.02).sum().backward()
-    assert theta.grad.tolist() == pytest.approx([0.75, 0.25])
+    (gradient,) = torch.autograd.grad(quantile_huber_loss(theta, torch.tensor([-5.0]), kappa=0.02).sum(), theta)
+    assert gradient.tolist() == pytest.approx([0.75, 0.25])
     # Inside kappa it shrinks in proportion: u = .01 of kappa .02 gives half the slope.
-    theta.grad = None
-    quantile_huber_loss(theta, torch.tensor([0.01]), kappa=0.02).sum().backward()
-    assert theta.grad.tolist() == pytest.approx([-0.125, -0.375])
+    (gradient,) = torch.autograd.grad(quantile_huber_loss(theta, torch.tensor([0.01]), kappa=0.02).sum(), theta)
+    assert gradient.tolist() == pytest.approx([-0.125, -0.375])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kappa", [0.02, 1.0])
+@pytest.mark.parametrize("shape", [(3, 2, 16, 5), (1, 1, 1, 1), (2, 1, 64, 3000), (1100, 2, 64, 3)])
+def test_loss_and_gradient_equal_the_plain_broadcast_form(
+    shape: tuple[int, int, int, int], kappa: float, dtype: torch.dtype
+) -> None:
+    """Few and many particles, small and large batches. Rejects a lost block of particles or a wrong slope."""
+    rows, critics, quantiles, particles = shape
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(rows, critics, quantiles, generator=generator).to(dtype).requires_grad_()
+    target = torch.randn(rows, critics, particles, generator=generator).to(dtype)
+    upstream = torch.randn(rows, critics, quantiles, generator=generator).to(dtype)
+    loss, plain = quantile_huber_loss(theta, target, kappa=kappa), broadcast_quantile_huber_loss(theta, target, kappa)
+    (gradient,) = torch.autograd.grad((loss * upstream).sum(), theta)
+    (plain_gradient,) = torch.autograd.grad((plain * upstream).sum(), theta)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(loss, plain, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(gradient, plain_gradient, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kappa", [0.0, -1.0, math.inf, math.nan])

@@ -136,6 +136,28 @@ def test_next_step_rows_by_hand() -> None:
     assert driver.pop_episodes() == []
 
 
+def test_a_reset_step_pays_nothing_and_cannot_end_an_episode() -> None:
+    """Rejects: counting what a NEXT_STEP environment says in the step whose action it ignored."""
+
+    class Paying(SyncVectorEnv):
+        ends = False
+
+        def step(self, actions: Any) -> Any:
+            resetting = self._autoreset_envs.copy()
+            obs, reward, terminated, truncated, infos = super().step(actions)
+            return obs, reward + 5 * resetting, terminated | (resetting & self.ends), truncated, infos
+
+    driver = make_driver(Paying([Counting]), streams=Streams(0))
+    driver.reset()
+    rewards = [float(driver.step(np.array([0])).reward[0]) for _ in range(6)]
+    assert rewards[3] == 0.0 and max(rewards) < 1
+    assert driver.pop_episodes() == [(sum(rewards[:3]), 3), (sum(rewards[4:]), 2)]
+    driver.reset()
+    Paying.ends = True
+    with pytest.raises(EnvironmentContractError, match="ended in the step that reset it"):
+        play(driver, 4, 0)
+
+
 def test_results_are_fresh_arrays() -> None:
     """Rejects: handing out the environment's own buffer (SyncVectorEnv(copy=False) reuses it)."""
     fns = [lambda i=i: Counting(i) for i in range(2)]

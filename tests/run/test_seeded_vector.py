@@ -14,8 +14,10 @@ from tailwise.core.errors import CheckpointError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
 from tailwise.run.seeded_vector import SeededVectorEnv
+from tailwise.run.toy_envs import register_toys
 
 MUJOCO = all(importlib.util.find_spec(name) for name in ("mujoco", "imageio"))
+register_toys()
 needs_mujoco = pytest.mark.skipif(not MUJOCO, reason="gymnasium[mujoco] (mujoco, imageio) is not installed")
 
 

@@ -1,0 +1,1 @@
+"""The commands: parse, call, print. `main` declares them; nothing heavy is imported before a command runs."""

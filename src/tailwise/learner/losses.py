@@ -90,7 +90,9 @@ def compute_losses(
         log_prob, batch.log_prob, batch.advantage, clip=config.clip, dual_clip=config.dual_clip
     )
     entropy = model.law.entropy(params, batch.uniform)
-    terms = {"policy": surrogate.loss.mean(), "entropy": -entropy_weight * entropy.mean()}
+    terms = {"policy": surrogate.loss.mean()}
+    if entropy_weight:  # 0 switches the bonus off; a term without gradient would look like a broken one
+        terms["entropy"] = -entropy_weight * entropy.mean()
     if isinstance(config.awr, Awr):
         imitation = awr_loss_terms(
             log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight

@@ -89,19 +89,21 @@ class Rollout:
     def non_finite(self) -> dict[str, int]:
         """How many entries that an update would read are NaN or infinite, by name; empty when all are finite."""
         boundary = self.truncated & ~self.terminated & self.valid
+        goes_on = self.valid[-1] & ~(self.terminated | self.truncated)[-1]
         reads: dict[str, Tensor] = {
             "observation": self.obs[self.valid],
             "action": self.action[self.valid],
             "reward": self.reward[self.valid],
             "log_prob": self.log_prob[self.valid],
             "value": self.critic.mean[:-1][self.valid],
-            "bootstrap value": self.critic.mean[-1][self.valid[-1] & ~(self.terminated | self.truncated)[-1]],
+            "bootstrap value": self.critic.mean[-1][goes_on],
             "value at truncation": self.critic.final_mean[boundary],
         }
         # Masked logits are filled with the smallest finite number, so a healthy parameter is always finite.
         reads["policy parameter"] = self.params[self.valid]
         if self.critic.law is not None and self.critic.final_law is not None:
             reads["value law"] = self.critic.law[:-1][self.valid]
+            reads["bootstrap law"] = self.critic.law[-1][goes_on]
             reads["law at truncation"] = self.critic.final_law[boundary]
         counts = {name: int((~torch.isfinite(t)).sum()) for name, t in reads.items() if t.is_floating_point()}
         return {name: n for name, n in counts.items() if n}

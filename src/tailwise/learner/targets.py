@@ -33,25 +33,19 @@ def combine_means(mean: Tensor, how: str) -> Tensor:
     return mean.amin(-1) if how == "lower" else mean.mean(-1)
 
 
-def law_particles(law: Tensor, config: CriticConfig, levels: Tensor | None, *, mu: float, sigma: float) -> Tensor:
+def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: float, sigma: float) -> Tensor:
     """Particles [..., M] of the critics' common law: the average over critics of their inverse CDFs.
 
-    law [..., C, N]: normalised quantiles, or logits on atoms, in the scale (mu, sigma); levels [..., M] in (0, 1), not
-    needed where M = N quantiles serve as particles themselves. Raw units come out. "Lower of two" would bias an
-    on-policy law; averages do not.
+    law [..., C, N]: normalised quantiles, or logits on atoms, in the scale (mu, sigma); levels [..., M] in (0, 1). Raw
+    units come out. "Lower of two" would bias an on-policy law; averages do not. Even where M = N the quantiles
+    themselves are not used: their outermost levels are 0.5/N from the ends, so every bootstrap would trim the tail.
     """
     if isinstance(config, QuantileCritic):
-        ordered = mu + sigma * law.sort(-1).values.mean(-2)
-        return ordered if levels is None else inverse_cdf_quantiles(ordered, levels)
-    assert isinstance(config, CategoricalCritic) and levels is not None
+        return mu + sigma * inverse_cdf_quantiles(law.sort(-1).values.mean(-2), levels)
+    assert isinstance(config, CategoricalCritic)
     atoms = mu + sigma * normalised_atoms(config).to(law.dtype)
     per_critic = [inverse_cdf_atoms(atoms, law[..., c, :].softmax(-1), levels) for c in range(law.shape[-2])]
     return torch.stack(per_critic).mean(0)
-
-
-def needs_levels(config: CriticConfig) -> bool:
-    """Whether particles are read off the law at random levels instead of being its quantiles."""
-    return not (isinstance(config, QuantileCritic) and config.particle_count == config.quantiles)
 
 
 def build_targets(
@@ -92,12 +86,12 @@ def _particle_returns(
         u = streams.uniforms(name, update=rollout.update, environments=ids, steps=steps, draws=count)
         return torch.from_numpy(u).to(dtype)
 
-    levels = final_levels = None
-    if needs_levels(config):
-        levels = stratified_levels(draw("levels", rollout.steps + 1))
-        final_levels = levels[1:]
+    # One set of levels per environment and update: steps bootstrap at independent moments, and draws cost time.
+    levels = stratified_levels(draw("levels", 1)).expand(rollout.steps + 1, -1, -1)
     z = law_particles(record.law, config, levels, mu=record.mu, sigma=record.sigma)
-    z_final = law_particles(record.final_law, config, final_levels, mu=record.mu, sigma=record.sigma)
+    z_final = torch.zeros_like(z[1:])
+    ends = rollout.truncated & ~rollout.terminated & rollout.valid
+    z_final[ends] = law_particles(record.final_law[ends], config, levels[1:][ends], mu=record.mu, sigma=record.sigma)
     return sr_lambda(
         rollout.reward,
         z,

@@ -70,6 +70,8 @@ class ActorCritic(nn.Module):
             raise ConfigError(
                 f"model.actor.box is squashed but the action space is {action.kind}; remove the key (it is for Box)"
             )
+        if squashed:
+            action.require_bounded()
         self.law = law_for(action, squashed=squashed)
         observations = config.observations
         self.normaliser = ObservationNormaliser(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 OUTLIER_STDS = 100.0
+TRIMMED = 0.005  # share of the first rollout's rows left out on either side when its bulk is measured
 
 
 class ObservationNormaliser(nn.Module):
@@ -46,18 +49,18 @@ class ObservationNormaliser(nn.Module):
         """Merge the moments of finite rows obs [n, D] into the statistics (Chan's parallel formula).
 
         One wild entry would blind an equally weighted average for good, so entries further than 100 known standard
-        deviations out are drawn in to that distance first; a true change of scale still arrives, in a few rollouts.
+        deviations out (in the first rollout: of its own bulk) are drawn in to that distance first; a true change of
+        scale still arrives, in a few rollouts.
         Returns the share of entries that were drawn in.
         """
         if self.clip is None or obs.shape[0] == 0:
             return 0.0
         batch = obs.to(torch.float64)
-        outliers = 0.0
-        if float(self.count) > 0:
-            spread = torch.where(self.variance > 0, self.variance.sqrt(), torch.inf)
-            low, high = self.mean - OUTLIER_STDS * spread, self.mean + OUTLIER_STDS * spread
-            outliers = float(((batch < low) | (batch > high)).double().mean())
-            batch = batch.clamp(low, high)
+        centre, variance = (self.mean, self.variance) if float(self.count) > 0 else _bulk(batch)
+        spread = torch.where(variance > 0, variance.sqrt(), torch.inf)
+        low, high = centre - OUTLIER_STDS * spread, centre + OUTLIER_STDS * spread
+        outliers = float(((batch < low) | (batch > high)).double().mean())
+        batch = batch.clamp(low, high)
         n = float(batch.shape[0])
         mean, variance = batch.mean(0), batch.var(0, unbiased=False)
         total = self.count + n
@@ -69,3 +72,11 @@ class ObservationNormaliser(nn.Module):
         self.count.copy_(total)
         self.version.add_(1)
         return outliers
+
+
+def _bulk(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [D] and variance [D] of rows [n, D] without the most extreme ones; variance 0 means: nothing to judge by."""
+    rows = batch.shape[0]
+    cut = math.ceil(TRIMMED * rows)
+    kept = batch.sort(0).values[cut : rows - cut] if rows > 2 * cut else batch[:1]
+    return kept.mean(0), kept.var(0, unbiased=False)

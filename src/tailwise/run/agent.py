@@ -125,6 +125,16 @@ class PPO(Policy):
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         if isinstance(env, str):
             full = full.model_copy(update={"env": full.env.model_copy(update={"id": env})})
+        elif full.env.id is not None:
+            raise ConfigError(
+                f"env.id is {full.env.id!r} and an environment was passed from Python as well, which would be evaluated "
+                "in another one; remove env.id from the configuration, or pass the id instead of the environment"
+            )
+        elif full.evaluate.every is not None:
+            raise ConfigError(
+                "evaluate.every rebuilds the environment by its id, and an environment passed from Python has none; "
+                "register it with gymnasium and pass the id, or set evaluate.every to null"
+            )
         driver = make_training_driver(env, full)
         folder = None if run_dir is None else Path(run_dir)
         if folder is not None:
@@ -159,6 +169,12 @@ class PPO(Policy):
         path, rejected = ckpt.latest_good(folder)
         notes = [f"checkpoint {item.path.name} cannot be used: {item.reason}" for item in rejected]
         store = MetricStore(folder)
+        if path is None and rejected:
+            # Starting again would cut away the metrics of a run that somebody may still repair.
+            raise CheckpointError(
+                f"{folder}: none of its checkpoints can be used, and nothing was changed: {'; '.join(notes)} "
+                "Restore one of them, or train again into another folder."
+            )
         if path is None:
             notes.append("there is no usable checkpoint yet; the run starts from its beginning")
             store.cut_back(0)
@@ -205,17 +221,21 @@ def load(path: str | Path) -> Policy:
     """The policy of a checkpoint folder, or of a run folder (its best checkpoint if there is one, else its newest)."""
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
-        best = ckpt.checkpoint_path(folder, None)
-        if best.is_dir():
-            folder = best
-        else:
-            newest, rejected = ckpt.latest_good(folder)
-            if newest is None:
-                why = "; ".join(item.reason for item in rejected) or "none was written yet"
-                raise CheckpointError(f"{path} has no usable checkpoint: {why}")
-            folder = newest
+        folder, _ = choose_checkpoint(folder)
     model, config = load_policy(folder)
     return Policy(model, config)
+
+
+def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
+    """The checkpoint that speaks for a run (its best one if there is one, else its newest) and newer broken ones."""
+    best = ckpt.checkpoint_path(run_dir, None)
+    if best.is_dir():
+        return best, []
+    newest, rejected = ckpt.latest_good(run_dir)
+    if newest is None:
+        why = "; ".join(item.reason for item in rejected) or "none was written yet"
+        raise CheckpointError(f"{run_dir} has no usable checkpoint: {why}")
+    return newest, rejected
 
 
 def make_training_driver(env: Environment, config: Config) -> EnvDriver:

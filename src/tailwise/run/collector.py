@@ -66,10 +66,10 @@ class Collector:
                 assert step.final_obs is not None
                 final = torch.from_numpy(step.final_obs).to(dtype)[rows]
                 # One step from the state *before* that observation; the reset that follows does not concern it.
-                final_features.append(backend.look(_finite(final), self.state[rows], torch.zeros_like(rows).bool()))
+                final_features.append(backend.look(_marked(final), self.state[rows], torch.zeros_like(rows).bool()))
                 final_index.append(torch.stack([torch.full_like(rows, t), rows], dim=-1))
         last = torch.from_numpy(driver.obs).to(dtype)
-        features.append(backend.look(_finite(last), self.state, torch.from_numpy(driver.episode_start)))
+        features.append(backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start)))
         width = features[0].shape[-1]
         record = backend.record(
             torch.stack(features),
@@ -98,3 +98,8 @@ class Collector:
 def _finite(obs: Tensor) -> Tensor:
     """What the policy acts on: a broken entry counts as 0 for acting; the rollout keeps it, and the learner refuses it."""
     return torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _marked(obs: Tensor) -> Tensor:
+    """What values are read from: the rollout does not keep it, so a broken entry must show in its value, as NaN."""
+    return torch.where(torch.isfinite(obs), obs, torch.nan)

@@ -96,6 +96,18 @@ RULES: tuple[Rule, ...] = (
         "stored log-probabilities do not belong to this policy, or the step is far too large",
         _above("policy/log_ratio_clamp_fraction", 0.01),
     ),
+    Rule(
+        "first_log_ratio",
+        "warn",
+        "the policy is not the one that collected: stored hidden states, masks or log-probabilities are not its own",
+        _above("policy/first_log_ratio", 1e-3, " nats"),
+    ),
+    Rule(
+        "log_ratio_outlier",
+        "warn",
+        "a sample's log-probability does not belong to this policy, or the step is far too large",
+        _above("policy/log_ratio_max", 20, " nats"),
+    ),
     Rule("advantage_outlier", "warn", "one reward dominates the rollout", _above("advantage/largest_normalised", 20)),
     Rule(
         "return_outlier",

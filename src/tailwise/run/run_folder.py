@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import tailwise
 from tailwise.core.atomic import write_bytes, write_json, write_text
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import DataError
@@ -16,7 +17,7 @@ from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
-_PACKAGES = ("tailwise", "torch", "numpy", "gymnasium", "numba", "safetensors")
+_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
 
 
 def create_run_folder(run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str) -> None:
@@ -29,7 +30,8 @@ def create_run_folder(run_dir: Path, config: Config, *, exact_resume: bool, exac
     manifest = {
         "format": 1,
         "seed": config.seed,
-        "versions": {name: version(name) for name in _PACKAGES},
+        # Its own version from the package itself, which may run from a source tree without being installed.
+        "versions": {"tailwise": tailwise.__version__} | {name: version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git": _git_state(),

@@ -116,7 +116,8 @@ class Trainer:
         self.update += 1
         self.steps += int(rollout.valid.sum())
         self._adapt(report)
-        self.episodes.extend(self.driver.pop_episodes())
+        # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
+        self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
         metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - int(rollout.valid.sum()))
         metrics |= {
@@ -183,17 +184,29 @@ class Trainer:
         self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
         if better:
             self.best_return = played.mean
-            if self.run_dir is not None:
-                self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
+        assert self.best_return is not None
         return {"evaluate/return": played.mean, "evaluate/return_std": played.std, "evaluate/best": self.best_return}
 
+    def finished(self) -> str | None:
+        """Why there is nothing left to train, as a sentence; None while there is."""
+        total = self.config.run.total_steps
+        return f"all {total:,} steps are done" if self.steps >= total else self._patience_is_over()
+
+    @property
+    def stopped_by_refusals(self) -> bool:
+        """Whether too many updates in a row were refused or rolled back."""
+        return self.health.refused_in_a_row >= self.config.run.max_refused
+
     def _stop_reason(self) -> str | None:
-        patience = self.config.evaluate.patience
-        if patience is not None and self.evaluations_without_gain >= patience:
-            return f"the evaluation did not improve {patience} times in a row (best mean return {self.best_return:g})"
-        if self.health.refused_in_a_row >= self.config.run.max_refused:
+        if self.stopped_by_refusals:
             return f"{self.health.refused_in_a_row} updates in a row were refused or rolled back; see the alerts"
-        return None
+        return self._patience_is_over()
+
+    def _patience_is_over(self) -> str | None:
+        patience = self.config.evaluate.patience
+        if patience is None or self.evaluations_without_gain < patience:
+            return None
+        return f"the evaluation did not improve {patience} times in a row (best mean return {self.best_return:g})"
 
     # ---------------------------------------------------------------- files
 
@@ -204,6 +217,10 @@ class Trainer:
             return
         append_alerts(self.run_dir, alerts)
         self.store.append(self.update, self.steps, metrics)
+        if "evaluate/return" in metrics and self.evaluations_without_gain == 0:
+            # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
+            self.store.sync()
+            self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
         if last or self.update % self.config.run.checkpoint_every == 0:
             self._checkpoint()
 

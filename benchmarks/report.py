@@ -1,0 +1,62 @@
+"""What every benchmark shares: checks with goals, a table for people, one JSON object for machines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured statement. value is None where it could not be measured; `detail` then says why."""
+
+    name: str
+    value: float | None
+    goal: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a benchmark was called. `say` prints progress for people (nothing when JSON was asked for)."""
+
+    quick: bool
+    say: Callable[[str], None]
+    only: tuple[str, ...]
+
+
+def main(title: str, run: Callable[[Options], list[Check]]) -> None:
+    """Parse --json, --quick and --only, run, print, and exit with 1 when a check failed."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on standard output")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute; goals are not judged")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run only these parts")
+    arguments = parser.parse_args()
+    console = Console(stderr=arguments.json)
+    checks = run(Options(arguments.quick, lambda text: console.print(text, highlight=False), tuple(arguments.only)))
+    passed = all(check.passed for check in checks)
+    if arguments.json:
+        payload: dict[str, Any] = {"passed": passed, "checks": [asdict(check) for check in checks]}
+        json.dump(payload, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        console.print(_table(title, checks))
+    sys.exit(0 if passed else 1)
+
+
+def _table(title: str, checks: list[Check]) -> Table:
+    table = Table(title=title)
+    for column in ("check", "value", "goal", "", "detail"):
+        table.add_column(column)
+    for check in checks:
+        value = "-" if check.value is None else f"{check.value:.4g}"
+        table.add_row(check.name, value, check.goal, "ok" if check.passed else "FAILED", check.detail)
+    return table

@@ -1,0 +1,100 @@
+"""`tailwise evaluate`: a policy over fixed, seeded episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailwise.cli.output import note, number, print_json, print_table
+from tailwise.core.atomic import write_json
+from tailwise.core.errors import CheckpointError
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.agent import Policy, choose_checkpoint
+from tailwise.run.play import Played
+from tailwise.run.policy_files import load_policy
+from tailwise.run.run_folder import read_config
+
+EVALUATIONS = "evaluations"
+
+
+def evaluate_run(
+    run: Path, *, episodes: int | None, stochastic: bool, seed: int | None, checkpoint: str | None, as_json: bool
+) -> None:
+    """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json."""
+    config = read_config(run)
+    folder = find_checkpoint(run, checkpoint)
+    policy = Policy(*load_policy(folder))
+    count = config.evaluate.episodes if episodes is None else episodes
+    deterministic = config.evaluate.deterministic and not stochastic
+    used_seed = config.seed if seed is None else seed
+    played = policy.evaluate(episodes=count, deterministic=deterministic, seed=used_seed)
+    result = {
+        "run_dir": str(run),
+        "checkpoint": folder.name,
+        "environment": config.env.id,
+        "seed": used_seed,
+        "deterministic": deterministic,
+        **statistics(played),
+        "returns": played.returns.tolist(),
+        "lengths": played.lengths.tolist(),
+    }
+    path = first_free(run / EVALUATIONS, folder.name)
+    write_json(path, result)
+    if as_json:
+        print_json({**result, "file": str(path)})
+        return
+    how = "the most likely action" if deterministic else "sampled actions"
+    rows = [(label, number(result[key])) for key, label in LABELS]
+    print_table(f"{run.name}, checkpoint {folder.name}: {how}, seed {used_seed}", ("", "value"), rows)
+    print(f"written to {path}")
+
+
+LABELS = (
+    ("episodes", "episodes"),
+    ("mean_return", "mean return"),
+    ("standard_error", "standard error of the mean"),
+    ("std_return", "standard deviation between episodes"),
+    ("min_return", "lowest return"),
+    ("median_return", "median return"),
+    ("max_return", "highest return"),
+    ("mean_length", "mean length, steps"),
+)
+
+
+def statistics(played: Played) -> dict[str, Any]:
+    """Numbers of a set of episodes; what is undefined is None."""
+    returns = played.returns
+    return {
+        "episodes": len(returns),
+        "mean_return": played.mean,
+        "standard_error": played.standard_error,
+        "std_return": played.std,
+        "min_return": float(returns.min()),
+        "median_return": float(np.median(returns)),
+        "max_return": float(returns.max()),
+        "mean_length": float(played.lengths.mean()),
+    }
+
+
+def find_checkpoint(run: Path, name: str | None) -> Path:
+    """The checkpoint of that name, or the one that speaks for the run; broken ones that were passed over are told."""
+    if name is None:
+        folder, rejected = choose_checkpoint(run)
+        for item in rejected:
+            note(f"note: checkpoint {item.path.name} cannot be used: {item.reason}")
+        return folder
+    known = {path.name: path for path in ckpt.checkpoints_in(run)}
+    if name not in known:
+        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(known) or 'none yet'}.")
+    return known[name]
+
+
+def first_free(folder: Path, name: str) -> Path:
+    """folder/<name>-<n>.json with the first n that is not taken."""
+    folder.mkdir(exist_ok=True)
+    number = 1
+    while (path := folder / f"{name}-{number}.json").exists():
+        number += 1
+    return path

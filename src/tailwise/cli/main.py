@@ -1,0 +1,158 @@
+"""The command line: every command with its options. The work is in the modules beside this one, imported on use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailwise.core.errors import TailwiseError
+
+DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="tailwise",
+    help="Train agents with a recurrent, distributional PPO with twin critics, on any Gymnasium environment.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Check, show and explain configurations.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one value, e.g. -s learner.clip=0.1; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-N, the first free N.")] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train as a configuration says, into a new run folder."""
+    from tailwise.cli.training import start_run
+
+    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet))
+
+
+@app.command()
+def resume(run: RunArgument, json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Continue a run from its newest good checkpoint, as if it had never stopped."""
+    from tailwise.cli.training import resume_run
+
+    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet))
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
+    ] = None,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's seed.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="A checkpoint's name; default: best, else the newest.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Play a trained policy over fixed, seeded episodes; the result is kept in RUN/evaluations."""
+    from tailwise.cli.evaluating import evaluate_run
+
+    evaluate_run(run, episodes=episodes, stochastic=stochastic, seed=seed, checkpoint=checkpoint, as_json=json)
+
+
+@app.command()
+def presets(name: Annotated[str | None, typer.Argument(help="Print the YAML of this preset.")] = None) -> None:
+    """List the configurations that are shipped, or print one."""
+    from tailwise.cli.preset_list import print_presets
+
+    print_presets(name)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/demo-N, the first free N.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps to train; default: the preset's.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train CartPole in about a minute, compare with random play, and write a page (until the market is here)."""
+    from tailwise.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(out=out, steps=steps, quiet=quiet))
+
+
+@config_app.command("show")
+def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Print the complete effective configuration, every default included."""
+    from tailwise.cli.configuring import show
+
+    show(config, overrides or [])
+
+
+@config_app.command("check")
+def config_check(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Say "ok", or everything that is wrong, a sentence each (exit code 2)."""
+    from tailwise.cli.configuring import check
+
+    check(config, overrides or [])
+
+
+@config_app.command("explain")
+def config_explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="For example learner.clip, or a section.")],
+) -> None:
+    """Say what a key means, its default and what is allowed."""
+    from tailwise.cli.configuring import explain
+
+    explain(key)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
+    try:
+        app(arguments, prog_name="tailwise")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else CHECK_FAILED
+    except TailwiseError as error:
+        for sentence in str(error).splitlines():
+            print(f"error: {sentence}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        # A folder that may not be written, a full disk: the system's own sentence says it best.
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+def version_line() -> str:
+    """Name and version."""
+    from tailwise import __version__
+
+    return f"tailwise {__version__}"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version_line())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train agents with a recurrent, distributional PPO with twin critics, on any Gymnasium environment."""

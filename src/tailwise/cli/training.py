@@ -1,0 +1,213 @@
+"""`tailwise train` and `tailwise resume`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from tailwise.cli.configuring import read_effective
+from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
+from tailwise.cli.output import duration, note, number, print_json
+from tailwise.cli.progress import LiveProgress, PlainProgress
+from tailwise.core.errors import ConfigError
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.agent import PPO
+from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.config import Config, warnings_of
+from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts, read_config
+
+
+class Recorder(Callback):
+    """Keeps the newest update, and ends the run after it once `stop` is set."""
+
+    def __init__(self) -> None:
+        self.last: Progress | None = None
+        self.stop = False
+
+    def on_update(self, progress: Progress) -> bool | None:
+        self.last = progress
+        return False if self.stop else None
+
+
+def start_run(config: str, overrides: list[str], *, out: Path | None, as_json: bool, quiet: bool) -> int:
+    """Train a configuration into a new folder; returns the exit code."""
+    source, full = read_effective(config, overrides)
+    require_environment(full, source.label)
+    recorder = Recorder()
+    display = make_display(full, silent=as_json or quiet)
+    with run_folder(out, source.name) as folder:
+        assert full.env.id is not None
+        agent = PPO(full.env.id, full, run_dir=folder, callbacks=[recorder, *display])
+    for sentence in warnings_of(full):
+        note(f"warning: {sentence}")
+    if not as_json and not quiet:
+        print_facts(agent, folder)
+    return train(agent, recorder, display, folder, as_json=as_json)
+
+
+def resume_run(folder: Path, *, as_json: bool, quiet: bool) -> int:
+    """Continue a run; returns the exit code."""
+    config = read_config(folder)
+    recorder = Recorder()
+    display = make_display(config, silent=as_json or quiet)
+    agent, notes = PPO.resume(folder, callbacks=[recorder, *display])
+    for sentence in notes:
+        note(f"note: {sentence}")
+    trainer = agent.trainer
+    over = trainer.finished()
+    if over is not None:
+        if as_json:
+            print_json(summary(agent, recorder, folder, f"the run was finished before: {over}", 0.0))
+        else:
+            print(f"{folder} is finished: {over}. Evaluate it with: tailwise evaluate {folder}")
+        return DONE
+    if not as_json and not quiet:
+        print_facts(agent, folder)
+        print(f"goes on after update {trainer.update}, {trainer.steps:,} of {config.run.total_steps:,} steps")
+    return train(agent, recorder, display, folder, as_json=as_json)
+
+
+def train(agent: PPO, recorder: Recorder, display: list[Callback], folder: Path, *, as_json: bool) -> int:
+    """Train to the end, or until Ctrl-C, and print what came of it."""
+    started = time.perf_counter()
+    try:
+        with stop_after_update(recorder):
+            reason = agent.learn()
+    except KeyboardInterrupt:
+        reason = "interrupted"
+    finally:
+        for shown in display:
+            if isinstance(shown, LiveProgress):
+                shown.stop()
+    over = agent.trainer.finished()  # Ctrl-C during the last update changes nothing
+    interrupted = recorder.stop and over is None
+    if recorder.stop:
+        reason = "interrupted" if over is None else over
+    seconds = time.perf_counter() - started
+    if as_json:
+        print_json(summary(agent, recorder, folder, reason, seconds))
+    else:
+        print_end(agent, recorder, folder, reason, seconds, interrupted=interrupted)
+    if interrupted:
+        return INTERRUPTED
+    return CHECK_FAILED if agent.trainer.stopped_by_refusals else DONE
+
+
+@contextlib.contextmanager
+def stop_after_update(recorder: Recorder) -> Iterator[None]:
+    """Ctrl-C ends the run after the update it is in, with a checkpoint; a second Ctrl-C ends it at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if recorder.stop:
+            raise KeyboardInterrupt
+        recorder.stop = True
+        note("stopping after this update; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def require_environment(config: Config, label: str) -> None:
+    """A configuration without environment can be used from Python only."""
+    if config.env.id is None:
+        raise ConfigError(f"{label}: env.id is not set; write the id of an environment, e.g. -s env.id=CartPole-v1")
+
+
+def make_display(config: Config, *, silent: bool) -> list[Callback]:
+    """Live on a terminal, plain lines elsewhere, nothing when silent."""
+    if silent:
+        return []
+    if sys.stdout.isatty():
+        return [LiveProgress(config.tail_alpha, Console())]
+    return [PlainProgress(config.tail_alpha)]
+
+
+@contextlib.contextmanager
+def run_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder to train into: `out`, or runs/<name>-<n> with the first free n, taken at once.
+
+    Runs that start at the same moment get different folders; a folder that stayed empty is removed when the run
+    cannot start.
+    """
+    if out is not None:
+        yield out
+        return
+    number = 1
+    while True:
+        folder = Path("runs") / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        break
+    try:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: what is in it stays
+            folder.rmdir()
+        raise
+
+
+def print_facts(agent: PPO, folder: Path) -> None:
+    """What is trained, where, and whether it can be resumed exactly."""
+    config, driver = agent.config, agent.trainer.driver
+    action, rows = driver.spaces.action, config.run.environments * config.run.rollout_steps
+    parameters = sum(parameter.numel() for parameter in agent.model.parameters())
+    critic = config.model.critic
+    exact = "bit for bit" if driver.exact_resume else "not exactly"
+    print(f"configuration  {folder / CONFIG}")
+    print(
+        f"environment    {config.env.id} x {driver.num_envs}, {driver.spaces.observation.size} observed numbers, "
+        f"{action.kind} actions"
+    )
+    print(
+        f"model          core {config.model.core.kind}, {'twin ' if critic.twin else ''}{critic.kind} "
+        f"critic{'s' if critic.twin else ''}, {parameters:,} parameters"
+    )
+    print(f"training       {config.run.total_steps:,} steps, {rows:,} per update, seed {config.seed}")
+    print(f"resumes        {exact}: {driver.exact_resume_reason}", flush=True)
+
+
+def summary(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: float) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "run_dir": str(folder),
+        "reason": reason,
+        "steps": agent.trainer.steps,
+        "updates": agent.trainer.update,
+        "seconds": seconds,
+        "metrics": {} if recorder.last is None else dict(recorder.last.metrics),
+        "alerts": len(read_alerts(folder)),
+    }
+
+
+def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: float, *, interrupted: bool) -> None:
+    """The last lines of a run: why it ended, its return, its alerts, and what can be done with it."""
+    trainer = agent.trainer
+    print(f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}")
+    if recorder.last is not None and "episode/return" in recorder.last.metrics:
+        print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
+    alerts = read_alerts(folder)
+    if alerts:
+        counts = Counter(alert["rule"] for alert in alerts)
+        told = ", ".join(f"{rule} ({count} times)" if count > 1 else rule for rule, count in counts.items())
+        print(f"alerts: {told}; see {folder / ALERTS}")
+    if interrupted:
+        newest = ckpt.checkpoints_in(folder)
+        kept = f"from {newest[0].name}" if newest else "from its beginning, as there is no checkpoint yet"
+        print(f"continue {kept} with: tailwise resume {folder}")
+    else:
+        print(f"evaluate it with: tailwise evaluate {folder}")

@@ -1,0 +1,72 @@
+"""Configurations that are shipped: `presets/<name>.yaml`, each with its description as the first comment line."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailwise.core.config import load_yaml
+from tailwise.core.errors import ConfigError
+
+FOLDER = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A shipped configuration: its name, what it shows in one line, and its YAML."""
+
+    name: str
+    description: str
+    text: str
+
+    @property
+    def path(self) -> Path:
+        """The file it is read from."""
+        return FOLDER / f"{self.name}.yaml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a configuration comes from: `label` begins the sentences about it, `name` names its runs."""
+
+    label: str
+    name: str
+    data: dict[str, Any]
+
+
+def preset_names() -> list[str]:
+    """All presets, in alphabetical order."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_preset(name: str) -> Preset:
+    """One preset; an unknown name is a sentence with the nearest one."""
+    names = preset_names()
+    if name not in names:
+        raise ConfigError(f"there is no preset '{name}'; {_nearest(name, names)}")
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    first = text.partition("\n")[0]
+    if not first.startswith("# "):
+        raise ConfigError(f"preset '{name}': its first line must be a comment that describes it, found {first!r}")
+    return Preset(name, first.removeprefix("# "), text)
+
+
+def load_source(config: str) -> Source:
+    """`config` is the path of a YAML file or the name of a preset; a file of that name comes first.
+
+    What looks like a path (a separator, or the ending .yaml or .yml) is only looked up as a file.
+    """
+    path = Path(config)
+    if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return Source(str(path), path.stem, load_yaml(path))
+    names = preset_names()
+    if config not in names:
+        raise ConfigError(f"'{config}' is neither a file nor a preset; {_nearest(config, names)}")
+    return Source(f"preset {config}", config, load_yaml(FOLDER / f"{config}.yaml"))
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"presets: {', '.join(names)}."

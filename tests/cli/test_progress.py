@@ -1,0 +1,104 @@
+"""What is shown while a run goes on, driven by a real run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tailwise.cli.output import duration, number
+from tailwise.cli.progress import LiveProgress, PlainProgress, Speed
+from tailwise.run.agent import PPO
+from tailwise.run.callbacks import Progress
+from tailwise.run.health import Alert
+
+SMALL = {"run": {"environments": 4, "rollout_steps": 16, "total_steps": 192}, "learner": {"epochs": 1}}
+
+
+def test_the_live_display_shows_the_bar_and_the_figures() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120, color_system=None)
+    display = LiveProgress(0.05, console)
+    PPO("CartPole-v1", SMALL, callbacks=[display]).learn()
+    shown = screen.getvalue()
+    for part in (
+        "update 3",
+        "192/192",
+        "steps/s",
+        "left",
+        "return",
+        "CVaR 0.05",
+        "KL",
+        "entropy",
+        "explained variance",
+    ):
+        assert part in shown
+    assert shown.endswith("\x1b[?25h")  # the cursor is given back
+
+
+def test_the_live_display_shows_the_last_alert_until_the_end() -> None:
+    screen = io.StringIO()
+    display = LiveProgress(None, Console(file=screen, force_terminal=True, width=120, color_system=None))
+    alert = Alert(1, "gradient_norm", "warn", "it is 60", "lower the learning rate")
+    display.on_start(0, 0, 200)
+    display.on_update(Progress(1, 100, 200, {"policy/kl": 0.01}, (alert,)))
+    display.on_update(Progress(2, 200, 200, {"policy/kl": 0.02}, ()))
+    display.on_end("done")
+    last = screen.getvalue().rsplit("update 2", 1)[1]
+    assert "update 1: warn gradient_norm: it is 60; lower the learning rate" in last
+    assert "CVaR" not in last
+
+
+def test_plain_lines_come_every_few_seconds_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects a line per update, which fills the log of a long run."""
+    PPO("CartPole-v1", SMALL, callbacks=[PlainProgress(0.05)]).learn()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("update ")]
+    assert len(lines) == 2
+    assert lines[0].startswith("update 1, 64/192 steps, ")
+    assert lines[1].startswith("update 3, 192/192 steps, ")
+
+
+def test_an_alert_of_the_same_rule_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainProgress(None)
+    display.on_start(0, 0, 1000)
+    for update in (1, 2, 3):
+        alert = Alert(update, "gradient_norm", "warn", "it is 60", "lower the learning rate")
+        display.on_update(Progress(update, 100 * update, 1000, {}, (alert,)))
+    assert capsys.readouterr().out.count("gradient_norm") == 1
+
+
+def test_speed_counts_the_newest_updates_only() -> None:
+    """Rejects total steps over total time, which is wrong once the speed changes or a run resumes."""
+    speed = Speed()
+    assert speed.remaining(100) is None
+    speed.mark(0.0, 1_000_000)  # a resumed run starts here: its earlier steps took no time of this process
+    speed.mark(1.0, 1_000_100)
+    assert speed.steps_per_second == 100
+    assert speed.remaining(1_000_600) == 5
+    for second in range(2, 40):
+        speed.mark(float(second), 1_000_100 + 10 * second)
+    assert speed.steps_per_second == pytest.approx(10)
+    assert speed.remaining(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (0.0123456, "0.01235"),
+        (-21.0, "-21"),
+        (500.0, "500.0"),
+        (12345.678, "12,345.7"),
+    ],
+)
+def test_numbers_for_people(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.4, "4 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (59.7, "1 min 00 s")]
+)
+def test_durations_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

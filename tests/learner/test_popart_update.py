@@ -1,0 +1,149 @@
+"""The return scale inside the update: outputs are preserved, moments follow, and learning does not see units."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from tailwise.learner.preparation import move_scale, old_outputs
+from tailwise.learner.torch_backend import TorchBackend
+from tests.support import World, knobs, play, random_world, small_backend, snapshot
+
+QUANTILE_MEAN = {"mean": "quantiles"}
+
+
+def raw_outputs(backend: TorchBackend, obs: torch.Tensor) -> list[torch.Tensor]:
+    """Means, and quantiles if any, in raw return units and float64."""
+    model, rows = backend.model, obs.shape[0]
+    features = model.latent(obs[None], model.initial_state(rows), torch.ones(1, rows).bool()).features[0]
+    out = model.values(features)
+    scale = model.return_scale
+    return [scale.mu + scale.sigma * x.detach().double() for x in (out.mean, out.law) if x is not None]
+
+
+def trained(world: World | None = None, **model: Any) -> TorchBackend:
+    backend = small_backend(model=model)
+    for update in range(3):
+        assert backend.update(play(backend, world or random_world(), update=update), knobs()).committed
+    return backend
+
+
+@pytest.mark.parametrize("critic", [{}, QUANTILE_MEAN, {"kind": "scalar"}], ids=["quantile", "quantile-mean", "scalar"])
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_raw_outputs_are_unchanged_when_the_scale_moves(critic: dict[str, Any], shift: float, factor: float) -> None:
+    """002-3: to 1e-6 of their size. Rejects moving (mu, sigma) without the heads, which moves every value (asserted)."""
+    backend = trained(critic=critic)
+    obs = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    before = raw_outputs(backend, obs)
+    returns = shift + factor * torch.randn(500, generator=torch.Generator().manual_seed(1))
+    heads = {name: p.detach().clone() for name, p in backend.model.critics.named_parameters()}
+    move_scale(backend.model, backend.optimiser, returns)
+    scale = backend.model.return_scale
+    size = max(float(before[0].abs().max()), float(scale.sigma), abs(float(scale.mu)))
+    for old, new in zip(before, raw_outputs(backend, obs), strict=True):
+        assert float((new - old).abs().max()) <= 1e-6 * size
+    with torch.no_grad():
+        for name, p in backend.model.critics.named_parameters():
+            p.copy_(heads[name])
+    assert float((raw_outputs(backend, obs)[0] - before[0]).abs().max()) > 1e-2 * float(before[0].abs().max())
+
+
+def test_adam_moments_of_squared_error_rows_follow_and_of_quantile_rows_stay() -> None:
+    """m *= s/s', v *= (s/s')^2 for the mean; rejects leaving them (a step would be s'/s too large or small)."""
+    backend = trained()
+    first = snapshot(backend)
+    old = float(backend.model.return_scale.sigma)
+    move_scale(backend.model, backend.optimiser, 1e3 * torch.randn(500, generator=torch.Generator().manual_seed(1)))
+    ratio = old / float(backend.model.return_scale.sigma)
+    assert ratio < 0.1
+    now = snapshot(backend)
+    for critic in (0, 1):
+        for part in ("weight", "bias"):
+            name = f"optimiser/critics.{critic}.mean_head.{part}"
+            torch.testing.assert_close(now[f"{name}/exp_avg"], first[f"{name}/exp_avg"] * ratio)
+            torch.testing.assert_close(now[f"{name}/exp_avg_sq"], first[f"{name}/exp_avg_sq"] * ratio**2)
+            law = f"optimiser/critics.{critic}.law_head.{part}"
+            assert torch.equal(now[f"{law}/exp_avg"], first[f"{law}/exp_avg"])
+            assert torch.equal(now[f"{law}/exp_avg_sq"], first[f"{law}/exp_avg_sq"])
+    body = "optimiser/critics.0.body.0.weight/exp_avg"
+    assert torch.equal(now[body], first[body])
+
+
+@pytest.mark.parametrize("kind", ["quantile", "scalar", "categorical"])
+def test_old_outputs_are_re_expressed_in_the_new_scale(kind: str) -> None:
+    """What the clip compares with: raw values stay the same. Rejects old outputs in the old scale (asserted)."""
+    critics: dict[str, dict[str, Any]] = {
+        "quantile": {"clip": {"kind": "per_quantile"}},
+        "scalar": {"kind": "scalar", "clip": {"kind": "mean_only"}},
+        "categorical": {
+            "kind": "categorical", "atoms": 101, "span": 10.0, "particles": 8, "minibatch_particles": 4,
+            "clip": {"kind": "mean_only"},
+        },
+    }  # fmt: skip
+    backend = trained(critic=critics[kind])
+    rollout = play(backend, random_world(seed=1), update=3)
+    raw = rollout.critic.raw(rollout.critic.mean[:-1])
+    move_scale(backend.model, backend.optimiser, 5 + 3 * torch.randn(500, generator=torch.Generator().manual_seed(1)))
+    mean, law = old_outputs(rollout, backend.model)
+    scale = backend.model.return_scale
+    torch.testing.assert_close(scale.to_raw(mean), raw, rtol=1e-5, atol=1e-5)
+    assert float((scale.to_raw(rollout.critic.mean[:-1]) - raw).abs().max()) > 0.01
+    if kind == "quantile":
+        assert law is not None and rollout.critic.law is not None
+        torch.testing.assert_close(scale.to_raw(law), rollout.critic.raw(rollout.critic.law[:-1]), rtol=1e-5, atol=1e-5)
+    if kind == "categorical":
+        assert law is not None and rollout.critic.law is not None
+        atoms = torch.linspace(-10, 10, 101)
+        before = rollout.critic.raw((rollout.critic.law[:-1].softmax(-1) * atoms).sum(-1))
+        torch.testing.assert_close(scale.to_raw((law * atoms).sum(-1)), before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("critic", [{}, {"kind": "scalar"}], ids=["quantile", "scalar"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("power", [-13, 13])
+def test_rewards_times_a_power_of_two_give_the_same_weights_bit_for_bit(
+    critic: dict[str, Any], core: str, power: int
+) -> None:
+    """004-1: the learner is scale-free. Rejects any absolute constant between reward and loss (asserted without PopArt)."""
+
+    def run(factor: float, returns: str = "popart") -> dict[str, torch.Tensor]:
+        backend = small_backend(model={"critic": critic, "core": {"kind": core}, "returns": {"kind": returns}})
+        for update in range(4):
+            world = random_world(seed=update)
+            rollout = play(backend, dataclasses.replace(world, reward=world.reward * factor), update=update)
+            report = backend.update(rollout, knobs(3e-3))
+            assert report.committed, report.reason
+        return {name: p.detach().clone() for name, p in backend.model.named_parameters()}
+
+    plain, scaled = run(1.0), run(2.0**power)
+    assert all(torch.equal(plain[name], scaled[name]) for name in plain)
+    wrong = run(2.0**power, "none")
+    assert not torch.allclose(wrong["actor.head.weight"], run(1.0, "none")["actor.head.weight"], atol=1e-4)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+def test_rewards_times_1e4_give_the_same_actions_within_rounding(factor: float) -> None:
+    """004-1: the weights after four updates differ by rounding only, so the policy does."""
+    policies = []
+    for scale in (1.0, factor):
+        backend = small_backend(model={"actor": {"gain": 1.0}})
+        for update in range(4):
+            world = random_world(seed=update)
+            rollout = play(backend, dataclasses.replace(world, reward=world.reward * scale), update=update)
+            assert backend.update(rollout, knobs(3e-3)).committed
+        obs = torch.randn(100, 3, generator=torch.Generator().manual_seed(9))
+        features = backend.model.encoder(backend.model.normaliser(obs))
+        policies.append(backend.model.policy(features, None).detach().softmax(-1))
+    assert float((policies[0] - policies[1]).abs().max()) < 1e-3
+
+
+def test_categorical_support_moves_with_the_scale() -> None:
+    """Not output-preserving, and it says so: probabilities stay, the atoms' raw places move."""
+    backend = trained(critic={"kind": "categorical", "atoms": 11, "particles": 8, "minibatch_particles": 4})
+    heads = {name: p.detach().clone() for name, p in backend.model.critics.named_parameters() if "law_head" in name}
+    move_scale(backend.model, backend.optimiser, 50 * torch.randn(500, generator=torch.Generator().manual_seed(1)))
+    assert all(torch.equal(dict(backend.model.critics.named_parameters())[name], p) for name, p in heads.items())

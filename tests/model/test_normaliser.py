@@ -1,0 +1,114 @@
+"""Running standardisation of observations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tailwise.model.normaliser import ObservationNormaliser
+
+
+def normaliser(size: int = 2, clip: float | None = 10.0) -> ObservationNormaliser:
+    return ObservationNormaliser(torch.ones(size, dtype=torch.bool), clip=clip)
+
+
+def test_merged_moments_are_those_of_all_rows_together() -> None:
+    """Rejects averaging the batches' variances (asserted to differ): it forgets the spread between batch means."""
+    g = np.random.default_rng(0)
+    batches = [g.normal(loc, 2.0, (n, 2)) for loc, n in ((0, 50), (5, 10), (-3, 200))]
+    merged = normaliser()
+    for batch in batches:
+        merged.absorb(torch.from_numpy(batch))
+    everything = np.concatenate(batches)
+    np.testing.assert_allclose(merged.mean.numpy(), everything.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(merged.variance.numpy(), everything.var(0), rtol=1e-12)
+    averaged = sum(batch.var(0) * len(batch) for batch in batches) / len(everything)
+    assert np.abs(averaged / everything.var(0) - 1).min() > 0.2
+    assert float(merged.count) == 260 and int(merged.version) == 3
+
+
+def test_statistics_are_float64_so_that_prices_keep_their_digits() -> None:
+    """Rejects float32 statistics: E[x^2] - E[x]^2 of prices near 1e5 with a spread of .01 has no digit left."""
+    prices = 1e5 + 0.01 * np.random.default_rng(0).standard_normal((4000, 1))
+    kept = normaliser(1)
+    kept.absorb(torch.from_numpy(prices))
+    assert float(kept.variance) == pytest.approx(1e-4, rel=0.1)
+    single = torch.from_numpy(prices.astype(np.float32))
+    wrong = float((single**2).mean() - single.mean() ** 2)
+    assert abs(wrong / 1e-4 - 1) > 0.5
+
+
+def test_one_hots_pass_unchanged_and_boxes_are_standardised_and_clipped() -> None:
+    mixed = ObservationNormaliser(torch.tensor([True, False]), clip=3.0)
+    mixed.absorb(torch.tensor([[0.0, 1.0], [4.0, 0.0]], dtype=torch.float64))  # mean 2, std 2
+    got = mixed(torch.tensor([[4.0, 1.0], [100.0, 1.0], [-100.0, 0.0]]))
+    assert torch.equal(got, torch.tensor([[1.0, 1.0], [3.0, 1.0], [-3.0, 0.0]]))
+
+
+def test_none_passes_everything_and_learns_nothing() -> None:
+    off = normaliser(clip=None)
+    x = torch.tensor([[1e9, -5.0]])
+    assert off.absorb(x) == 0.0 and torch.equal(off(x), x) and int(off.version) == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -37.123, 1e5])
+def test_constant_feature_becomes_zero(value: float) -> None:
+    """Rejects (x - mean) / (std + eps), which turns the rounding of a constant into +-10."""
+    constant = normaliser(1)
+    for _ in range(3):
+        constant.absorb(torch.full((7, 1), value))
+    assert float(constant(torch.tensor([[value]]))) == 0.0
+    noisy = torch.tensor([[np.nextafter(np.float32(value), np.float32(np.inf))]])
+    assert abs(float(constant(noisy))) < 1e-3
+
+
+def test_one_wild_entry_does_not_blind_the_statistics() -> None:
+    """A single 1e12 after the first rollout: drawn in to 100 std and counted. Rejects absorbing it as it is."""
+    steady = torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
+    careful = normaliser(1)
+    careful.absorb(steady)
+    wild = steady.clone()
+    wild[3] = 1e12
+    share = careful.absorb(wild)
+    assert share == pytest.approx(1 / 500)
+    assert float(careful.variance) < 20
+    assert abs(float(careful(torch.tensor([[1.0]])))) > 0.2
+    naive = torch.cat([steady, wild]).double()
+    assert float(naive.var()) > 1e20
+
+
+def test_wild_entry_in_the_very_first_rollout_does_not_blind_the_statistics() -> None:
+    """Nothing is known before the first rollout, so its own bulk has to tell what is wild."""
+    wild = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
+    wild[3, 0] = 1e12
+    first = normaliser(2)
+    share = first.absorb(wild)
+    assert share > 0
+    assert float(first.variance[0]) < 100
+    assert abs(float(first(torch.tensor([[1.0, 0.0]]))[0, 0])) > 0.1
+
+
+def test_rare_flags_in_the_first_rollout_are_no_outliers() -> None:
+    """A Box entry that is 0 nearly always and 1 in 1% of rows keeps its true moments."""
+    flags = torch.zeros(1000, 1)
+    flags[:10] = 1.0
+    kept = normaliser(1)
+    assert kept.absorb(flags) == 0.0
+    assert float(kept.mean) == pytest.approx(0.01) and float(kept.variance) == pytest.approx(0.0099)
+
+
+def test_true_change_of_scale_arrives() -> None:
+    """Rejects a clamp that freezes the statistics for ever: after observations x 1e4 the scale follows."""
+    g = torch.Generator().manual_seed(0)
+    follows = normaliser(1)
+    follows.absorb(torch.randn(256, 1, generator=g))
+    for _ in range(40):
+        follows.absorb(1e4 * torch.randn(256, 1, generator=g))
+    assert float(follows.variance.sqrt()) > 5e3
+
+
+def test_empty_batch_changes_nothing() -> None:
+    still = normaliser()
+    assert still.absorb(torch.zeros(0, 2)) == 0.0
+    assert int(still.version) == 0 and float(still.count) == 0.0

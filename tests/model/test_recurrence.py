@@ -1,0 +1,122 @@
+"""The fast recurrent path (packed segments) against a plain loop over steps with the gates written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tailwise.model.config import GruCore, LstmCore
+from tailwise.model.recurrence import Recurrent, plan_segments
+
+TOLERANCE = 4e-6
+
+
+def plain_step(core: Recurrent, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of all layers, gates by hand: x [B, I], state [B, S, H] -> y [B, H], new state [B, S, H]."""
+    p = dict(core.net.named_parameters())
+    h_new, c_new = [], []
+    for layer in range(core.layers):
+        h = state[:, layer]
+        a = x @ p[f"weight_ih_l{layer}"].T + p[f"bias_ih_l{layer}"]
+        b = h @ p[f"weight_hh_l{layer}"].T + p[f"bias_hh_l{layer}"]
+        if core.is_lstm:
+            i, f, g, o = (a + b).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * state[:, core.layers + layer] + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            c_new.append(c)
+        else:
+            (ra, za, na), (rb, zb, nb) = a.chunk(3, dim=-1), b.chunk(3, dim=-1)
+            r, z = torch.sigmoid(ra + rb), torch.sigmoid(za + zb)
+            h = (1 - z) * torch.tanh(na + r * nb) + z * h
+        h_new.append(h)
+        x = h
+    return x, torch.stack([*h_new, *c_new], dim=1)
+
+
+def plain_loop(core: Recurrent, x: Tensor, state: Tensor, start: Tensor, *, zero: bool = True) -> tuple[Tensor, Tensor]:
+    """The twin: one step after another; `zero=False` is the wrong version that keeps the state across a reset."""
+    outputs = []
+    for t in range(x.shape[0]):
+        if zero:
+            state = torch.where(start[t][:, None, None], torch.zeros_like(state), state)
+        y, state = plain_step(core, x[t], state)
+        outputs.append(y)
+    return torch.stack(outputs), state
+
+
+def build(kind: str, layers: int, seed: int = 0) -> Recurrent:
+    config: Any = LstmCore(hidden=5, layers=layers) if kind == "lstm" else GruCore(hidden=5, layers=layers)
+    return Recurrent(config, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def run(core: Recurrent, forward: Any, x: Tensor, state: Tensor, start: Tensor) -> dict[str, Tensor]:
+    """Outputs, final state and all gradients of a fixed scalar of both."""
+    core.zero_grad()
+    x, state = x.clone().requires_grad_(), state.clone().requires_grad_()
+    y, after = forward(x, state, start)
+    weight = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
+    ((y * weight).mean() + after.square().mean()).backward()
+    assert x.grad is not None and state.grad is not None
+    found = {"y": y.detach(), "after": after.detach(), "dx": x.grad, "dstate": state.grad}
+    return found | {f"d{name}": p.grad.clone() for name, p in core.named_parameters() if p.grad is not None}
+
+
+def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_segments_equal_a_plain_loop_on_100_reset_patterns(kind: str, layers: int) -> None:
+    """Outputs, final state and gradients within 4e-6. Rejects a state that is not zeroed at a reset (asserted)."""
+    core = build(kind, layers)
+    g = torch.Generator().manual_seed(layers)
+    caught = resets = 0
+    for pattern in range(100):
+        steps, envs = int(torch.randint(1, 11, (), generator=g)), int(torch.randint(1, 5, (), generator=g))
+        share = (0.0, 0.1, 0.3, 0.7, 1.0)[pattern % 5]
+        start = torch.rand(steps, envs, generator=g) < share
+        x = torch.randn(steps, envs, 3, generator=g)
+        state = torch.randn(envs, core.slots, core.hidden, generator=g)
+        truth = run(core, lambda *a: plain_loop(core, *a), x, state, start)
+        assert largest_difference(run(core, core, x, state, start), truth) <= TOLERANCE, (pattern, start)
+        if bool(start.any()):
+            resets += 1
+            wrong = run(core, lambda *a: plain_loop(core, *a, zero=False), x, state, start)
+            caught += largest_difference(wrong, truth) > 1e-2
+    assert resets > 50 and caught == resets
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_nothing_flows_across_a_reset(kind: str) -> None:
+    """Bit for bit: what happened before a reset, NaN included, changes nothing after it."""
+    core = build(kind, 2)
+    x, start = torch.randn(6, 1, 3), torch.zeros(6, 1, dtype=torch.bool)
+    start[3] = True
+    before = core(x, torch.zeros(1, core.slots, 5), start)
+    x[:3] = torch.nan
+    after = core(x, torch.full((1, core.slots, 5), torch.nan), start)
+    assert torch.equal(before[0][3:], after[0][3:]) and torch.equal(before[1], after[1])
+    assert bool(after[0][:3].isnan().all())
+
+
+def test_plan_covers_every_row_once() -> None:
+    start = torch.rand(7, 3, generator=torch.Generator().manual_seed(0)) < 0.4
+    plan = plan_segments(start)
+    assert sorted(plan.rows.tolist()) == list(range(21))
+    assert torch.equal(plan.rows[plan.inverse], torch.arange(21))
+    assert int(plan.batch_sizes.sum()) == 21
+    assert plan.batch_sizes.tolist() == sorted(plan.batch_sizes.tolist(), reverse=True)
+
+
+def test_lstm_starts_with_an_open_forget_gate() -> None:
+    """Rejects zero forget biases, with which half of the memory is gone after every step."""
+    net = build("lstm", 1).net
+    forget = (net.bias_ih_l0 + net.bias_hh_l0)[5:10]
+    assert torch.equal(forget, torch.ones(5))
+    for gate in net.weight_hh_l0.chunk(4):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(5), atol=1e-5, rtol=0)
