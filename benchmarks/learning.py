@@ -96,9 +96,9 @@ def _ours(task: Task, options: Options) -> Check:
 
 def _train(task: Task, seed: int, steps: int, *, episodes: int) -> float:
     from tailwise import PPO
-    from tailwise.run.presets import load_preset
+    from tailwise.run.presets import load_source
 
-    config = merged(load_preset(task.preset), task.overrides)
+    config = merged(load_source(task.preset).data, task.overrides)
     config["seed"] = seed
     config.setdefault("run", {})["total_steps"] = steps
     agent = PPO(config["env"]["id"], config)

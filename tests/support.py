@@ -1,4 +1,4 @@
-"""Builders that several tests share: small models, learners and rollouts, all real (nothing here stands in for a class)."""
+"""Builders that several tests share: small models, learners and rollouts, all of them real."""
 
 from __future__ import annotations
 
@@ -53,10 +53,9 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = copy.deepcopy(dict(base))
     for key, value in changes.items():
         below = result.get(key)
-        other_kind = isinstance(value, Mapping) and isinstance(below, Mapping) and (
-            "kind" in value and value["kind"] != below.get("kind", value["kind"])
-        )
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and not other_kind:
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        other_kind = both and any(value.get(tag, below.get(tag)) != below.get(tag) for tag in ("kind", "mode"))
+        if both and not other_kind:
             result[key] = merged(below, value)
         else:
             result[key] = copy.deepcopy(value)
@@ -89,9 +88,7 @@ def small_backend(
     return TorchBackend(network, config, streams, tail_alpha=tail_alpha)
 
 
-def knobs(
-    learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False
-) -> Knobs:
+def knobs(learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False) -> Knobs:
     """What the schedules say, for a test that calls the learner itself."""
     return Knobs(StepSize(learning_rate, 1.0, 1.0, 1.0), entropy_weight, measure_terms=measure_terms)
 
@@ -220,9 +217,7 @@ def whole_batch_losses(
         latent = model.latent(ready.obs, rollout.state, rollout.start).features
         features = latent.reshape(-1, latent.shape[-1])[part.inside]
     draws = ready.draws(backend.streams, model, update=rollout.update, epoch=0)
-    return compute_losses(
-        model, features, ready.batch(part.rows, draws), backend.config, entropy_weight=entropy_weight
-    )
+    return compute_losses(model, features, ready.batch(part.rows, draws), backend.config, entropy_weight=entropy_weight)
 
 
 def snapshot(backend: TorchBackend) -> dict[str, Tensor]:
@@ -244,8 +239,7 @@ def bits(tensor: Tensor) -> bytes:
 def gradients(backend: TorchBackend) -> dict[str, Tensor]:
     """Copies of the gradients by parameter name, zeros where there is none."""
     return {
-        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-        for name, p in backend.model.named_parameters()
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in backend.model.named_parameters()
     }
 
 

@@ -16,7 +16,7 @@ from tests.support import gradients, knobs, play, prepared, random_world, small_
 
 
 def first_gradient(microbatches: int, core: str, rollout_of: Any, **more: Any) -> dict[str, torch.Tensor]:
-    """The accumulated gradient of the first minibatch: with one epoch and one minibatch it is still there afterwards."""
+    """The accumulated gradient of the first minibatch: with one epoch and one minibatch it is still there after."""
     backend = small_backend(
         model={"core": {"kind": core}, "actor": {"gain": 1.0}},
         learner={"epochs": 1, "minibatches": 1, "microbatches": microbatches, "max_grad_norm": None, **more},

@@ -26,7 +26,12 @@ def test_critics_overfit_one_fixed_batch(kind: str, core: str) -> None:
     Rejects a critic whose loss has no path to its weights: the same loop on detached heads stays where it was.
     """
     backend = small_backend(
-        model={"critic": CRITICS[kind], "encoder": {"hidden": [32]}, "core": {"kind": core}, "returns": {"kind": "none"}}
+        model={
+            "critic": CRITICS[kind],
+            "encoder": {"hidden": [32]},
+            "core": {"kind": core},
+            "returns": {"kind": "none"},
+        }
     )
     rollout = play(backend, random_world(8, 4, end=0.1))
     ready = prepared(backend, rollout)

@@ -117,7 +117,7 @@ def test_targets_that_overflow_are_refused() -> None:
 
 @pytest.mark.parametrize("stored", [0.0, -20.0, -120.0, -1e4])
 def test_wrong_stored_log_probs_stay_bounded(stored: float) -> None:
-    """004-2: all log-probs replaced. Loss bounded by the dual clip. Rejects exp(log_ratio) without bounds (asserted)."""
+    """004-2: all log-probs replaced. Loss bounded by the dual clip. Rejects an unbounded exp(log_ratio) (asserted)."""
     backend, rollout = trained()
     report = backend.update(dataclasses.replace(rollout, log_prob=torch.full_like(rollout.log_prob, stored)), knobs())
     assert abs(report.metrics["loss/policy"]) < 10
@@ -156,5 +156,5 @@ def test_rollout_with_another_dtype_is_refused() -> None:
     rollout = play(backend, random_world())
     with pytest.raises(Exception, match=r"rollout.reward is torch.float64; one dtype"):
         dataclasses.replace(rollout, reward=rollout.reward.double())
-    with pytest.raises(Exception, match="rollout.obs has shape"):
+    with pytest.raises(Exception, match=r"rollout\.obs has shape"):
         dataclasses.replace(rollout, obs=rollout.obs[:-1])

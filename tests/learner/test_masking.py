@@ -89,9 +89,7 @@ def test_invalid_rows_change_nothing_in_a_whole_update(core: str, action: str, c
     }
     results = []
     for poison in (False, True):
-        backend = small_backend(
-            model={"core": {"kind": core}, "critic": kinds[critic]}, action=action, tail_alpha=0.25
-        )
+        backend = small_backend(model={"core": {"kind": core}, "critic": kinds[critic]}, action=action, tail_alpha=0.25)
         rollout = play(backend, world(choices=4 if action == "discrete" else 0))
         report = backend.update(poisoned(rollout) if poison else rollout, knobs())
         assert report.committed, report.reason

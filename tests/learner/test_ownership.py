@@ -28,7 +28,12 @@ def expected_groups(term: str, *, core: str, action: str) -> set[str]:
 
 
 def expected_terms(critic: str, twin: bool) -> set[str]:
-    kinds = {"quantile": ("mean", "law"), "quantile-mean": ("law",), "categorical": ("mean", "law"), "scalar": ("mean",)}
+    kinds = {
+        "quantile": ("mean", "law"),
+        "quantile-mean": ("law",),
+        "categorical": ("mean", "law"),
+        "scalar": ("mean",),
+    }
     return {"policy", "entropy", "awr"} | {f"{kind}_{i}" for kind in kinds[critic] for i in range(2 if twin else 1)}
 
 
@@ -58,7 +63,9 @@ def test_detached_features_would_be_noticed() -> None:
     ready = prepared(backend, rollout)
     rows = rollout.valid.reshape(-1).nonzero().squeeze(-1)
     obs = ready.obs.reshape(-1, 3)[rows]
-    features = backend.model.latent(obs[None], torch.zeros(len(rows), 0, 0), torch.zeros(1, len(rows)).bool()).features[0]
+    features = backend.model.latent(obs[None], torch.zeros(len(rows), 0, 0), torch.zeros(1, len(rows)).bool()).features[
+        0
+    ]
     draws = ready.draws(backend.streams, backend.model, update=0, epoch=0)
     losses = compute_losses(
         backend.model, features.detach(), ready.batch(rows, draws), backend.config, entropy_weight=0.01

@@ -35,7 +35,7 @@ def trained(world: World | None = None, **model: Any) -> TorchBackend:
 @pytest.mark.parametrize("shift", [0.0, 1e3])
 @pytest.mark.parametrize("factor", [1e-3, 1e3])
 def test_raw_outputs_are_unchanged_when_the_scale_moves(critic: dict[str, Any], shift: float, factor: float) -> None:
-    """002-3: to 1e-6 of their size. Rejects moving (mu, sigma) without the heads, which moves every value (asserted)."""
+    """002-3: to 1e-6 of their size. Rejects moving (mu, sigma) without the heads, which moves all values (asserted)."""
     backend = trained(critic=critic)
     obs = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     before = raw_outputs(backend, obs)
@@ -108,7 +108,7 @@ def test_old_outputs_are_re_expressed_in_the_new_scale(kind: str) -> None:
 def test_rewards_times_a_power_of_two_give_the_same_weights_bit_for_bit(
     critic: dict[str, Any], core: str, power: int
 ) -> None:
-    """004-1: the learner is scale-free. Rejects any absolute constant between reward and loss (asserted without PopArt)."""
+    """004-1: the learner is scale-free. Rejects any absolute constant from reward to loss (asserted without PopArt)."""
 
     def run(factor: float, returns: str = "popart") -> dict[str, torch.Tensor]:
         backend = small_backend(model={"critic": critic, "core": {"kind": core}, "returns": {"kind": returns}})

@@ -90,7 +90,11 @@ def test_mean_of_particles_is_the_lambda_return() -> None:
     total = torch.zeros(6, 2, dtype=torch.float64)
     for update in range(400):
         made = build_targets(
-            dataclasses.replace(rollout, update=update), backend.model.config.critic, backend.streams, gamma=0.99, lam=0.95
+            dataclasses.replace(rollout, update=update),
+            backend.model.config.critic,
+            backend.streams,
+            gamma=0.99,
+            lam=0.95,
         )
         assert made.particles is not None
         total += made.particles.double().mean(-1)

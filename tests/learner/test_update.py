@@ -43,7 +43,7 @@ def kl_now(backend: TorchBackend, rollout: Rollout) -> float:
 
 
 def test_rollback_restores_everything_bit_for_bit() -> None:
-    """000-6, 004-2: a KL above max_kl undoes weights, Adam, return scale and normaliser. A step without it moves all."""
+    """000-6, 004-2: a KL above max_kl undoes weights, Adam, return scale and normaliser. Without it, all move."""
     backend, rollout = after_two_updates(max_kl=1e-9, target_kl=None)
     before = snapshot(backend)
     report = backend.update(rollout, knobs(0.01))
@@ -54,7 +54,9 @@ def test_rollback_restores_everything_bit_for_bit() -> None:
     start = snapshot(free)
     assert free.update(again, knobs(0.01)).committed
     moved = [name for name, tensor in snapshot(free).items() if not torch.equal(tensor, start[name])]
-    assert {"return_scale.mu", "normaliser.mean", "actor.head.weight", "optimiser/actor.head.weight/exp_avg"} <= set(moved)
+    assert {"return_scale.mu", "normaliser.mean", "actor.head.weight", "optimiser/actor.head.weight/exp_avg"} <= set(
+        moved
+    )
 
 
 def test_rollback_of_the_first_update_leaves_no_optimiser_state() -> None:
@@ -103,7 +105,7 @@ def test_epochs_stop_above_the_target_and_recover() -> None:
 
 
 def test_kl_after_the_update_is_that_of_the_policy_it_leaves() -> None:
-    """One minibatch: the reported KL equals a computation from scratch. Rejects the KL before the last step (0 here)."""
+    """One minibatch: the reported KL equals a computation from scratch. Rejects the KL before the step (0 here)."""
     backend, rollout = after_two_updates(epochs=1, minibatches=1, target_kl=None, max_kl=100)
     normaliser = {name: buffer.clone() for name, buffer in backend.model.normaliser.named_buffers()}
     report = backend.update(rollout, knobs(0.01))
@@ -183,7 +185,10 @@ def test_entropy_bonus_raises_entropy(action: str) -> None:
     after = {}
     for weight in (0.0, 1.0, -1.0):
         backend = small_backend(
-            model={"actor": {"gain": 1.0, **({"box": "squashed"} if squashed else {})}, "observations": {"kind": "none"}},
+            model={
+                "actor": {"gain": 1.0, **({"box": "squashed"} if squashed else {})},
+                "observations": {"kind": "none"},
+            },
             learner={"epochs": 1, "minibatches": 1, "target_kl": None},
             action="box" if squashed else action,
         )

@@ -73,7 +73,9 @@ def test_forward_stores_no_tensor_on_a_module(core: str) -> None:
         model.values(model.latent(obs, model.initial_state(3), start).features)
     assert stored_tensors(model) == before
     out.mean.sum().backward()
-    assert all(p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.critic_heads()[0].mean_head.parameters())
+    assert all(
+        p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.critic_heads()[0].mean_head.parameters()
+    )
 
 
 def test_initial_laws_are_sorted_and_about_standard_normal() -> None:

@@ -33,7 +33,9 @@ def test_multidiscrete_entropy_is_the_sum_over_components_once() -> None:
     assert law.entropy(params).shape == (7,)
     torch.testing.assert_close(law.entropy(params), first.entropy() + second.entropy())
     action = torch.tensor([[2, 1]] * 7)
-    torch.testing.assert_close(law.log_prob(params, action), first.log_prob(action[:, 0]) + second.log_prob(action[:, 1]))
+    torch.testing.assert_close(
+        law.log_prob(params, action), first.log_prob(action[:, 0]) + second.log_prob(action[:, 1])
+    )
     assert law.max_entropy == pytest.approx(math.log(6))
 
 

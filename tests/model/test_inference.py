@@ -44,7 +44,7 @@ def put(values: Tensor | None, other: Tensor | None, index: int) -> Tensor | Non
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("action", ["discrete", "multidiscrete", "box"])
 def test_decision_is_bit_identical_whatever_stands_beside_it(core: str, action: str) -> None:
-    """At every position, alone or with up to 150 neighbours of any content. Rejects statistics over the batch (below)."""
+    """At any position, alone or with up to 150 neighbours of any content. Rejects statistics over the batch (below)."""
     model = small_backend(model={"core": {"kind": core}, "actor": {"gain": 1.0}}, action=action).model
     one = inputs(model, 1, seed=1)
     alone = row(decide_padded(model, *one), 0)

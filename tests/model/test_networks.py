@@ -36,9 +36,13 @@ def test_initial_weights_depend_on_the_seed_and_not_on_the_global_generator() ->
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_norm_policy_is_the_same_for_trunk_and_heads(norm: str) -> None:
-    """Rejects a LayerNorm in the trunk only (or in the critics only): the gradients of the parts would differ in size."""
+    """Rejects a LayerNorm in the trunk only (or in the critics only): the gradients of the parts would differ."""
     model = small_backend(model={"norm": norm}).model
-    parts = {"encoder": model.encoder, "actor": model.actor.body, **{f"c{i}": c.body for i, c in enumerate(model.critic_heads())}}
+    parts = {
+        "encoder": model.encoder,
+        "actor": model.actor.body,
+        **{f"c{i}": c.body for i, c in enumerate(model.critic_heads())},
+    }
     counts = {name: sum(isinstance(m, nn.LayerNorm) for m in part.modules()) for name, part in parts.items()}
     assert set(counts.values()) == {1 if norm == "layer" else 0}, counts
 
@@ -76,7 +80,9 @@ def test_registered_encoder_is_built_with_its_options() -> None:
             return x * self.factor
 
     register_encoder("scaled_for_test", Scaled)
-    backend = small_backend(model={"encoder": {"kind": "custom", "name": "scaled_for_test", "options": {"factor": 3.0}}})
+    backend = small_backend(
+        model={"encoder": {"kind": "custom", "name": "scaled_for_test", "options": {"factor": 3.0}}}
+    )
     assert isinstance(backend.model.encoder, Scaled)
     latent = backend.model.latent(torch.ones(1, 2, 3), torch.zeros(2, 0, 0), torch.zeros(1, 2).bool())
     assert torch.equal(latent.features, torch.full((1, 2, 3), 3.0))

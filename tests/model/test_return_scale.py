@@ -30,16 +30,16 @@ def test_rescaled_head_keeps_its_raw_outputs(factor: float) -> None:
     torch.manual_seed(0)
     head, x = nn.Linear(8, 5), torch.randn(20, 8)
     old_mu, old_sigma, mu, sigma = 3.0, 2.0, -40.0, 2.0 * factor
-    before = old_mu + old_sigma * head(x).double()
+    before = old_mu + old_sigma * head(x).detach().double()
     wrong = nn.Linear(8, 5)
     wrong.load_state_dict(head.state_dict())
     preserve_outputs(head, old_mu=old_mu, old_sigma=old_sigma, mu=mu, sigma=sigma)
-    after = mu + sigma * head(x).double()
+    after = mu + sigma * head(x).detach().double()
     size = max(float(before.abs().max()), abs(mu))
     assert float((after - before).abs().max()) <= 1e-6 * size
     with torch.no_grad():
         wrong.weight.mul_(old_sigma / sigma)
-    assert float((mu + sigma * wrong(x) - before).abs().max()) > 1.0
+    assert float((mu + sigma * wrong(x).detach() - before).abs().max()) > 1.0
 
 
 def test_first_rollout_initialises_and_later_ones_move_by_the_rate() -> None:

@@ -70,7 +70,7 @@ def test_log_ratio_before_the_first_step_is_rounding(case: str, core: str) -> No
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 @pytest.mark.parametrize("case", ["masked recall", "cartpole", "box", "next step"])
 def test_hidden_state_one_step_late_is_noticed(case: str, core: str) -> None:
-    """H4, the wrong version: the state *after* the first step stored as the one before it. At least 1e-2, and an alert."""
+    """H4, the wrong version: the state *after* the first step stored as the one before it. At least 1e-2, an alert."""
     trainer = trainer_for(case, core)
     for update in range(2):
         rollout, _ = trainer.collector.collect(update)
@@ -86,9 +86,7 @@ def test_hidden_state_one_step_late_is_noticed(case: str, core: str) -> None:
         if t == 0:
             late = state
     params = trainer.model.policy(torch.cat(features), rollout.mask).detach()
-    honest = dataclasses.replace(
-        rollout, log_prob=trainer.model.law.log_prob(params, rollout.action), params=params
-    )
+    honest = dataclasses.replace(rollout, log_prob=trainer.model.law.log_prob(params, rollout.action), params=params)
     assert direct_log_ratio(trainer, honest) <= 1e-5
     wrong = dataclasses.replace(honest, state=late.detach())
     assert direct_log_ratio(trainer, wrong) >= 1e-2
@@ -100,7 +98,7 @@ def test_hidden_state_one_step_late_is_noticed(case: str, core: str) -> None:
 
 
 def test_observation_statistics_are_frozen_inside_a_rollout() -> None:
-    """002-1: their hash is constant from step to step and changes with a committed update. Rejects updating per step."""
+    """002-1: their hash is constant from step to step and changes with a committed update. Rejects updates per step."""
 
     def digest(trainer: Trainer) -> str:
         buffers = dict(trainer.model.normaliser.named_buffers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -36,8 +37,8 @@ def test_closed_form_at_0_50_100_and_150_percent(schedule: object, expected: tup
 
 
 def test_cosine_falls_all_the_way_and_never_rises() -> None:
-    factors = [schedule_factor(CosineSchedule(), step, 100) for step in range(0, 201)]
-    assert all(later <= earlier for earlier, later in zip(factors, factors[1:], strict=False))
+    factors = [schedule_factor(CosineSchedule(), step, 100) for step in range(201)]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(factors))
     assert factors[25] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
 
 
@@ -62,7 +63,7 @@ def test_plateau_begins_when_the_slope_is_within_tolerance() -> None:
     assert at is not None and 11 <= at <= 14
     noisy = [1.0 - 0.1 * (i // 2) for i in range(10)]  # every second difference is 0
     assert plateau_begins(noisy, 6, 0.01) is None
-    assert any(abs(b - a) <= 0.01 for a, b in zip(noisy, noisy[1:], strict=False))
+    assert any(abs(b - a) <= 0.01 for a, b in itertools.pairwise(noisy))
     assert plateau_begins([1.0] * 4, 5, 0.01) is None  # not a whole window yet
 
 
@@ -87,7 +88,9 @@ def test_plateau_in_a_run_starts_the_decay_once() -> None:
     """A huge tolerance: the plateau is seen when the window is full, and the weight then falls to its floor."""
     trainer = small_trainer(
         run={"total_steps": 32 * 9},
-        learner={"entropy": {"kind": "plateau", "weight": 0.02, "floor": 0.01, "window": 3, "tolerance": 10, "decay": 4}},
+        learner={
+            "entropy": {"kind": "plateau", "weight": 0.02, "floor": 0.01, "window": 3, "tolerance": 10, "decay": 4}
+        },
     )
     trainer.train()
     weights = [row["step/entropy_weight"] for row in trainer.history]

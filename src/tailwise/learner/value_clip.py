@@ -11,13 +11,10 @@ Modes, for a law with mean m and standard deviation s, around its *own* old law 
 larger of the unclipped and the clipped one, so that clipping can only remove the incentive to move further. The bounds
 hold for the clipped branch, not for the trained output.
 
-Order of the quantiles. The clipped branch is computed from the *sorted* old and new quantiles and stays sorted: mean
-and spread do not care, and per_quantile would otherwise compare quantiles of different rank wherever predictions cross.
-The unclipped branch takes theta as predicted, index i with its own tau_i: that is what pulls crossed outputs apart. For
-the loss per sample the two agree: a sorted prediction never costs more than the same numbers in another order (the loss
-is submodular in tau and theta), so with clipping inactive the maximum is the plain loss, gradient included. Two
-consequences, both only in samples whose prediction crosses: per quantile the maximum may exceed the plain loss; and the
-cost of the crossing stands in the unclipped branch alone, which can hide an active clip until the outputs are in order.
+Order of the quantiles. Corrections are computed between the *sorted* old and new quantiles (per_quantile would otherwise
+compare quantiles of different rank wherever predictions cross) and are given back to each quantile by its rank. Both
+branches thus keep the order of the prediction, index i with its own tau_i: what crossing costs, it costs in both, so it
+can neither hide the clip nor be mistaken for it; and with nothing clipped the branches are the same bit for bit.
 
 The moves are written as `theta + correction` with a correction that is exactly 0 when nothing is clipped. Gradients
 flow through the correction: a mean at its bound has no gradient left in the clipped branch.
@@ -101,16 +98,17 @@ def _quantile_correction(new: Tensor, old: Tensor, mode: ClipMode, range: float,
 
 
 def clip_quantiles(new: Tensor, old: Tensor, *, mode: ClipMode, range: float, factor: float = 2.0) -> Tensor:
-    """The clipped branch of a quantile critic, in sorted order; differentiable in `new`.
+    """The clipped branch of a quantile critic, in the order of `new`; differentiable in `new`.
 
     new, old: [..., N]; with twin critics [..., C, N], each critic around its own old output (the same shape is
     demanded, so that one old output cannot be broadcast over both critics). Returns [..., N].
     """
     _check_options(mode, range, factor)
     require_shape("The old quantiles", old, tuple(new.shape))
-    new_sorted = new.sort(dim=-1).values
+    new_sorted, order = new.sort(dim=-1)
     old_sorted = old.detach().sort(dim=-1).values
-    return new_sorted + _quantile_correction(new_sorted, old_sorted, mode, range, factor)
+    correction = _quantile_correction(new_sorted, old_sorted, mode, range, factor)
+    return new + correction.gather(-1, order.argsort(-1))
 
 
 def quantile_clip_active(new: Tensor, old: Tensor, *, mode: ClipMode, range: float, factor: float = 2.0) -> Tensor:

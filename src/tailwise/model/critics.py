@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,8 @@ class CriticHead(nn.Module):
         self.mean_from_law = isinstance(config, QuantileCritic) and config.mean == "quantiles"
         self.mean_head = None if self.mean_from_law else linear(width, 1, gain=1.0, generator=generator)
         self.law_head: nn.Linear | None = None
-        # The law starts as a standard normal in normalised units: the best guess before any data, and sorted.
+        # The law starts with mean 0 and variance 1 in normalised units, the best guess before any data: quantiles as
+        # a standard normal, atoms as a Laplace law, because a far atom that starts without mass is slow to gain any.
         if isinstance(config, QuantileCritic):
             self.law_head = linear(width, config.quantiles, gain=0.01, generator=generator)
             with torch.no_grad():
@@ -55,7 +57,7 @@ class CriticHead(nn.Module):
         elif isinstance(config, CategoricalCritic):
             self.law_head = linear(width, config.atoms, gain=0.01, generator=generator)
             with torch.no_grad():
-                self.law_head.bias.copy_(-0.5 * normalised_atoms(config) ** 2)
+                self.law_head.bias.copy_(-math.sqrt(2.0) * normalised_atoms(config).abs())
 
     def forward(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
         """See the class."""

@@ -1,0 +1,125 @@
+"""Each rule fires on a fixture, once until it clears, and not on a healthy run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailwise.learner.backend import UpdateReport
+from tailwise.run.health import RULES, Health
+from tests.support import small_trainer
+
+GOOD = UpdateReport(True, None, False, 0.0, {})
+
+FIXTURES: dict[str, tuple[dict[str, float], UpdateReport]] = {
+    "update_refused": ({}, UpdateReport(False, "the rollout has NaN", False, 0.0, {})),
+    "loss_without_gradient": (
+        {},
+        UpdateReport(True, None, False, 0.0, {}, {"law_1": {"actor": 0.0, "critic_0": 0.0, "critic_1": 0.0}}),
+    ),
+    "environment_anomaly": ({"env/anomalies": 1.0}, GOOD),
+    "return_scale": ({"return/sigma_over_first": 101.0}, GOOD),
+    "log_ratio_clamped": ({"policy/log_ratio_clamp_fraction": 0.02}, GOOD),
+    "first_log_ratio": ({"policy/first_log_ratio": 0.07}, GOOD),
+    "log_ratio_outlier": ({"policy/log_ratio_max": 21.0}, GOOD),
+    "advantage_outlier": ({"advantage/largest_normalised": 21.0}, GOOD),
+    "return_outlier": ({"return/largest_normalised": 21.0}, GOOD),
+    "gradient_norm": ({"grad/norm_before_max": 51.0}, GOOD),
+    "critic_loss": ({"critic/loss": 1001.0}, GOOD),
+    "critic_imbalance": ({"grad/norm/critic_0": 1.0, "grad/norm/critic_1": 0.009}, GOOD),
+    "observation_outlier": ({"obs/outlier_fraction": 1e-4}, GOOD),
+}
+
+QUIET: dict[str, float] = {
+    "env/anomalies": 0.0,
+    "return/sigma_over_first": 99.0,
+    "policy/log_ratio_clamp_fraction": 0.009,
+    "policy/first_log_ratio": 1e-5,
+    "policy/log_ratio_max": 5.0,
+    "advantage/largest_normalised": 19.0,
+    "return/largest_normalised": 19.0,
+    "grad/norm_before_max": 49.0,
+    "critic/loss": 999.0,
+    "grad/norm/critic_0": 1.0,
+    "grad/norm/critic_1": 0.011,
+    "obs/outlier_fraction": 0.0,
+}
+
+
+def test_every_rule_has_a_fixture() -> None:
+    assert {rule.name for rule in RULES} == FIXTURES.keys()
+
+
+@pytest.mark.parametrize("name", list(FIXTURES))
+def test_rule_fires_with_evidence_and_advice(name: str) -> None:
+    """003-A: exactly that rule. Rejects a rule that cannot fire, or that fires along with another."""
+    metrics, report = FIXTURES[name]
+    (alert,) = Health().look(7, metrics, report)
+    assert alert.rule == name and alert.update == 7 and alert.severity in ("warn", "error")
+    assert len(alert.evidence) > 10 and len(alert.advice) > 10
+    assert alert.to_json()["rule"] == name
+
+
+def test_nothing_fires_just_below_the_limits() -> None:
+    assert Health().look(1, QUIET, GOOD) == []
+
+
+@pytest.mark.parametrize(("second", "fires"), [(0.5, False), (1e-9, True), (0.0, True), (200.0, True), (0.011, False)])
+def test_critic_imbalance(second: float, fires: bool) -> None:
+    """002-7: ratio above 100 or below .01, or a norm below 1e-8; a zero must not divide."""
+    found = Health().look(1, {"grad/norm/critic_0": 1.0, "grad/norm/critic_1": second}, GOOD)
+    assert bool(found) == fires
+
+
+def test_alert_appears_once_until_it_clears() -> None:
+    health = Health()
+    bad = FIXTURES["gradient_norm"][0]
+    assert len(health.look(1, bad, GOOD)) == 1
+    assert health.look(2, bad, GOOD) == []
+    assert health.look(3, {}, GOOD) == []
+    assert len(health.look(4, bad, GOOD)) == 1
+
+
+def test_unmeasured_gradients_neither_fire_nor_clear() -> None:
+    """Gradients are measured every 20 updates: between, the rule must not clear and fire again."""
+    health = Health()
+    _, dead = FIXTURES["loss_without_gradient"]
+    assert len(health.look(1, {}, dead)) == 1
+    assert health.look(2, {}, GOOD) == []
+    assert health.look(3, {}, dead) == []
+
+
+def test_refusals_in_a_row_are_counted_and_survive_a_checkpoint() -> None:
+    health = Health()
+    _, refused = FIXTURES["update_refused"]
+    for update in range(3):
+        health.look(update, {}, refused)
+    other = Health()
+    other.load(health.state())
+    assert other.refused_in_a_row == 3 and other.look(4, {}, refused) == []  # it is firing already
+    assert other.refused_in_a_row == 4
+    other.look(5, {}, GOOD)
+    assert other.refused_in_a_row == 0
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_healthy_run_is_quiet(core: str) -> None:
+    """No alert in 12 updates on CartPole, with gradients measured in each, and with the entropy bonus switched off."""
+    trainer = small_trainer(
+        model={"core": {"kind": core}},
+        learner={"entropy": {"weight": 0.0}},
+        run={"environments": 8, "rollout_steps": 32, "total_steps": 12 * 256},
+        health={"gradients_every": 1},
+    )
+    trainer.train()
+    assert trainer.alerts == []
+
+
+def test_frozen_critic_is_noticed_in_a_real_run() -> None:
+    """002-7, H1: no gradient reaches critic 1 (as if its values were detached): two rules say so."""
+    trainer = small_trainer(health={"gradients_every": 1})
+    for parameter in trainer.model.critic_heads()[1].parameters():
+        parameter.register_hook(lambda gradient: gradient * 0)
+    trainer.train()
+    assert {alert.rule for alert in trainer.alerts} == {"critic_imbalance", "loss_without_gradient"}
+    evidence = next(alert.evidence for alert in trainer.alerts if alert.rule == "loss_without_gradient")
+    assert "mean_1 on critic_1" in evidence and "critic_0" not in evidence
