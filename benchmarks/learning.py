@@ -61,7 +61,9 @@ def run(options: Options) -> list[Check]:
             continue
         if task.needs is not None and importlib.util.find_spec(task.needs) is None:
             checks.append(
-                Check(task.name, None, _goal_text(task), False, f"{task.needs} is not installed: pip install '.[bench]'")
+                Check(
+                    task.name, None, _goal_text(task), False, f"{task.needs} is not installed: pip install '.[bench]'"
+                )
             )
             continue
         checks.append(_ours(task, options))
@@ -111,7 +113,11 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)
-        if isinstance(value, dict) and isinstance(below, dict) and value.get("kind", below.get("kind")) == below.get("kind"):
+        if (
+            isinstance(value, dict)
+            and isinstance(below, dict)
+            and value.get("kind", below.get("kind")) == below.get("kind")
+        ):
             result[key] = merged(below, value)
         else:
             result[key] = value

@@ -1,7 +1,7 @@
 """Writes docs/results.md from the JSON objects of benchmarks.
 
-    python -m benchmarks.learning --json > learning.json
-    python -m benchmarks.results learning.json ...
+python -m benchmarks.learning --json > learning.json
+python -m benchmarks.results learning.json ...
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def test_every_mode_that_is_on_changes_the_loss(mode: ClipMode) -> None:
 
 
 def test_a_crossed_prediction_does_not_hide_the_clip() -> None:
-    """Rejects a clipped branch in sorted order beside an unsorted one: the cost of crossing alone would win the maximum.
+    """Rejects a sorted clipped branch beside an unsorted one: the cost of crossing alone would win the maximum.
 
     old (0, 2), range 1, y = 6, kappa 1, new (8, 0): u = (-2, 6), (.75*1.5 + .75*5.5)/2 = 2.625. Mean 4 is held at 2, so
     clipped (6, -2): u = (0, 8), .75*7.5/2 = 2.8125 decides. Sorted, the clipped branch would cost only .9375.

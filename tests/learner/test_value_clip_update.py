@@ -83,6 +83,32 @@ def test_two_critics_by_hand() -> None:
     assert float(wrong.terms["mean_1"].detach()) == pytest.approx(0.64)
 
 
+@pytest.mark.parametrize("kind", ["quantile", "categorical"])
+def test_twin_laws_are_clipped_around_their_own_old_law(kind: str) -> None:
+    """001-1 for laws: twins one return-std apart, a tiny range. Rejects both around critic 0's law (asserted)."""
+    critics: dict[str, dict[str, Any]] = {
+        "quantile": {"clip": {"kind": "per_quantile", "range": 0.01}},
+        "categorical": {
+            "kind": "categorical",
+            "atoms": 21,
+            "particles": 8,
+            "minibatch_particles": 4,
+            "clip": {"kind": "mean_only", "range": 0.01},
+        },
+    }
+    backend = small_backend(model={"critic": critics[kind]})
+    head = backend.model.critic_heads()[1].law_head
+    assert head is not None
+    with torch.no_grad():
+        head.bias.add_(1.0 if kind == "quantile" else torch.linspace(-2, 2, 21))
+    rollout = play(backend, random_world())
+    ready = prepared(backend, rollout)
+    assert whole_batch_losses(backend, rollout, ready).means["critic/clip_fraction"] == 0.0
+    assert ready.old_law is not None
+    wrong = dataclasses.replace(ready, old_law=ready.old_law[:, :1].expand_as(ready.old_law))
+    assert whole_batch_losses(backend, rollout, wrong).means["critic/clip_fraction"] == 0.25  # law_1 of four losses
+
+
 @pytest.mark.parametrize("clip", CLIPS[1:])
 @pytest.mark.parametrize("next_step", [False, True])
 def test_clip_is_inactive_before_the_first_step_even_when_the_scale_jumps(

@@ -103,6 +103,11 @@ def test_state_carried_by_predict_equals_playing_in_the_collector(core: str) -> 
     assert state is not None and wrong is not None
     torch.testing.assert_close(state, trainer.collector.state, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(wrong, trainer.collector.state, atol=1e-3)
+    # Without episode_start a given state goes on; no state at all is the zero state.
+    _, on = policy.predict(rollout.obs[0].numpy(), state=state)
+    _, fresh = policy.predict(rollout.obs[0].numpy(), state=state, episode_start=[True] * 4)
+    assert not torch.allclose(on, fresh, atol=1e-3)
+    assert torch.equal(policy.predict(rollout.obs[0].numpy())[1], fresh)
     with pytest.raises(ShapeError, match="state has shape"):
         policy.predict(rollout.obs[0].numpy(), state=state[:2])
     with pytest.raises(ShapeError, match="episode_start has 3 entries; expected 4"):

@@ -90,7 +90,9 @@ def assert_same_run(first: Path, second: Path) -> None:
     assert differences_without_time(first / "metrics.jsonl", second / "metrics.jsonl") == []
     assert read_alerts(first) == read_alerts(second) != []
     names = [path.name for path in checkpoints_in(first)]
-    assert names == [path.name for path in checkpoints_in(second)] and "best" in names and "update-000040" in names
+    assert names == ["update-000040", "update-000039", "update-000036", "best"]
+    # A kill between writing the last checkpoint and deleting the oldest leaves one more; nothing may be missing.
+    assert set(names) <= {path.name for path in checkpoints_in(second)}
     for name in names:
         for read in (read_policy, read_training):
             a, b = (read(folder / "checkpoints" / name) for folder in (first, second))

@@ -117,10 +117,13 @@ def test_known_one_step_laws_are_recovered(law: str, critic: str) -> None:
     # 64 quantiles cannot see beyond level 1/128: about 5% of a Student t(4) tail lies there.
     tolerance = 0.12 if (law, critic) == ("student", "quantile") else 0.08
     assert predicted_cvar(agent.model, obs)[0] == pytest.approx(cvar, rel=tolerance)
-    assert float((points * weights).sum()) == pytest.approx(float(np.mean(draw(np.random.default_rng(0), 10**6))), abs=0.1 * scale)
+    mean = float(np.mean(draw(np.random.default_rng(0), 10**6)))
+    assert float((points * weights).sum()) == pytest.approx(mean, abs=0.1 * scale)
 
 
-def reward_process_error(params: RewardProcessParams, *, gamma: float, updates: int, seed: int, critic: dict[str, Any]) -> float:
+def reward_process_error(
+    params: RewardProcessParams, *, gamma: float, updates: int, seed: int, critic: dict[str, Any]
+) -> float:
     """Largest relative error over states of the predicted 5% CVaR of the return, after training with the defaults."""
     config: dict[str, Any] = {"seed": seed, "learner": {"gamma": gamma}, "model": {"critic": critic}}
     if critic.get("target") == "scalar":

@@ -42,7 +42,12 @@ class Section(BaseModel):
         completed = dict(data)
         for key, field in fields_by_key(cls).items():
             given, tag = data.get(key), field.discriminator
-            if isinstance(given, dict) and isinstance(tag, str) and tag not in given and isinstance(field.default, Section):
+            if (
+                isinstance(given, dict)
+                and isinstance(tag, str)
+                and tag not in given
+                and isinstance(field.default, Section)
+            ):
                 completed[key] = {tag: getattr(field.default, tag), **given}
         return completed
 
@@ -102,7 +107,9 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 
 # It also reads `3e-4` and `1e5` as strings; people write step sizes that way.
 _Loader.add_implicit_resolver(

@@ -132,7 +132,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("evaluate/return", "reward", "mean return of the fixed evaluation episodes"),
     MetricSpec("evaluate/return_std", "reward", "standard deviation between the fixed evaluation episodes"),
     MetricSpec("evaluate/best", "reward", "best evaluation so far"),
-    MetricSpec("update/committed", "0/1", "whether the update was kept; 0 when it was refused or rolled back", (1.0, 1.0)),
+    MetricSpec(
+        "update/committed", "0/1", "whether the update was kept; 0 when it was refused or rolled back", (1.0, 1.0)
+    ),
     MetricSpec("time/elapsed", "s", "wall-clock time since the run, or its resumed part, started"),
     MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
     MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),

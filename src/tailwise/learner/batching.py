@@ -27,7 +27,7 @@ class Part:
 
 
 def minibatches(valid: Tensor, *, count: int, recurrent: bool, permutation: np.ndarray) -> Iterator[np.ndarray]:
-    """Split units (environments when recurrent, else valid flat rows) into `count` parts in the order of permutation."""
+    """Split units (environments when recurrent, else valid flat rows) into `count` parts, in the order given."""
     if not recurrent:
         units = np.flatnonzero(valid.numpy().reshape(-1))
         permutation = units[permutation]

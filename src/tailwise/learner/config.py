@@ -101,7 +101,10 @@ class LearnerConfig(Section):
     )
     value_weight: float = Field(0.5, gt=0, le=100, description="weight of the critics' losses")
     max_grad_norm: float | None = Field(
-        0.5, gt=0, le=1e6, description="global gradient norm is clipped to this; null is off (0 is refused: no learning)"
+        0.5,
+        gt=0,
+        le=1e6,
+        description="global gradient norm is clipped to this; null is off (0 is refused: no learning)",
     )
     target_kl: float | None = Field(
         0.02, gt=0, le=10, description="the update stops at 1.5 x this KL(old||new), nats; null never stops"

@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Losses:
-    """terms: scalar tensors by name, weighted, to be summed; means, maxima: plain numbers; kl, log_ratio [n] detached."""
+    """terms: weighted scalars by name, to be summed; means, maxima, minima: numbers; kl, log_ratio [n] detached."""
 
     terms: dict[str, Tensor]
     means: dict[str, float]
@@ -94,9 +94,7 @@ def compute_losses(
     if entropy_weight:  # 0 switches the bonus off; a term without gradient would look like a broken one
         terms["entropy"] = -entropy_weight * entropy.mean()
     if isinstance(config.awr, Awr):
-        imitation = awr_loss_terms(
-            log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight
-        )
+        imitation = awr_loss_terms(log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight)
         terms["awr"] = config.awr.weight * imitation.loss.mean()
     critic_terms, means = critic_losses(model, model.values(features), batch)
     for name, value in critic_terms.items():
@@ -131,9 +129,7 @@ def compute_losses(
     return Losses(terms, means, maxima, minima, kl.detach(), log_ratio)
 
 
-def critic_losses(
-    model: ActorCritic, out: CriticOutput, batch: Batch
-) -> tuple[dict[str, Tensor], dict[str, float]]:
+def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Unweighted losses `mean_i` and `law_i` per critic i, each clipped (if at all) around its own old output."""
     critic = model.config.critic
     rows: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
@@ -172,9 +168,7 @@ def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> 
     return value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach()
 
 
-def _law_loss(
-    model: ActorCritic, new: Tensor, old: Tensor | None, particles: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _law_loss(model: ActorCritic, new: Tensor, old: Tensor | None, particles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Loss of one critic's law [n, N] on particles [n, m], per row [n]: (loss, loss without clip, whether clipped)."""
     critic = model.config.critic
     clip = critic.clip

@@ -48,7 +48,7 @@ class Prepared:
     def draws(
         self, streams: Streams, model: ActorCritic, *, update: int, epoch: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Random numbers of one epoch: particle choices [R, m] (int64) and uniforms for sampled entropies [R, noise]."""
+        """Random numbers of one epoch: particle choices [R, m] (int64), uniforms for sampled entropies [R, noise]."""
         steps = self.valid.shape[0]
         ids: np.ndarray = self.environment.numpy()
 
@@ -101,9 +101,7 @@ def prepare(
     sample = targets.particles if targets.particles is not None else targets.lambda_return
     move_scale(model, optimiser, sample[rollout.valid].reshape(-1))
     scale = model.return_scale
-    advantage, report = normalise(
-        mix_advantages(targets.advantage, None), rollout.valid, mode=config.advantages
-    )
+    advantage, report = normalise(mix_advantages(targets.advantage, None), rollout.valid, mode=config.advantages)
     old_mean, old_law = old_outputs(rollout, model)
 
     def flat(tensor: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns
 
 
 def old_outputs(rollout: Rollout, model: ActorCritic) -> tuple[Tensor, Tensor | None]:
-    """The record's outputs at the T steps in the current scale: means [T, B, C], laws [T, B, C, N] if clipping needs them.
+    """The record's outputs in the current scale: means [T, B, C], laws [T, B, C, N] if clipping needs them.
 
     Before the first scale the heads were not rescaled, so the outputs stand as they are.
     """

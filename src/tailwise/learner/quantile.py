@@ -70,7 +70,7 @@ class _QuantileHuber(torch.autograd.Function):
         return loss.mul_(scale)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return grads[0] * slope, None, None

@@ -66,11 +66,11 @@ class Rollout:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, Tensor) and field.name not in ("state", "environment"):
-                if value.shape[:2] != (steps, envs):
-                    raise ShapeError(
-                        f"rollout.{field.name} has shape {tuple(value.shape)}; expected [{steps}, {envs}, ...]"
-                    )
+            per_step = isinstance(value, Tensor) and field.name not in ("state", "environment")
+            if per_step and value.shape[:2] != (steps, envs):
+                raise ShapeError(
+                    f"rollout.{field.name} has shape {tuple(value.shape)}; expected [{steps}, {envs}, ...]"
+                )
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.get_default_dtype():
                 raise ShapeError(
                     f"rollout.{field.name} is {value.dtype}; one dtype is used everywhere: {torch.get_default_dtype()}"

@@ -48,9 +48,7 @@ def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: floa
     return torch.stack(per_critic).mean(0)
 
 
-def build_targets(
-    rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float
-) -> Targets:
+def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float) -> Targets:
     """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units."""
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
@@ -76,7 +74,12 @@ def build_targets(
 
 
 def _particle_returns(
-    rollout: Rollout, record: CriticRecord, config: QuantileCritic | CategoricalCritic, streams: Streams, *, gamma: float
+    rollout: Rollout,
+    record: CriticRecord,
+    config: QuantileCritic | CategoricalCritic,
+    streams: Streams,
+    *,
+    gamma: float,
 ) -> Tensor:
     assert record.law is not None and record.final_law is not None
     count, dtype = config.particle_count, rollout.reward.dtype

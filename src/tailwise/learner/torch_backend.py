@@ -113,8 +113,8 @@ class TorchBackend:
         run.measure_after()
         if not run.kl_after <= self.config.max_kl:
             return (
-                f"KL(old||new) {run.kl_after:.3g} nats after the update is above learner.max_kl {self.config.max_kl:g}; "
-                "the update was rolled back"
+                f"KL(old||new) {run.kl_after:.3g} nats after the update is above learner.max_kl "
+                f"{self.config.max_kl:g}; the update was rolled back"
             )
         return None
 
@@ -174,9 +174,7 @@ class _Epochs:
             for chunk in batching.minibatches(
                 valid, count=config.minibatches, recurrent=self._recurrent, permutation=order
             ):
-                parts = batching.parts(
-                    chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent
-                )
+                parts = batching.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
                 if not parts:
                     continue
                 reason = self._minibatch(parts, draws)

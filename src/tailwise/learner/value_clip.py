@@ -11,7 +11,7 @@ Modes, for a law with mean m and standard deviation s, around its *own* old law 
 larger of the unclipped and the clipped one, so that clipping can only remove the incentive to move further. The bounds
 hold for the clipped branch, not for the trained output.
 
-Order of the quantiles. Corrections are computed between the *sorted* old and new quantiles (per_quantile would otherwise
+Order of the quantiles. Corrections are computed between *sorted* old and new quantiles (otherwise per_quantile would
 compare quantiles of different rank wherever predictions cross) and are given back to each quantile by its rank. Both
 branches thus keep the order of the prediction, index i with its own tau_i: what crossing costs, it costs in both, so it
 can neither hide the clip nor be mistaken for it; and with nothing clipped the branches are the same bit for bit.

@@ -1,4 +1,4 @@
-"""The model: flat observation -> normaliser -> encoder -> core -> actor and critics. Nothing is stored between calls."""
+"""The model: observation -> normaliser -> encoder -> core -> actor and critics. Nothing is stored between calls."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ActorConfig(Section):
     gain: float = Field(0.01, gt=0, le=10, description="orthogonal gain of the output layer; small starts near uniform")
     box: Literal["gaussian", "squashed"] = Field(
         "gaussian",
-        description="law of Box actions: a Gaussian that the environment clips, or one squashed by tanh into the bounds",
+        description="law of Box actions: a Gaussian that the environment clips, or one squashed into the bounds",
     )
     log_std: float = Field(
         0.0, ge=-5, le=2, description="initial ln(standard deviation) of Box actions, in raw action units"
@@ -134,7 +134,10 @@ class DistributionalBase(CriticBase):
         description="SR(lambda) trace of the particle target; each bootstrap trims the tail, so keep it near 1",
     )
     minibatch_particles: int = Field(
-        8, ge=1, le=1024, description="particles drawn (stratified) from each target per minibatch; must divide particles"
+        8,
+        ge=1,
+        le=1024,
+        description="particles drawn (stratified) from each target per minibatch; must divide particles",
     )
 
 
@@ -146,7 +149,9 @@ class QuantileCritic(DistributionalBase):
     kappa: float = Field(
         0.02, gt=0, le=10, description="Huber threshold in normalised return units; large values blur the tail"
     )
-    particles: int | None = Field(None, ge=2, le=1024, description="particles per target; null means as many as quantiles")
+    particles: int | None = Field(
+        None, ge=2, le=1024, description="particles per target; null means as many as quantiles"
+    )
     target: Literal["particles", "scalar"] = Field(
         "particles",
         description="particles: the law of the return; scalar: all quantiles regress on the lambda-return, "

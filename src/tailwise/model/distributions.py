@@ -75,9 +75,7 @@ class CategoricalLaw(ActionLaw):
         return torch.split(params, list(self.sizes), dim=-1)
 
     def sample(self, params: Tensor, uniform: Tensor) -> Tensor:
-        picks = [
-            _inverse_cdf(logits, uniform[..., i : i + 1]) for i, logits in enumerate(self.split(params.double()))
-        ]
+        picks = [_inverse_cdf(logits, uniform[..., i : i + 1]) for i, logits in enumerate(self.split(params.double()))]
         return torch.cat(picks, dim=-1)
 
     def mode(self, params: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ ROWS = 64  # playback always computes this many rows, so that a decision never d
 
 @dataclass(frozen=True)
 class Decision:
-    """One vector step of the policy: action [B, A] raw, log_prob [B], params [B, P], features [B, H], state [B, S, H]."""
+    """One vector step: action [B, A] raw, log_prob [B], params [B, P], features [B, H], state [B, S, H]."""
 
     action: Tensor
     log_prob: Tensor
@@ -27,7 +27,7 @@ class Decision:
 def decide(
     model: ActorCritic, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None
 ) -> Decision:
-    """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] in (0, 1) (None: the most likely action)."""
+    """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] in (0, 1), None: most likely action."""
     latent = model.latent(obs[None], state, start[None])
     features = latent.features[0]
     params = model.policy(features, mask)

@@ -1,8 +1,8 @@
 """PopArt: the affine scale (mu, sigma) between normalised critic outputs and raw returns.
 
-raw = mu + sigma * normalised. Until a rollout with any return other than 0 was seen, mu = sigma = 0: an untrained critic predicts
-exactly 0 in raw units, whatever the reward scale, so the first targets are free of an arbitrary bootstrap and learning
-is equivariant to the scale of rewards.
+raw = mu + sigma * normalised. Until a rollout with any return other than 0 was seen, mu = sigma = 0: a new critic
+predicts exactly 0 in raw units, whatever the reward scale, so the first targets are free of an arbitrary bootstrap and
+learning is equivariant to the scale of rewards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReturnScale(nn.Module):
         return normalised * self.sigma.to(normalised.dtype) + self.mu.to(normalised.dtype)
 
     def to_normalised(self, raw: Tensor) -> Tensor:
-        """Raw return units, any shape -> normalised. Before the scale is initialised every return seen was 0: stays 0."""
+        """Raw return units, any shape -> normalised. Before the scale is set every return seen was 0, and stays 0."""
         if not self.initialised:
             return raw
         centred = raw.to(torch.float64) - self.mu

@@ -1,4 +1,4 @@
-"""The Python interface: `PPO(env, config)` with learn, predict, save, and `load`; and how a run is started and resumed."""
+"""The Python interface: `PPO(env, config)` with learn, predict, save, resume; and `load`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class PPO(Policy):
             full = full.model_copy(update={"env": full.env.model_copy(update={"id": env})})
         elif full.env.id is not None:
             raise ConfigError(
-                f"env.id is {full.env.id!r} and an environment was passed from Python as well, which would be evaluated "
+                f"env.id is {full.env.id!r} and an environment was passed from Python too, which would be evaluated "
                 "in another one; remove env.id from the configuration, or pass the id instead of the environment"
             )
         elif full.evaluate.every is not None:
@@ -157,7 +157,8 @@ class PPO(Policy):
         config = read_config(folder)
         if config.env.id is None:
             raise CheckpointError(
-                f"{folder}: this run used an environment passed from Python; resume it from Python with load_into"
+                f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
+                "build it and call PPO(env, config).restore(CHECKPOINT)"
             )
         agent = cls.__new__(cls)
         driver = make_training_driver(config.env.id, config)

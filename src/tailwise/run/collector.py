@@ -96,7 +96,7 @@ class Collector:
 
 
 def _finite(obs: Tensor) -> Tensor:
-    """What the policy acts on: a broken entry counts as 0 for acting; the rollout keeps it, and the learner refuses it."""
+    """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it."""
     return torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
 
 

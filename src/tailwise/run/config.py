@@ -21,7 +21,9 @@ class EnvConfig(Section):
     hide: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (), description="indices of observation entries that the agent does not see (flat Box observations)"
     )
-    time_limit: int | None = Field(None, ge=1, description="truncate episodes after this many steps; null keeps its own")
+    time_limit: int | None = Field(
+        None, ge=1, description="truncate episodes after this many steps; null keeps its own"
+    )
 
 
 class RiskOff(Section):
@@ -120,7 +122,7 @@ class Config(Section):
             )
         if learner.dual_clip is not None and learner.dual_clip <= 1 + learner.clip:
             raise ValueError(
-                f"learner.dual_clip {learner.dual_clip} must be above 1 + learner.clip = {1 + learner.clip}; use 3 or null"
+                f"learner.dual_clip {learner.dual_clip} must exceed 1 + learner.clip = {1 + learner.clip}; 3 or null"
             )
         if learner.entropy.kind == "plateau" and learner.entropy.floor > learner.entropy.weight:
             raise ValueError(

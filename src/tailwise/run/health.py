@@ -52,11 +52,7 @@ def _refused(metrics: Metrics, report: UpdateReport) -> str | None:
 
 
 def _no_gradient(metrics: Metrics, report: UpdateReport) -> str | None:
-    dead = [
-        f"{term} on {owner_of(term)}"
-        for term, row in report.term_gradients.items()
-        if row[owner_of(term)] == 0.0
-    ]
+    dead = [f"{term} on {owner_of(term)}" for term, row in report.term_gradients.items() if row[owner_of(term)] == 0.0]
     return f"loss terms with zero gradient on their owner: {', '.join(dead)}" if dead else None
 
 
@@ -117,9 +113,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("gradient_norm", "warn", "lower learner.learning_rate", _above("grad/norm_before_max", 50)),
     Rule("critic_loss", "warn", "the critics diverge: lower learner.learning_rate", _above("critic/loss", 1000)),
-    Rule(
-        "critic_imbalance", "warn", "one of the twin critics does not train; compare their losses", _critic_imbalance
-    ),
+    Rule("critic_imbalance", "warn", "one of the twin critics does not train; compare their losses", _critic_imbalance),
     Rule(
         "observation_outlier",
         "warn",

@@ -80,7 +80,9 @@ def _git_state() -> dict[str, Any] | None:
     """Commit of the current folder's repository and whether it has changes; None outside a repository."""
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-        status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True)
+        status = subprocess.run(
+            ["git", "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}

@@ -41,9 +41,7 @@ def plateau_begins(history: Sequence[float], window: int, tolerance: float) -> i
     return None
 
 
-def entropy_weight(
-    config: ConstantEntropy | PlateauEntropy, *, plateau_at: int | None, update: int
-) -> float:
+def entropy_weight(config: ConstantEntropy | PlateauEntropy, *, plateau_at: int | None, update: int) -> float:
     """Weight of the entropy bonus at `update`, given the update at which a plateau was seen (None: not yet)."""
     if isinstance(config, ConstantEntropy) or plateau_at is None:
         return config.weight

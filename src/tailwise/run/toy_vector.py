@@ -10,11 +10,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from tailwise.core.errors import ConfigError
 from tailwise.run.toy_envs import RewardProcessParams
 
 
 class RewardProcessVector(VectorEnv):  # type: ignore[type-arg]
-    """N copies of `RewardProcess` (see there) stepped at once, SAME_STEP autoreset, truncated after `time_limit` steps."""
+    """N copies of `RewardProcess` stepped at once, SAME_STEP autoreset, truncated after `time_limit` steps."""
 
     def __init__(self, params: RewardProcessParams, num_envs: int, *, time_limit: int = 200) -> None:
         self.params = params
@@ -35,6 +36,10 @@ class RewardProcessVector(VectorEnv):  # type: ignore[type-arg]
     ) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Start all copies in uniformly random states. Ages differ, so that truncations do not fall on one step."""
         if seed is not None:
+            if not isinstance(seed, int):
+                raise ConfigError(
+                    f"RewardProcessVector draws for all copies at once: its seed is one integer, not {seed}."
+                )
             self._np_random = np.random.default_rng(seed)
         self._state = self.np_random.integers(self.params.states, size=self.num_envs)
         self._age = self.np_random.integers(self.time_limit, size=self.num_envs)
@@ -42,7 +47,9 @@ class RewardProcessVector(VectorEnv):  # type: ignore[type-arg]
 
     def step(
         self, actions: Any
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[
+        npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
+    ]:
         """Rewards of the states that are left; actions change nothing."""
         state, n, rng = self._state, self.num_envs, self.np_random
         reward = self._means[state] + self._sds[state] * rng.standard_normal(n)
