@@ -163,7 +163,7 @@ def _sb3_score(model: Any, env_id: str, hide: tuple[int, ...] = ()) -> float:
 def _hidden(env_id: str, hide: tuple[int, ...]) -> Any:
     import gymnasium as gym
 
-    from tailwise.run.envs import HideEntries
+    from tailwise.run.make_env import HideEntries
 
     env = gym.make(env_id)
     return HideEntries(env, hide) if hide else env

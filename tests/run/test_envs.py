@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tailwise.core.errors import ConfigError, EnvironmentContractError, NotBuiltError, ShapeError
 from tailwise.core.streams import Streams
-from tailwise.run.envs import EnvDriver, StepResult, make_driver
+from tailwise.run.envs import EnvDriver, StepResult
+from tailwise.run.make_env import make_driver
 
 
 class Counting(gym.Env[Any, int]):
@@ -175,7 +176,7 @@ def test_reset_is_repeatable_and_purposes_do_not_share_seeds() -> None:
         train.step(np.array([0, 1]))
     again, _ = train.reset()
     np.testing.assert_array_equal(first, again)
-    other, _ = make_driver("CartPole-v1", num_envs=2, streams=Streams(5), purpose="evaluate").reset()
+    other, _ = make_driver("CartPole-v1", num_envs=2, streams=Streams(5), purpose="select").reset()
     assert not np.array_equal(first, other)
 
 

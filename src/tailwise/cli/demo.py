@@ -70,7 +70,7 @@ def play_randomly(env: EnvConfig, *, seed: int, episodes: int) -> Played:
 
     One environment per episode, so `episodes` may not exceed the rows of playback.
     """
-    driver = evaluation_driver(env, seed, episodes)
+    driver = evaluation_driver(env, seed, episodes, purpose="test")
     assert driver.num_envs == episodes
     choices = driver.spaces.action.logits
     streams = Streams(seed)

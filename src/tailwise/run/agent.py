@@ -19,7 +19,8 @@ from tailwise.model.observation import ObservationSpec
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.config import Config, parse_config
-from tailwise.run.envs import EnvDriver, make_driver
+from tailwise.run.envs import EnvDriver
+from tailwise.run.make_env import make_driver
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import Played, evaluation_driver, play_episodes
 from tailwise.run.policy_files import load_policy, load_policy_tensors, policy_json, policy_tensors
@@ -82,14 +83,14 @@ class Policy:
         return (action[0] if single else action), decision.state
 
     def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
-        """Play seeded episodes of the environment that the policy was trained in."""
+        """Play seeded episodes of the environment that the policy was trained in; none of them served its selection."""
         if self.config.env.id is None:
             raise ConfigError(
                 "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
                 "use tailwise.run.play.play_episodes with a driver of your own"
             )
         seed = self.config.seed if seed is None else seed
-        driver = evaluation_driver(self.config.env, seed, episodes)
+        driver = evaluation_driver(self.config.env, seed, episodes, purpose="test")
         try:
             return play_episodes(self.model, driver, episodes=episodes, deterministic=deterministic, seed=seed)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from tailwise.core.streams import Streams
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import ROWS, decide_padded
 from tailwise.run.config import EnvConfig
-from tailwise.run.envs import EnvDriver, make_driver
+from tailwise.run.envs import EnvDriver
+from tailwise.run.make_env import make_driver
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,19 @@ class Played:
         return float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else None
 
 
-def evaluation_driver(env: EnvConfig, seed: int, episodes: int) -> EnvDriver:
-    """Environments for `play_episodes`: their seeds depend on the run's seed and never coincide with training's."""
+def evaluation_driver(env: EnvConfig, seed: int, episodes: int, *, purpose: Literal["select", "test"]) -> EnvDriver:
+    """Environments for `play_episodes`, seeded by the run's seed and the purpose.
+
+    "select" serves early stopping and the best checkpoint, "test" the evaluation afterwards: no policy is judged on
+    the episodes that it was selected by.
+    """
     assert env.id is not None
     return make_driver(
         env.id,
         num_envs=min(episodes, ROWS),
         streams=Streams(seed),
         env_kwargs=env.kwargs,
-        purpose="evaluate",
+        purpose=purpose,
         hide=env.hide,
         time_limit=env.time_limit,
     )
