@@ -118,7 +118,7 @@ def test_predict_by_hand_earns_what_evaluate_reports() -> None:
     """The same first evaluation episode played with predict and with evaluate. Rejects a second inference path."""
     policy = agent(model={"core": {"kind": "lstm"}, "actor": {"gain": 1.0}})
     reported = policy.evaluate(episodes=1)
-    seed = policy.trainer.streams.integer("environment/evaluate", environment=0, index=0)
+    seed = policy.trainer.streams.integer("environment/test", environment=0, index=0)
     env = gym.make("CartPole-v1")
     seen, _ = env.reset(seed=seed)
     total, state, done = 0.0, None, False

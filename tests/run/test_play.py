@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.core.errors import DataError
 from tailwise.core.streams import Streams
 from tailwise.run.config import EnvConfig
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, evaluation_driver, play_episodes
-from tests.support import small_trainer
+from tests.support import Scripted, small_trainer
 
 
 def played(
@@ -82,3 +83,24 @@ def test_playback_does_not_change_the_model() -> None:
     before = {name: t.clone() for name, t in trainer.model.state_dict().items()}
     played(trainer, episodes=3)
     assert all(t.equal(before[name]) for name, t in trainer.model.state_dict().items())
+
+
+def test_broken_observation_in_an_evaluation_is_a_sentence() -> None:
+    """Rejects acting on NaN as if it were a state of the world."""
+
+    def broken() -> Scripted:
+        env = Scripted(length=4)
+        reset = env.reset
+
+        def poisoned(**options: object) -> tuple[object, dict[str, object]]:
+            _, info = reset(**options)
+            env.seen[0] = np.nan
+            return env.seen, info
+
+        env.reset = poisoned
+        return env
+
+    trainer = small_trainer(lambda: Scripted(length=4))
+    driver = make_driver(broken, num_envs=2, streams=Streams(0), purpose="test")
+    with pytest.raises(DataError, match="environment 0 shows NaN"):
+        play_episodes(trainer.model, driver, episodes=2, deterministic=True, seed=0)

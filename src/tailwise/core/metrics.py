@@ -93,6 +93,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("loss/awr_share", "share", "size of the imitation term among all loss terms"),
     MetricSpec("loss/mean_<critic>", "1", "weighted squared error of a critic's mean, normalised return units"),
     MetricSpec("loss/law_<critic>", "1", "weighted distributional loss of a critic, normalised return units"),
+    MetricSpec("loss/<auxiliary>", "1", "weighted auxiliary loss that was added through the seam of the learner"),
     MetricSpec("critic/loss", "1", "sum of the critics' losses, unweighted, after value clipping", (None, 1000.0)),
     MetricSpec("critic/loss_unclipped", "1", "the same without value clipping"),
     MetricSpec("critic/clip_fraction", "share", "predictions that value clipping moved"),

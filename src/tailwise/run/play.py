@@ -8,12 +8,15 @@ from typing import Literal
 import numpy as np
 import torch
 
+from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import ROWS, decide_padded
 from tailwise.run.config import EnvConfig
 from tailwise.run.envs import EnvDriver
 from tailwise.run.make_env import make_driver
+
+LONGEST_EPISODE = 1_000_000  # steps
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,17 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
     step = 0
     dtype = torch.get_default_dtype()
     while len(found) < episodes:
+        if int(lengths.max()) >= LONGEST_EPISODE:
+            raise EnvironmentContractError(
+                f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
+                "set of episodes to evaluate is finite"
+            )
+        if not np.isfinite(obs).all():
+            row = int(np.argmax(~np.isfinite(obs).all(axis=1)))
+            raise DataError(
+                f"evaluation environment {row} shows NaN or infinite numbers after {int(lengths[row])} steps of its "
+                "episode; a policy cannot act on them, fix the environment's observation"
+            )
         uniform = None
         if not deterministic:
             draws = streams.uniforms(

@@ -172,9 +172,7 @@ class Trainer:
         if settings.every is None or self.update % settings.every:
             return {}
         if self._evaluation is None:
-            self._evaluation = evaluation_driver(
-                self.config.env, self.config.seed, settings.episodes, purpose="select"
-            )
+            self._evaluation = evaluation_driver(self.config.env, self.config.seed, settings.episodes, purpose="select")
         played = play_episodes(
             self.model,
             self._evaluation,
