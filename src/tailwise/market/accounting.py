@@ -1,0 +1,101 @@
+"""Money: what a trade, a bar of financing and a dividend do to one account, each component under its own name.
+
+The functions change one ACCOUNT record and add to one LEDGER record. Nothing else in the simulator touches cash.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tailwise.market.records import COMPONENTS
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def trade(
+    account: Any, ledger: Any, units_after: float, price: float, volume: float, rules: Any, resting: bool
+) -> None:
+    """Change the position to `units_after` at `price` and pay for it.
+
+    A taking order pays taker fee, half-spread, slippage and impact; a resting one (take-profit) the maker fee only.
+    Impact is a fraction impact x sqrt(units traded / volume) of the notional; a bar without volume counts as if the
+    order were all of it.
+    """
+    units_before = account.units
+    traded = units_after - units_before
+    notional = abs(traded) * price
+    paid = 0.0
+    if resting:
+        fee = notional * rules.maker
+        ledger.fee += fee
+        paid = fee
+    else:
+        fee = notional * rules.taker
+        spread = notional * rules.half_spread
+        slippage = notional * rules.slippage
+        participation = abs(traded) / volume if volume > 0.0 else 1.0
+        impact = notional * rules.impact * math.sqrt(participation)
+        ledger.fee += fee
+        ledger.spread += spread
+        ledger.slippage += slippage
+        ledger.impact += impact
+        paid = fee + spread + slippage + impact
+    account.cash -= traded * price + paid
+    account.units = units_after
+    if units_after == 0.0:
+        account.entry = 0.0
+        account.held = 0
+    elif units_before * units_after <= 0.0:  # opened or turned around
+        account.entry = price
+        account.held = 0
+    elif abs(units_after) > abs(units_before):
+        account.entry = (units_before * account.entry + traded * price) / units_after
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def finance(account: Any, ledger: Any, price: float, funding_rate: float, year_fraction: float, rules: Any) -> None:
+    """Charge one bar of borrow, funding and interest on what is held right after the moment of the fill."""
+    short_notional = -min(account.units, 0.0) * price
+    own_cash = account.cash - short_notional  # the proceeds of a short are the lender's security
+    borrow = short_notional * rules.borrow * year_fraction
+    funding = account.units * price * funding_rate
+    interest = own_cash * (rules.cash if own_cash > 0.0 else rules.loan) * year_fraction
+    ledger.borrow += borrow
+    ledger.funding += funding
+    ledger.interest += interest
+    account.cash += interest - borrow - funding
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def pay_dividend(account: Any, ledger: Any, per_unit: float) -> None:
+    """Longs receive the dividend, shorts pay it."""
+    amount = account.units * per_unit
+    ledger.dividends += amount
+    account.cash += amount
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def liquidation_penalty(account: Any, ledger: Any, units: float, price: float, rules: Any) -> None:
+    """What a forced liquidation of `units` costs beyond the costs of its trade."""
+    penalty = abs(units) * price * rules.liquidation
+    ledger.liquidation += penalty
+    account.cash -= penalty
+
+
+def identity_error(ledger: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """|dE - sum of components| relative to equity before, per record of dtype LEDGER: [N] float64, 0 up to rounding."""
+    explained = sum(sign * ledger[name] for name, sign in COMPONENTS.items())
+    change = ledger["equity"] - ledger["equity_before"]
+    relative: npt.NDArray[np.float64] = np.abs(change - explained) / np.abs(ledger["equity_before"])
+    return relative
+
+
+def total_cost(ledger: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Sum of everything that a step cost, in account currency: fees to liquidation, without interest and dividends."""
+    costs = [ledger[name] for name, sign in COMPONENTS.items() if sign < 0]
+    total: npt.NDArray[np.float64] = np.sum(costs, axis=0)
+    return total

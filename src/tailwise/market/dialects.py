@@ -1,0 +1,592 @@
+"""From a file or a DataFrame to named raw columns: the dialects in which people keep their bars.
+
+Every choice made here is either forced by the data as a whole and written into the notes, or refused with a sentence.
+Nothing is guessed from single values: which of two dates is the month, or whether a number counts seconds or
+milliseconds, is decided by a rule on the whole column (docs/bars.md lists the rules).
+
+The raw columns are Arrow arrays. They keep text as it was written, so that an error can show the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tailwise.core.errors import DataError
+
+PRICES = ("open", "high", "low", "close")
+REQUIRED = ("time", *PRICES, "volume")
+# In the order of preference: a written date says more than a count since 1970.
+TIME_NAMES = (
+    "open time", "opentime", "timestamp", "datetime", "date time", "gmt time", "date", "time", "unix", "unix time",
+    "unix timestamp", "epoch",
+)  # fmt: skip
+ALIASES: dict[str, tuple[str, ...]] = {
+    **{price: (price,) for price in PRICES},
+    "time": TIME_NAMES,
+    "volume": ("volume", "vol"),
+    "adj close": ("adj close", "adjclose", "adjusted close"),
+    "dividends": ("dividends", "dividend"),
+    "symbol": ("symbol", "ticker", "tic"),
+}
+SEPARATORS = (",", ";", "\t", "|")
+MISSING_TEXTS = ["", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "None"]
+LABEL_MARK = "tailwise label: "  # a saved synthetic market says so in its banner line or in its Parquet metadata
+_BANNER_LINES = 10
+_HEAD_BYTES = 1 << 16
+_PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The columns of a source under canonical names, not yet parsed; row i of the table is data row `row[i]`."""
+
+    name: str  # how errors call the source
+    columns: dict[str, Any]  # canonical name -> pyarrow.ChunkedArray [T]
+    headers: dict[str, str]  # canonical name -> name in the source
+    row: NDArray[np.int64]  # [T] 1-based number of the data row in the source
+    notes: tuple[str, ...] = ()
+    label: str | None = None
+    line_of: Callable[[int], int | None] = lambda _: None  # 1-based data row -> 1-based line of a text file
+
+    def where(self, index: int) -> str:
+        """'row 5 (line 6)' for row `index` of the table."""
+        row = int(self.row[index])
+        line = self.line_of(row)
+        return f"row {row}" if line is None else f"row {row} (line {line})"
+
+
+def read(source: str | Path | pd.DataFrame) -> RawTable:
+    """The raw columns of a CSV file, a Parquet file or a DataFrame."""
+    if isinstance(source, pd.DataFrame):
+        return _read_frame(source)
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        if head.startswith(_PARQUET_MAGIC):
+            return _read_parquet(path)
+        if path.suffix.lower() in (".parquet", ".pq"):
+            raise DataError(
+                f"{path}: the file does not begin like a Parquet file; write it again or rename it to .csv."
+            )
+        return _read_csv(path, head)
+    except OSError as error:
+        raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from error
+
+
+def normalise_header(header: str) -> str:
+    """'<CLOSE>', '4. close', 'Adj. Close', 'adj_close' -> 'close', 'close', 'adj close', 'adj close'."""
+    plain = re.sub(r"^\d+[.:)]\s*", "", header.strip().strip("\"'<>").lower())
+    return re.sub(r"[\s_\-.]+", " ", plain).strip()
+
+
+def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Which header plays which canonical part (index into `headers`), and notes on what was chosen or left out."""
+    plain = [normalise_header(header) for header in headers]
+    chosen: dict[str, int] = {}
+    notes: list[str] = []
+    for part, aliases in ALIASES.items():
+        hits = [i for alias in aliases for i, header in enumerate(plain) if header == alias]
+        if (part != "time" and len(hits) > 1) or len({plain[i] for i in hits}) < len(hits):
+            both = " and ".join(repr(headers[i]) for i in hits)
+            raise DataError(f"{name}: columns {both} both mean {part!r}; remove or rename one of them.")
+        if hits:
+            chosen[part] = hits[0]
+    if "volume" not in chosen:
+        named = [i for i, header in enumerate(plain) if header.startswith("volume ")]
+        named += [i for i, header in enumerate(plain) if header in ("tick volume", "tickvol")]
+        if named:
+            chosen["volume"] = named[0]
+            notes.append(f"volume is taken from column {headers[named[0]]!r}")
+    if "time" not in chosen and plain and plain[0] in ("", "index", "index level 0"):
+        chosen["time"] = 0  # what pandas writes for an index without a name
+        notes.append("time is taken from the first column, which has no name")
+    if "time" in chosen and plain[chosen["time"]] == "date" and "time" in plain:
+        chosen["clock"] = plain.index("time")
+    missing = [part for part in REQUIRED if part not in chosen]
+    if missing:
+        raise DataError(
+            f"{name}: no column for {', '.join(missing)} among {', '.join(repr(header) for header in headers)}; "
+            f"bars need {', '.join(REQUIRED)} (in any case and order)."
+        )
+    unused = [repr(header) for i, header in enumerate(headers) if i not in chosen.values() and plain[i]]
+    if unused:
+        notes.append(f"columns not used: {', '.join(unused)}")
+    return chosen, tuple(notes)
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path, head: bytes) -> RawTable:
+    name = str(path)
+    if not head.strip():
+        raise DataError(f"{name}: the file is empty; bars need a header line and rows.")
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{name}: the file is UTF-16 text; save it as UTF-8.")
+    if b"\0" in head:
+        raise DataError(f"{name}: the file is binary, neither CSV text nor Parquet; convert it to one of the two.")
+    start, separator, headers, banner = _find_header(head, name)
+    chosen, notes = assign_columns(headers, name)
+    if banner:
+        notes = (f"{len(banner)} line(s) before the header skipped: {banner[0]!r}", *notes)
+    _refuse_odd_quotes(path, start, separator, name)
+    columns, rows = _parse_csv(path, start, separator, headers, chosen, name)
+    labels = [line.split(LABEL_MARK, 1)[1].strip() for line in banner if LABEL_MARK in line]
+    return RawTable(
+        name=name,
+        columns=columns,
+        headers={part: headers[i] for part, i in chosen.items()},
+        row=np.arange(1, rows + 1),
+        notes=notes,
+        label=labels[0] if labels else None,
+        line_of=lambda row: _line_of(path, start, row),
+    )
+
+
+def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]]:
+    """(byte at which the data begin, separator, headers, banner lines before the header).
+
+    The header is the first of the first ten lines that, cut at one of the separators, has three names we know.
+    """
+    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    banner: list[str] = []
+    end = 0
+    for raw in re.findall(rb"[^\r\n]*(?:\r\n|\n|\r|$)", head)[: 3 * _BANNER_LINES]:
+        end += len(raw)
+        try:
+            line = raw.decode("utf-8-sig" if not banner else "utf-8").strip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}: the file is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
+        for separator in SEPARATORS:
+            headers = [part.strip().strip("\"'") for part in line.split(separator)]
+            if sum(normalise_header(header) in known for header in headers) >= 3:
+                return end, separator, headers, banner
+        if line.strip():
+            banner.append(line)
+        if len(banner) >= _BANNER_LINES:
+            break
+    raise DataError(
+        f"{name}: no header line among the first {_BANNER_LINES} lines (the first is {banner[0][:60]!r}); "
+        "the first line should read time,open,high,low,close,volume."
+    )
+
+
+def _data_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
+    """The non-empty lines of the data, with their offset from the first data line."""
+    number = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        for chunk in file:  # ends at a line feed; a file with carriage returns alone is one chunk
+            for line in chunk.splitlines():
+                if line:
+                    yield number, line
+                number += 1
+
+
+def _line_of(path: Path, start: int, row: int) -> int | None:
+    with path.open("rb") as file:
+        before = len(file.read(start).splitlines())
+    for seen, (number, _) in enumerate(_data_lines(path, start), start=1):
+        if seen == row:
+            return before + number + 1
+    return None
+
+
+def _refuse_odd_quotes(path: Path, start: int, separator: str, name: str) -> None:
+    """A quote that does not enclose a field can swallow lines or glue digits together without any error."""
+    with path.open("rb") as file:
+        file.seek(start)
+        if not any(b'"' in block for block in iter(lambda: file.read(1 << 24), b"")):
+            return
+    cut = re.escape(separator.encode())
+    glued = re.compile(rb'(?<!^)(?<!%b)"(?!%b|\s*$)' % (cut, cut))
+    for number, line in _data_lines(path, start):
+        if b'"' in line and (line.count(b'"') % 2 or glued.search(line)):
+            shown = line.decode("utf-8", "replace")[:80]
+            raise DataError(
+                f"{name}: data line {number + 1} has a quote that does not enclose a whole field: {shown!r}; "
+                "fix the line."
+            )
+
+
+def _parse_csv(
+    path: Path, start: int, separator: str, headers: list[str], chosen: dict[str, int], name: str
+) -> tuple[dict[str, Any], int]:
+    """Text columns by canonical name and the number of rows. Column names are made unique by their position."""
+    names = [f"{i}" for i in range(len(headers))]
+    wanted = {part: names[i] for part, i in chosen.items()}
+    with pa.OSFile(str(path)) as file:
+        file.seek(start)
+        if file.size() - start == 0:
+            raise DataError(f"{name}: there is a header but no rows.")
+        try:
+            table = pa_csv.read_csv(
+                file,
+                read_options=pa_csv.ReadOptions(column_names=names, block_size=1 << 22),
+                parse_options=pa_csv.ParseOptions(delimiter=separator),
+                convert_options=pa_csv.ConvertOptions(
+                    include_columns=sorted(set(wanted.values())),
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=MISSING_TEXTS,
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            fields = re.search(r"Expected \d+ columns, got (\d+): (.*)", str(error))
+            if fields is None:
+                raise DataError(f"{name}: the file is not well-formed CSV: {error}; fix or convert it.") from error
+            raise DataError(
+                f"{name}: the line {fields[2][:80]!r} has {fields[1]} fields and the header has {len(headers)}; "
+                "fix the line (numbers with a decimal comma have to be written with a point)."
+            ) from error
+    if not table.num_rows:
+        raise DataError(f"{name}: there is a header but no rows.")
+    return {part: table.column(column) for part, column in wanted.items()}, table.num_rows
+
+
+# --- Parquet and DataFrame -------------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: Path) -> RawTable:
+    name = str(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            headers = list(file.schema_arrow.names)
+            chosen, notes = assign_columns(headers, name)
+            table = file.read(columns=[headers[i] for i in sorted(set(chosen.values()))])
+            metadata = file.schema_arrow.metadata or {}
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{name}: the Parquet file cannot be read: {error}; write it again.") from error
+    label = metadata.get(LABEL_MARK.strip(": ").encode())
+    return RawTable(
+        name=name,
+        columns={part: _decoded(table.column(headers[i])) for part, i in chosen.items()},
+        headers={part: headers[i] for part, i in chosen.items()},
+        row=np.arange(1, table.num_rows + 1),
+        notes=notes,
+        label=label.decode() if label else None,
+    )
+
+
+def _read_frame(frame: pd.DataFrame) -> RawTable:
+    name = "DataFrame"
+    if isinstance(frame.columns, pd.MultiIndex) or isinstance(frame.index, pd.MultiIndex):
+        raise DataError(f"{name}: the index or the columns have several levels; select one symbol first.")
+    series: list[tuple[str, Any]] = [(str(header), frame.iloc[:, i]) for i, header in enumerate(frame.columns)]
+    index_name = "" if frame.index.name is None else str(frame.index.name)
+    notes: tuple[str, ...] = ()
+    if isinstance(frame.index, pd.DatetimeIndex) or normalise_header(index_name) in TIME_NAMES:
+        others = [header for header, _ in series if normalise_header(header) in TIME_NAMES]
+        if others:
+            notes = (f"time is taken from the index; columns not used: {', '.join(map(repr, others))}",)
+        series = [(h, column) for h, column in series if normalise_header(h) not in TIME_NAMES]
+        series.insert(0, (index_name, frame.index))
+    headers = [header for header, _ in series]
+    chosen, more = assign_columns(headers, name)
+    label = frame.attrs.get("label")
+    return RawTable(
+        name=name,
+        columns={part: _arrow(series[i][1]) for part, i in chosen.items()},
+        headers={part: headers[i] for part, i in chosen.items()},
+        row=np.arange(1, len(frame) + 1),
+        notes=notes + more,
+        label=None if label is None else str(label),
+    )
+
+
+def _arrow(values: Any) -> Any:
+    """A pandas column as Arrow. Objects become text: Arrow would read mixed time zones as one."""
+    if values.dtype == object:
+        texts = [None if _is_missing(value) else str(value) for value in values]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    try:
+        array = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"DataFrame: a column of type {values.dtype} holds neither numbers nor times; convert it."
+        ) from error
+    return _decoded(array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array]))
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and value != value)
+
+
+def _decoded(column: Any) -> Any:
+    """Categories and large strings as plain strings."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _decoded(column.cast(kind.value_type))
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def select_symbol(raw: RawTable, symbol: str | None) -> tuple[RawTable, str | None]:
+    """The rows of one symbol when the table has a symbol column, and the symbol's name as far as it is known."""
+    if "symbol" not in raw.columns:
+        return raw, symbol
+    column = raw.columns["symbol"].cast(pa.string())
+    found = sorted(str(value) for value in pc.unique(column).to_pylist())
+    if len(found) <= 1:
+        return raw, symbol or (found[0] if found else None)
+    if symbol not in found:
+        listed = ", ".join(found[:10]) + (", ..." if len(found) > 10 else "")
+        raise DataError(
+            f"{raw.name}: holds {len(found)} symbols ({listed}) and {symbol!r} was asked for; pass one of them."
+        )
+    keep = pc.fill_null(pc.equal(column, symbol), False)
+    note = f"rows of symbol {symbol!r} selected from {len(found)} symbols"
+    columns = {part: values.filter(keep) for part, values in raw.columns.items()}
+    rows = raw.row[keep.to_numpy()]
+    return replace(raw, columns=columns, row=rows, notes=(*raw.notes, note)), symbol
+
+
+# --- Times -----------------------------------------------------------------------------------------------------------
+
+TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds per unit
+NOT_A_TIME = np.iinfo(np.int64).min  # numpy's NaT as an integer
+_FIRST_SECOND, _LAST_SECOND = 31_536_000, 4_102_444_800  # 1971-01-01 and 2100-01-01
+_DATES = (
+    (r"\d{4}/\d{1,2}/\d{1,2}", "%Y/%m/%d"),
+    (r"\d{4}\.\d{1,2}\.\d{1,2}", "%Y.%m.%d"),
+    (r"\d{1,2}\.\d{1,2}\.\d{4}", "%d.%m.%Y"),
+    (r"\d{1,2}/\d{1,2}/\d{4}", "slashes"),
+    (r"\d{4}-\d{2}-\d{2}(?= \d{1,2}-[AP]M)", "%Y-%m-%d"),
+)
+_CLOCKS = (
+    ("", ""),
+    (r"\d{1,2}:\d{2}", " %H:%M"),
+    (r"\d{1,2}:\d{2}:\d{2}", " %H:%M:%S"),
+    (r"\d{1,2}:\d{2}:\d{2}\.\d+", " %H:%M:%S.%f"),
+    (r"\d{1,2}-[AP]M", " %I-%p"),
+)
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}.*)?")
+_COUNT = re.compile(r"[+-]?\d+(\.\d*)?")
+_OFFSET = r"(?:Z|[+-]\d{2}(?::?\d{2})?)$"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Open times in nanoseconds since 1970 UTC, int64 [T], NOT_A_TIME where missing or unreadable."""
+
+    values: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
+def parse_times(raw: RawTable, time_unit: str | None = None) -> Times:
+    """The time column (with its clock column, if dates and clock times stand apart) as UTC nanoseconds."""
+    if time_unit is not None and time_unit not in TIME_UNITS:
+        raise DataError(f"time unit is {time_unit!r}; it must be one of {', '.join(TIME_UNITS)}.")
+    column, kind = raw.columns["time"], raw.columns["time"].type
+    if "clock" in raw.columns:
+        column = _with_clock(raw)
+        kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _parse_timestamps(raw, column)
+    if pa.types.is_string(kind):
+        return _parse_text(raw, column, time_unit)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _parse_epoch(raw, column, time_unit)
+    if pa.types.is_null(kind):
+        return Times(np.full(len(column), NOT_A_TIME), ())
+    raise DataError(f"{raw.name}: column {raw.headers['time']!r} is of type {kind}, which is no time; convert it.")
+
+
+def _with_clock(raw: RawTable) -> Any:
+    """Dates and clock times in two columns as one column of text."""
+    date, clock = raw.columns["time"], raw.columns["clock"]
+    clock = clock.cast(pa.string())
+    is_clock = pc.match_substring_regex(clock, r"^\s*\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*$")
+    if not pc.all(pc.fill_null(is_clock, False)).as_py():
+        raise DataError(
+            f"{raw.name}: columns {raw.headers['time']!r} and {raw.headers['clock']!r} both tell times and the second "
+            "is not a clock time like 09:30; remove or rename one of them."
+        )
+    return pc.binary_join_element_wise(date.cast(pa.string()), pc.utf8_trim_whitespace(clock), " ")
+
+
+def _nanoseconds(column: Any) -> NDArray[np.int64]:
+    """An Arrow timestamp[ns] column as integers, NOT_A_TIME where null."""
+    filled = pc.fill_null(column.cast(pa.int64()), NOT_A_TIME)
+    values: NDArray[np.int64] = filled.to_numpy()
+    return values
+
+
+def _parse_timestamps(raw: RawTable, column: Any) -> Times:
+    zone = getattr(column.type, "tz", None)
+    try:
+        values = _nanoseconds(column.cast(pa.timestamp("ns", zone)))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{raw.name}: a time lies outside the years 1678 to 2261 ({error}); fix the rows.") from error
+    return Times(values, (_zone_note(zone),))
+
+
+def _zone_note(zone: str | None) -> str:
+    if zone is None:
+        return "times have no zone and are taken as UTC"
+    return "times are UTC" if zone in ("UTC", "Z", "+00:00") else f"times are converted to UTC from {zone}"
+
+
+def _parse_text(raw: RawTable, column: Any, time_unit: str | None) -> Times:
+    column = pc.utf8_trim_whitespace(column)
+    style, example = _style(column)
+    if style == "count":
+        return _parse_epoch(raw, _counts(column), time_unit)
+    if style == "iso":
+        return _parse_iso(raw, column)
+    if style is None:
+        raise DataError(
+            f"{raw.name}: time {example!r} in column {raw.headers['time']!r} is in no known format; write times like "
+            "2020-01-31 09:30:00 (UTC), 31.01.2020 09:30, or as a count of seconds or milliseconds since 1970."
+        )
+    text = column.to_pandas()
+    if "slashes" in style:
+        style = style.replace("slashes", _slash_order(raw, text))
+    values = pd.to_datetime(text, format=style, errors="coerce").astype("datetime64[ns]")
+    return Times(values.to_numpy().astype(np.int64), (f"times are read as {style}", _zone_note(None)))
+
+
+def _style(column: Any) -> tuple[str | None, str]:
+    """The format of the first value that has a known one ('iso', 'count' or a strptime format), and an example."""
+    candidates = column.drop_null().slice(0, 100).to_pylist()
+    for text in candidates:
+        if _COUNT.fullmatch(text):
+            return "count", text
+        for date, date_format in _DATES:
+            for clock, clock_format in _CLOCKS:
+                if re.fullmatch(f"{date} {clock}" if clock else date, text):
+                    return date_format + clock_format, text
+        if _ISO.fullmatch(text):
+            return "iso", text
+    if not candidates:
+        return "iso", ""  # nothing but missing times: each is reported as missing
+    return None, candidates[0]
+
+
+def _slash_order(raw: RawTable, text: Any) -> str:
+    parts = text.str.extract(r"^(\d{1,2})/(\d{1,2})/").astype(float)
+    day_first, month_first = bool((parts[0] > 12).any()), bool((parts[1] > 12).any())
+    if day_first == month_first:
+        why = "some need the day first and some the month" if day_first else "no value shows which part is the month"
+        raise DataError(
+            f"{raw.name}: dates like {text.dropna().iloc[0]!r} are ambiguous: {why}; write them as 2020-01-31."
+        )
+    return "%d/%m/%Y" if day_first else "%m/%d/%Y"
+
+
+def _parse_iso(raw: RawTable, column: Any) -> Times:
+    column = pc.replace_substring_regex(column, r" ?UTC$", "Z") if _ends_with_utc(column) else column
+    # Arrow reads a column that has no zone at all, or a zone in every value; all else is looked at by value.
+    for kind in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        try:
+            values = _nanoseconds(column.cast(kind))
+        except pa.ArrowInvalid:
+            continue
+        return Times(values, (_zone_note(None) if kind.tz is None else _offset_note(raw, column),))
+    text = column.to_pandas()
+    parsed = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
+    zoned = text.str.contains(rf"[T ]\d{{2}}.*{_OFFSET}", regex=True, na=False).to_numpy()
+    readable = parsed.notna().to_numpy()
+    if (zoned & readable).any() and (~zoned & readable).any():
+        one, other = int(np.argmax(zoned & readable)), int(np.argmax(~zoned & readable))
+        raise DataError(
+            f"{raw.name}: time zones are mixed: {raw.where(one)} has {text[one]!r} with a zone and "
+            f"{raw.where(other)} has {text[other]!r} without; write all of them in UTC."
+        )
+    note = _offset_note(raw, column.filter(pa.array(readable))) if zoned.any() else _zone_note(None)
+    return Times(parsed.dt.tz_localize(None).astype("datetime64[ns]").to_numpy().astype(np.int64), (note,))
+
+
+def _ends_with_utc(column: Any) -> bool:
+    return bool(pc.any(pc.fill_null(pc.ends_with(column, "UTC"), False)).as_py())
+
+
+def _offset_note(raw: RawTable, column: Any) -> str:
+    """One offset, or two an hour apart (daylight saving), are converted; other mixtures are two sources in one file."""
+    tails = pc.unique(pc.utf8_slice_codeunits(column, start=-6)).drop_null().to_pylist()
+    offsets = set()
+    for tail in tails:
+        match = re.search(_OFFSET, tail)
+        if match:
+            offsets.add(_offset_minutes(match.group()))
+    if max(offsets) - min(offsets) > 60 or len(offsets) > 2:
+        shown = ", ".join(f"{minutes / 60:+g} h" for minutes in sorted(offsets))
+        raise DataError(f"{raw.name}: time zones are mixed (offsets {shown}); write all times in UTC.")
+    shown = " and ".join(f"UTC{minutes / 60:+g} h" for minutes in sorted(offsets))
+    return _zone_note("UTC" if offsets == {0} else shown + (" (daylight saving)" if len(offsets) > 1 else ""))
+
+
+def _offset_minutes(zone: str) -> int:
+    if zone == "Z":
+        return 0
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    return (-1 if zone[0] == "-" else 1) * (60 * int(digits[:2]) + int(digits[2:]))
+
+
+def _counts(column: Any) -> Any:
+    """Text as integers, as floats if it has fractions; what is neither becomes null."""
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    plain = pc.match_substring_regex(column, r"^[+-]?\d+(\.\d*)?$")
+    return pc.if_else(plain, column, pa.scalar(None, pa.string())).cast(pa.float64())
+
+
+def _parse_epoch(raw: RawTable, column: Any, time_unit: str | None) -> Times:
+    """Counts since 1970-01-01 UTC. Without `time_unit`, the unit is the one in which ALL values fall into 1971 to 2099.
+
+    The ranges of the units do not overlap (seconds end at 4.1e9, milliseconds begin at 3.2e10), and dates written as
+    20200131 lie below all of them, so at most one reading fits.
+    """
+    known = pc.is_valid(column).to_numpy()
+    if pa.types.is_floating(column.type):
+        counts = column.to_numpy().astype(np.float64)
+        known &= np.isfinite(counts)
+    else:
+        counts = pc.fill_null(column, 0).to_numpy()
+    fitting, what = counts[known], raw.headers["time"]
+    if not known.any():
+        return Times(np.full(len(counts), NOT_A_TIME), ())
+    low, high = fitting.min(), fitting.max()
+    if time_unit is None and low >= 19_000_101 and high <= 21_001_231:
+        text = pd.Series(np.where(known, counts, 0).astype(np.int64).astype(str)).where(known)
+        dates = pd.to_datetime(text, format="%Y%m%d", errors="coerce").astype("datetime64[ns]")
+        return Times(dates.to_numpy().astype(np.int64), (f"column {what!r} is read as YYYYMMDD", _zone_note(None)))
+    if time_unit is None:
+        inside = {
+            unit: _FIRST_SECOND * (10**9 // scale) <= low and high < _LAST_SECOND * (10**9 // scale)
+            for unit, scale in TIME_UNITS.items()
+        }
+        units = [unit for unit, fits in inside.items() if fits]
+        if not units:
+            raise DataError(
+                f"{raw.name}: column {what!r} counts from {low} to {high}; in no single unit (s, ms, us, ns) do all "
+                "values lie between 1971 and 2100. Fix the column, or say the unit with --time-unit s|ms|us|ns."
+            )
+        (time_unit,) = units
+        how = "because in it all values lie between 1971 and 2100"
+    else:
+        how = "as asked for"
+    scale = TIME_UNITS[time_unit]
+    known &= np.abs(counts) < 9.2e18 / scale
+    usable = np.where(known, counts, 0)
+    whole = np.floor(usable).astype(np.int64) if usable.dtype.kind == "f" else usable.astype(np.int64)
+    rest = np.rint((usable - whole) * scale).astype(np.int64) if usable.dtype.kind == "f" else np.int64(0)
+    values = np.where(known, whole * scale + rest, NOT_A_TIME)
+    return Times(values, (f"column {what!r} is read as a count of {time_unit} since 1970 UTC, {how}",))

@@ -1,0 +1,122 @@
+"""`MarketEnv`: N accounts as one Gymnasium vector environment, SAME_STEP autoreset, exact save and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from tailwise.core.errors import EnvironmentContractError
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.simulator import Simulator
+from tailwise.market.tables import SymbolTable
+
+__all__ = ["ExposureAction", "MarketEnv", "MarketEnvConfig", "PositionsAction", "action_space", "observation_space"]
+
+
+def action_space(config: MarketEnvConfig) -> spaces.Space[Any]:
+    """Discrete(K) for `positions`, Box of shape (1,) for `exposure`."""
+    if isinstance(config.action, PositionsAction):
+        return spaces.Discrete(len(config.action.positions))
+    return spaces.Box(config.action.low, config.action.high, (1,), np.float32)
+
+
+def observation_space(simulator: Simulator) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, (simulator.size,), np.float32)
+
+
+class MarketEnv(VectorEnv):  # type: ignore[type-arg]
+    """N accounts, one asset each, over shared bars. docs/market.md has the order of events and all names in infos.
+
+    infos["action_mask"]  int8 [N, K] with `positions` and a lot size or minimum notional
+    infos["final_obs"]    float32 [N, D] when an episode ended, meaningful in those rows (marked in "_final_obs")
+    infos["final_info"]   with it: equity and shortfall of the ended episodes, zero elsewhere
+    infos["parts"]        with `report`: one array [N] per field of `records.LEDGER`
+    """
+
+    def __init__(
+        self,
+        symbols: Sequence[SymbolTable],
+        config: MarketEnvConfig | None = None,
+        costs: CostConfig | None = None,
+        *,
+        num_envs: int = 1,
+        seed: int = 0,
+        first_environment: int = 0,
+    ) -> None:
+        self.simulator = Simulator(
+            symbols,
+            config or MarketEnvConfig(),
+            costs or CostConfig(),
+            accounts=num_envs,
+            first_environment=first_environment,
+        )
+        self.simulator.seed(seed)
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = observation_space(self.simulator)
+        self.single_action_space = action_space(self.simulator.config)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._started = False
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        return self.simulator.names
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """Begin new episodes everywhere: the first ones of `seed`, or the next ones without it.
+
+        options: "start" (bar numbers) and "symbol" (indices), one number or one per environment, fix the first episode.
+        """
+        if seed is not None:
+            self.simulator.seed(seed)
+        chosen = dict(options or {})
+        rows, symbols = chosen.pop("start", None), chosen.pop("symbol", None)
+        if chosen:
+            raise EnvironmentContractError(f"reset does not know the options {sorted(chosen)}; use 'start', 'symbol'.")
+        obs = self.simulator.reset(rows=rows, symbols=symbols)
+        self._started = True
+        return obs, self._with_mask({})
+
+    def step(
+        self, actions: Any
+    ) -> tuple[
+        npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
+    ]:
+        if not self._started:
+            raise EnvironmentContractError("step was called before reset; call reset or set_state first.")
+        result = self.simulator.step(self.simulator.targets(actions), autoreset=True)
+        infos: dict[str, Any] = {}
+        if result.final_obs is not None:
+            ended = result.terminated | result.truncated
+            infos["final_obs"], infos["_final_obs"] = result.final_obs, ended
+        if result.ledger is not None:
+            infos["parts"] = {name: result.ledger[name] for name in result.ledger.dtype.names or ()}
+            if result.final_obs is not None:
+                infos["final_info"] = {
+                    name: np.where(infos["_final_obs"], result.ledger[name], 0.0) for name in ("equity", "shortfall")
+                }
+                infos["_final_info"] = infos["_final_obs"]
+        return result.obs, result.reward, result.terminated, result.truncated, self._with_mask(infos)
+
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Plain arrays; `set_state` in an environment with the same data and settings continues bit for bit."""
+        return self.simulator.get_state()
+
+    def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.simulator.set_state(state)
+        self._started = True
+
+    def _with_mask(self, infos: dict[str, Any]) -> dict[str, Any]:
+        if self.simulator.has_mask:
+            infos["action_mask"] = self.simulator.mask()
+        return infos

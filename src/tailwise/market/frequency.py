@@ -1,0 +1,165 @@
+"""How far apart bars are, when the market is open, and how many bars make a year: read from the times themselves.
+
+Annualised figures hang on `periods_per_year`, so it is never a constant in code: it is inferred here, and said in a
+sentence that is printed with every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailwise.core.errors import DataError
+
+Calendar: TypeAlias = Literal["exchange", "24/7"]
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+WEEK = 7 * DAY
+TRADING_DAYS = 252
+# A step below the usual one means two bars overlap; one in a hundred is a glitch, more is another kind of data.
+_SHORT_STEPS_ALLOWED = 0.01
+# Two bars per session (4 h bars on an exchange) still make every second step the usual one.
+_USUAL_STEPS_NEEDED = 0.3
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """The rhythm of a series of bars."""
+
+    bar: np.timedelta64  # ns, the usual step from one open to the next; of a month, its longest
+    periods_per_year: float  # bars per year
+    calendar: Calendar
+    sentence: str
+
+
+def infer_frequency(
+    time: NDArray[np.datetime64], *, name: str = "bars", periods_per_year: float | None = None
+) -> Frequency:
+    """The frequency of strictly increasing open times, datetime64[ns] [T], T >= 2.
+
+    Irregular times are an error, because no annual figure would mean anything, unless `periods_per_year` is given.
+    """
+    stamps = time.astype("datetime64[ns]").astype(np.int64)
+    if len(stamps) < 2:
+        raise DataError(f"{name}: {len(stamps)} bar(s) do not show how far bars are apart; at least 2 are needed.")
+    if periods_per_year is not None and not (np.isfinite(periods_per_year) and periods_per_year > 0):
+        raise DataError(f"periods per year is {periods_per_year}; it must be positive.")
+    steps = np.diff(stamps)
+    bar = _usual_step(steps)
+    irregular = _irregularity(steps, bar)
+    if irregular and periods_per_year is None:
+        raise DataError(
+            f"{name}: the bars are irregular: {irregular}. Resample the data to a fixed step, or state the number of "
+            "bars per year yourself with --periods-per-year."
+        )
+    calendar, why = _calendar(stamps, steps, bar)
+    inferred, how = bars_per_year(stamps, bar, calendar)
+    periods = inferred if periods_per_year is None else float(periods_per_year)
+    return Frequency(
+        bar=np.timedelta64(bar, "ns"),
+        periods_per_year=periods,
+        calendar=calendar,
+        sentence=(
+            f"Bars of {describe_step(bar)}, {calendar} calendar ({why}): {periods:g} periods per year "
+            f"({how if periods_per_year is None else 'as stated by the user'}). {_gaps(stamps, steps, bar)}"
+            + (f" The bars are irregular: {irregular}." if irregular else "")
+        ),
+    )
+
+
+def with_calendar(time: NDArray[np.datetime64], bar: np.timedelta64, calendar: Calendar, why: str) -> Frequency:
+    """The frequency of bars whose step and calendar are known, as after resampling."""
+    stamps = time.astype("datetime64[ns]").astype(np.int64)
+    step = int(bar.astype("timedelta64[ns]").astype(np.int64))
+    periods, how = bars_per_year(stamps, step, calendar)
+    sentence = f"Bars of {describe_step(step)}, {calendar} calendar ({why}): {periods:g} periods per year ({how})."
+    return Frequency(np.timedelta64(step, "ns"), periods, calendar, sentence)
+
+
+def bars_per_year(stamps: NDArray[np.int64], bar: int, calendar: Calendar) -> tuple[float, str]:
+    """Bars per year of open times in ns [T], and how they were counted."""
+    if bar == 31 * DAY:
+        return 12.0, "12 months"
+    if bar == WEEK:
+        return 52.0, "52 weeks"
+    if calendar == "24/7":
+        return 365 * DAY / bar, "365 days of 24 hours"
+    if bar == DAY:
+        return float(TRADING_DAYS), f"{TRADING_DAYS} trading days"
+    if bar > DAY:
+        years = (stamps[-1] - stamps[0]) / (365.25 * DAY) if len(stamps) > 1 else 0.0
+        return (
+            ((len(stamps) - 1) / years, "as counted in the data") if years else (365.25 * DAY / bar, "by the calendar")
+        )
+    # The median day, so that half days, the Sunday evening of currencies and cut first and last days do not count.
+    per_day = float(np.median(np.unique(stamps // DAY, return_counts=True)[1]))
+    return per_day * TRADING_DAYS, f"{per_day:g} bars on the median trading day x {TRADING_DAYS} days"
+
+
+def describe_step(bar: int) -> str:
+    """'1 day', '4 hours', '1 minute' for a step in ns."""
+    if bar == 31 * DAY:
+        return "1 month"
+    for size, unit in ((WEEK, "week"), (DAY, "day"), (HOUR, "hour"), (60 * SECOND, "minute"), (SECOND, "second")):
+        if bar % size == 0:
+            return f"{bar // size} {unit}" + ("s" if bar > size else "")
+    return f"{bar / SECOND:g} seconds"
+
+
+def _usual_step(steps: NDArray[np.int64]) -> int:
+    """The most frequent step (the shortest of equals). Days of 23 and 25 hours (daylight saving) are days."""
+    shortest, longest = int(steps.min()), int(steps.max())
+    if shortest >= 28 * DAY - HOUR and longest <= 31 * DAY + HOUR and longest - shortest > 2 * HOUR:
+        return 31 * DAY  # months: the longest, so that a month is never taken for complete before it is
+    values, counts = np.unique(steps, return_counts=True)
+    usual = int(values[np.argmax(counts)])
+    return round(usual / DAY) * DAY if usual >= 23 * HOUR and abs(usual - round(usual / DAY) * DAY) <= HOUR else usual
+
+
+def _irregularity(steps: NDArray[np.int64], bar: int) -> str:
+    """Why the steps are irregular; empty if they are not."""
+    if bar == 31 * DAY:
+        return ""
+    slack = HOUR if bar >= DAY else 0
+    short = float(np.mean(steps < bar - slack))
+    usual = float(np.mean(np.abs(steps - bar) <= slack))
+    if short > _SHORT_STEPS_ALLOWED:
+        return f"{short:.0%} of the steps are shorter than the usual {describe_step(bar)}"
+    if usual < _USUAL_STEPS_NEEDED:
+        return f"only {usual:.0%} of the steps are the most frequent one, {describe_step(bar)}"
+    return ""
+
+
+def _calendar(stamps: NDArray[np.int64], steps: NDArray[np.int64], bar: int) -> tuple[Calendar, str]:
+    """Open around the clock or not, by the Saturdays: no exchange and no currency market trades on them."""
+    if bar >= WEEK:
+        return "exchange", "bars this long do not show weekends; taken as an exchange"
+    weekday = (stamps // DAY + 3) % 7  # Monday is 0: 1970-01-01 was a Thursday
+    saturdays, others = int(np.sum(weekday == 5)), int(np.sum(weekday < 5))
+    if stamps[-1] - stamps[0] + bar >= WEEK:
+        # Five working days to one Saturday: 24/7 data have a fifth as many bars on Saturdays as on working days.
+        if saturdays >= 0.5 * others / 5:
+            return "24/7", "Saturdays trade"
+        return "exchange", "Saturdays are closed"
+    if saturdays:
+        return "24/7", "a Saturday trades"
+    if bar >= DAY:
+        return "exchange", "less than a week seen; assumed"
+    if (steps > 1.5 * bar).any():
+        return "exchange", "there are closed hours"
+    return "24/7", "less than a week seen, without closed hours; assumed"
+
+
+def _gaps(stamps: NDArray[np.int64], steps: NDArray[np.int64], bar: int) -> str:
+    first, last = (np.datetime_as_string(stamps[i].astype("datetime64[ns]"), unit="D") for i in (0, -1))
+    at = int(np.argmax(steps))
+    text = f"{len(stamps)} bars from {first} to {last}"
+    if steps[at] <= bar:
+        return text + " without gaps."
+    after = np.datetime_as_string(stamps[at].astype("datetime64[ns]"), unit="m")
+    return text + f"; the longest step is {steps[at] / bar:.4g} bars, after {after} UTC."

@@ -1,0 +1,224 @@
+"""N accounts, their random starts and their rules behind one object; both Gymnasium environments are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.market.costs import CostConfig
+from tailwise.market.engine import (
+    affordable,
+    begin_accounts,
+    look_up,
+    observation_names,
+    observation_size,
+    observe_accounts,
+    step_accounts,
+)
+from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.records import BANKRUPT, LEDGER, AccountState, make_rules
+from tailwise.market.starts import BLOCK, StartPlan
+from tailwise.market.tables import MarketTable, SymbolTable
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SimulatorStep:
+    """Fresh arrays of one step. `final_obs` is None when no episode ended; `ledger` [N] LEDGER, or None."""
+
+    obs: npt.NDArray[np.float32]
+    final_obs: npt.NDArray[np.float32] | None
+    reward: npt.NDArray[np.float64]
+    terminated: Bools
+    truncated: Bools
+    ledger: npt.NDArray[Any] | None
+
+
+class Simulator:
+    """Advances N accounts. Two equal calls of `seed` are followed by equal episodes."""
+
+    def __init__(
+        self,
+        symbols: Sequence[SymbolTable],
+        config: MarketEnvConfig,
+        costs: CostConfig,
+        *,
+        accounts: int,
+        first_environment: int = 0,
+    ) -> None:
+        if accounts < 1:
+            raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
+        config.check_with(costs)
+        self.config, self.costs, self.accounts = config, costs, accounts
+        self.table = MarketTable.build(symbols, costs)
+        self.rules = make_rules(config, costs)
+        self.state = AccountState.empty(accounts, costs.latency)
+        self.size = observation_size(self.table.features.shape[1], costs.latency)
+        self.names = observation_names(self.table.feature_names, costs.latency)
+        self._positions = (
+            np.asarray(config.action.positions) if isinstance(config.action, PositionsAction) else np.zeros(0)
+        )
+        # A mask can forbid something only where an order can be too small.
+        self.has_mask = self._positions.size > 0 and (costs.lot_size > 0 or costs.minimum_notional > 0)
+        self._plan = StartPlan(self.table, config, accounts, first_environment)
+        self._final = np.zeros((accounts, self.size), dtype=np.float32)
+        self._unread_ledger = np.zeros(1, dtype=LEDGER)
+
+    def seed(self, seeds: int | Sequence[int | None]) -> None:
+        """Begin the streams of episodes again: one seed for all (environment i draws at its own address), or a list
+        with a seed per environment (None leaves that environment as it is), each drawing at the address 0."""
+        plan, records = self._plan, self.state.records
+        if isinstance(seeds, (int, np.integer)):
+            plan.seed_all(_checked_seed(int(seeds)))
+            records["episode"] = -1
+            return
+        if len(seeds) != self.accounts:
+            raise ConfigError(f"reset got {len(seeds)} seeds for {self.accounts} environments; give one for each.")
+        for i, seed in enumerate(seeds):
+            if seed is not None:
+                plan.seed_one(i, _checked_seed(int(seed)))
+                records["episode"][i] = -1
+
+    def reset(self, which: Integers | None = None, *, rows: Any = None, symbols: Any = None) -> npt.NDArray[np.float32]:
+        """Begin the next episode of the accounts `which` (all): observations float32 [N, D].
+
+        `rows` (bar numbers within the symbol) and `symbols` (indices), each one number or one per account of `which`,
+        replace the random start; given one of them, the other is the first valid bar or symbol 0.
+        """
+        which = np.arange(self.accounts) if which is None else which
+        records = self.state.records
+        records["episode"][which] += 1
+        episodes = records["episode"][which]
+        self._plan.prepare(which, episodes)
+        start_rows, start_symbols = self._plan.at(which, episodes)
+        if rows is not None or symbols is not None:
+            start_rows, start_symbols = self._chosen_starts(len(which), rows, symbols)
+        begin_accounts(records, self.state.pending, which, start_rows, start_symbols, self.table.last_rows, self.rules)
+        self._prepare_following(which)
+        return self.observe()
+
+    def observe(self) -> npt.NDArray[np.float32]:
+        obs = np.empty((self.accounts, self.size), dtype=np.float32)
+        observe_accounts(self.state.records, self.state.pending, self.table.bars, self.table.features, obs)
+        return obs
+
+    def targets(self, actions: Any) -> npt.NDArray[np.float64]:
+        """Target exposures float64 [N] of actions: indices for `positions`, exposures [N] or [N, 1] for `exposure`."""
+        action = self.config.action
+        values = np.asarray(actions)
+        if values.size != self.accounts:
+            raise EnvironmentContractError(
+                f"Actions have shape {values.shape}, expected one per account, ({self.accounts},)."
+            )
+        if values.ndim != 1:
+            values = values.reshape(-1)
+        if isinstance(action, ExposureAction):
+            exposures = np.clip(values.astype(np.float64), action.low, action.high)
+            if np.isnan(exposures).any():
+                raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
+            return exposures
+        targets = np.empty(self.accounts)
+        bad = look_up(self._positions, values, targets) if values.dtype.kind in "iu" else 0
+        if bad >= 0:
+            raise EnvironmentContractError(
+                f"Action of account {bad} is {values[bad]} ({values.dtype}); positions are chosen by integers from 0 "
+                f"to {self._positions.size - 1}."
+            )
+        return targets
+
+    def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
+        """Advance by one bar towards target exposures float64 [N]."""
+        n, records = self.accounts, self.state.records
+        obs = np.empty((n, self.size), dtype=np.float32)
+        reward = np.empty(n)
+        terminated, truncated = np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)
+        ledger = np.zeros(n, dtype=LEDGER) if self.config.report else None
+        ended, used_up = step_accounts(
+            records,
+            self.state.pending,
+            targets,
+            self.table.bars,
+            self.table.features,
+            self.rules,
+            self.table.last_rows,
+            self._plan.rows,
+            self._plan.symbols,
+            autoreset,
+            obs,
+            self._final,
+            reward,
+            terminated,
+            truncated,
+            self._unread_ledger if ledger is None else ledger,
+        )
+        final = None
+        if ended and autoreset:
+            final, self._final = self._final, np.zeros_like(self._final)
+            if used_up:
+                self._prepare_following(np.flatnonzero(terminated | truncated))
+        return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
+
+    def mask(self) -> npt.NDArray[np.int8]:
+        """Action mask int8 [N, K] for the next decision; see `engine.affordable`."""
+        records = self.state.records
+        close = self.table.bars["close"][records["row"]]
+        equity = np.maximum(records["equity"], BANKRUPT * records["start_equity"])
+        exposure = records["units"] * close / equity
+        return affordable(self._positions, equity, close, exposure, self.costs.lot_size, self.costs.minimum_notional)
+
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Plain arrays with which `set_state` continues bit for bit."""
+        return {**self.state.to_dict(), "seeds": self._plan.seeds.copy(), "ids": self._plan.ids.copy()}
+
+    def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        symbol, row = np.asarray(state["symbol"]), np.asarray(state["row"])
+        known = (symbol >= 0) & (symbol < len(self.table.symbols))
+        same_end = known & (self.table.last_rows[np.where(known, symbol, 0)] == state["last_row"])
+        if not (same_end & (row <= state["last_row"])).all():
+            raise CheckpointError(
+                "The stored market state points at bars that this market does not have; restore it with the same "
+                "symbols and the same rows."
+            )
+        self.state.load(state)
+        self._plan.seeds[:] = state["seeds"]
+        self._plan.ids[:] = state["ids"]
+        which = np.arange(self.accounts)
+        self._plan.prepare(which, self.state.records["episode"] + 1)
+
+    def _prepare_following(self, which: Integers) -> None:
+        """The next episode of `which` must lie ready; a new block begins every BLOCK episodes."""
+        following = self.state.records["episode"][which] + 1
+        fresh = following % BLOCK == 0
+        if fresh.any():
+            self._plan.prepare(which[fresh], following[fresh])
+
+    def _chosen_starts(self, count: int, rows: Any, symbols: Any) -> tuple[Integers, Integers]:
+        table = self.table
+        chosen = np.broadcast_to(np.asarray(0 if symbols is None else symbols, dtype=np.int64), (count,)).copy()
+        if chosen.min() < 0 or chosen.max() >= len(table.symbols):
+            raise ConfigError(f"reset: symbols are {chosen.tolist()}; the market has {len(table.symbols)}.")
+        first, last, offset = table.first_rows[chosen], table.last_rows[chosen], table.offsets[chosen]
+        if rows is None:
+            return first, chosen
+        absolute = offset + np.broadcast_to(np.asarray(rows, dtype=np.int64), (count,))
+        bad = (absolute < first) | (absolute >= last)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise ConfigError(
+                f"reset: bar {absolute[i] - offset[i]} of {table.symbols[chosen[i]]} cannot be a start; choose from "
+                f"{first[i] - offset[i]} (first valid features) to {last[i] - offset[i] - 1} (last bar but one)."
+            )
+        return absolute, chosen
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63.")
+    return seed
