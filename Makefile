@@ -12,7 +12,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check format bench-quick docs clean
+.PHONY: help demo test test-all check format bench-quick docs clean clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,10 +41,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.base ## set up, then train a first policy and evaluate it
 	@$(BIN)/tailwise demo
 
-test: $(VENV)/.dev ## set up, then the whole fast suite
+test: $(VENV)/.dev clean-cache ## set up, then the whole fast suite
 	@$(BIN)/python -m pytest -n $(JOBS)
 
-test-all: $(VENV)/.dev ## the fast suite and the slow proofs
+test-all: $(VENV)/.dev clean-cache ## the fast suite and the slow proofs
 	@$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" --timeout 3600
 
 check: $(VENV)/.dev ## lint, format, types, order of imports
@@ -63,6 +63,11 @@ bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 docs: $(VENV)/.docs ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python -m mkdocs build --strict
+
+# numba looks only at the file that defines a compiled function, not at the files of the functions that it calls: after
+# an edit of market/accounting.py the cache of market/engine.py would still hold the old code, and the tests with it.
+clean-cache: ## remove the compiled code that numba keeps; it is compiled again when it is needed
+	@find src/tailwise -path '*/__pycache__/*' \( -name '*.nbi' -o -name '*.nbc' \) -delete
 
 clean: ## remove the environment and everything that was built; runs/ is kept
 	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -87,7 +87,7 @@ def test_stop_at_the_first_minibatch_is_safe() -> None:
     moved = dataclasses.replace(rollout, params=rollout.params + 3 * torch.randn(16, 8, 4))
     actor = {name: p.detach().clone() for name, p in backend.model.actor.named_parameters()}
     report = backend.update(moved, knobs(0.1))
-    assert report.committed and report.stopped_early and report.kl == 0.0
+    assert report.committed and report.stopped_early and report.kl > 1.5 * 0.02
     assert report.metrics["policy/epochs"] == 0.0 and report.metrics["policy/stopped_early"] == 1.0
     assert all(math.isfinite(value) for value in report.metrics.values())
     assert all(torch.equal(p, actor[name]) for name, p in backend.model.actor.named_parameters())

@@ -29,7 +29,7 @@ def table(times: list[str], header: str = "time,open,high,low,close,volume") -> 
 JANUARY = ["2020-01-13", "2020-01-14", "2020-01-15"]
 
 
-def check(path: Path, first: str = "2020-01-13", **options: object):
+def check_january(path: Path, first: str = "2020-01-13", **options: object):
     """The three bars of the 13th to the 15th of January, whatever the dialect; returns them for their notes."""
     bars = load_bars(path, **options)  # type: ignore[arg-type]
     assert bars.time[0] == np.datetime64(first)
@@ -44,7 +44,7 @@ def check(path: Path, first: str = "2020-01-13", **options: object):
     "name", ["Date", "date", "TIMESTAMP", "Time", "datetime", "Open time", "<DATE>", "", "Gmt time"]
 )
 def test_time_column_by_any_name(tmp_path, name: str) -> None:
-    check(write(tmp_path, table(JANUARY, f"{name},open,high,low,close,volume")))
+    check_january(write(tmp_path, table(JANUARY, f"{name},open,high,low,close,volume")))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_time_column_by_any_name(tmp_path, name: str) -> None:
     ],
 )
 def test_header_in_any_case(tmp_path, header: str) -> None:
-    check(write(tmp_path, table(JANUARY, header)))
+    check_january(write(tmp_path, table(JANUARY, header)))
 
 
 def test_normalised_headers() -> None:
@@ -94,7 +94,7 @@ def test_normalised_headers() -> None:
 )
 def test_time_formats(tmp_path, times: list[str], note: str) -> None:
     """Rejects month-first reading of DD.MM.YYYY, milliseconds taken for seconds, and offsets that are cut off."""
-    bars = check(write(tmp_path, table(times)))
+    bars = check_january(write(tmp_path, table(times)))
     assert any(note in said for said in bars.notes), bars.notes
 
 
@@ -139,25 +139,25 @@ def test_mixed_zones_are_an_error(tmp_path) -> None:
 
 def test_descending_order_is_turned_and_noted(tmp_path) -> None:
     lines = table(JANUARY).splitlines()
-    bars = check(write(tmp_path, "\n".join([lines[0], *reversed(lines[1:])])))
+    bars = check_january(write(tmp_path, "\n".join([lines[0], *reversed(lines[1:])])))
     assert any("descending" in note for note in bars.notes)
 
 
 def test_banner_lines_are_skipped_and_noted(tmp_path) -> None:
-    bars = check(write(tmp_path, "https://www.example.org\n\n" + table(JANUARY)))
+    bars = check_january(write(tmp_path, "https://www.example.org\n\n" + table(JANUARY)))
     assert any("1 line(s) before the header skipped: 'https://www.example.org'" in note for note in bars.notes)
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_separators_and_line_ends(tmp_path, separator: str, ending: str) -> None:
-    check(write(tmp_path, table(JANUARY).replace(",", separator).replace("\n", ending)))
+    check_january(write(tmp_path, table(JANUARY).replace(",", separator).replace("\n", ending)))
 
 
 def test_bom_quotes_spaces_and_blank_lines(tmp_path) -> None:
     text = "\n\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in table(JANUARY).splitlines())
-    check(write(tmp_path, b"\xef\xbb\xbf" + text.encode()))
-    check(write(tmp_path, table(JANUARY).replace(",", " , ")))
+    check_january(write(tmp_path, b"\xef\xbb\xbf" + text.encode()))
+    check_january(write(tmp_path, table(JANUARY).replace(",", " , ")))
 
 
 def test_dates_and_clock_times_in_two_columns(tmp_path) -> None:
@@ -171,7 +171,7 @@ def test_dates_and_clock_times_in_two_columns(tmp_path) -> None:
 
 def test_written_dates_are_preferred_to_counts_and_the_rest_is_noted(tmp_path) -> None:
     times = ["1578873600,2020-01-13", "1578960000000,2020-01-14", "1579046400,2020-01-15"]
-    bars = check(write(tmp_path, table(times, "unix,date,open,high,low,close,Volume BTC")))
+    bars = check_january(write(tmp_path, table(times, "unix,date,open,high,low,close,Volume BTC")))
     assert "columns not used: 'unix'" in bars.notes and "volume is taken from column 'Volume BTC'" in bars.notes
 
 
@@ -190,7 +190,7 @@ def test_parquet_and_dataframe_times(tmp_path, kind: str) -> None:
     data.to_parquet(tmp_path / "column.parquet")
     data.set_index("time").to_parquet(tmp_path / "index.parquet")
     for source in (data, data.set_index("time"), tmp_path / "column.parquet", tmp_path / "index.parquet"):
-        check(source)
+        check_january(source)
 
 
 def test_parquet_names_with_dots_and_odd_types(tmp_path) -> None:
@@ -207,8 +207,8 @@ def test_parquet_names_with_dots_and_odd_types(tmp_path) -> None:
         }
     )
     data.to_parquet(tmp_path / "odd.parquet")
-    check(tmp_path / "odd.parquet")
-    check(data)
+    check_january(tmp_path / "odd.parquet")
+    check_january(data)
 
 
 def test_mixed_zones_in_a_dataframe_of_objects() -> None:

@@ -105,6 +105,7 @@ def test_standard_deviation_of_actions_is_bounded() -> None:
     for value, expected in ((-100.0, -5.0), (100.0, 2.0), (0.5, 0.5)):
         with torch.no_grad():
             model.actor.log_std.fill_(value)
+        model.project()
         params = model.policy(torch.zeros(1, 8), None)
         assert params[0, 2:].tolist() == [expected, expected]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from tailwise.core.errors import ConfigError
-from tailwise.model.networks import hidden_stack, linear, register_encoder
+from tailwise.model.networks import build_encoder, hidden_stack, linear, register_encoder
 from tests.support import small_backend, small_model
 
 
@@ -104,3 +105,66 @@ def test_model_without_hidden_layers_works() -> None:
     )
     assert backend.model.actor.head.in_features == 5
     assert small_model(encoder={"hidden": []}).encoder.hidden == ()
+
+
+class TwoLayers(nn.Module):
+    """A custom encoder as users write them: torch's own initialisation, from the global generator."""
+
+    def __init__(self, in_features: int, width: int = 4, inner: Callable[[int], nn.Module] | None = None) -> None:
+        super().__init__()
+        self.out_features = width
+        self.body = nn.Sequential(nn.Linear(in_features, width), inner(width) if inner else nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.body(x)
+        return result
+
+
+def test_custom_encoder_is_seeded_and_leaves_the_global_generator_alone() -> None:
+    """Rejects calling the factory under whatever state the global generator has: one seed, two models."""
+    register_encoder("two_layers_for_test", TwoLayers)
+    model = {"encoder": {"kind": "custom", "name": "two_layers_for_test"}}
+    torch.manual_seed(1)
+    first = small_backend(model=model, seed=3).model.state_dict()
+    torch.manual_seed(2)
+    again = small_backend(model=model, seed=3).model.state_dict()
+    other = small_backend(model=model, seed=4).model.state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["encoder.body.0.weight"], other["encoder.body.0.weight"])
+    before = torch.random.get_rng_state()
+    config = small_model(**model).encoder
+    build_encoder(config, 3, norm="none", generator=torch.Generator().manual_seed(3))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "inner", "refused"),
+    [
+        ("dropout", lambda n: nn.Dropout(0.1), "Dropout"),
+        ("alpha_dropout", lambda n: nn.AlphaDropout(0.1), "AlphaDropout"),
+        ("batch_norm", lambda n: nn.BatchNorm1d(n), "BatchNorm1d"),
+        ("lstm", lambda n: nn.LSTM(n, n, num_layers=2, dropout=0.1), "LSTM"),
+        ("layer_norm", lambda n: nn.LayerNorm(n), None),
+        ("dropout_off", lambda n: nn.Dropout(0.0), None),
+    ],
+)
+def test_custom_encoder_whose_output_is_not_a_function_of_its_input_is_refused(
+    name: str, inner: Callable[[int], nn.Module], refused: str | None
+) -> None:
+    """Rejects accepting them: the ratio of the first update would differ from 1 without any change of the policy."""
+    register_encoder(f"{name}_for_test", lambda in_features: TwoLayers(in_features, inner=inner))
+    model = {"encoder": {"kind": "custom", "name": f"{name}_for_test"}}
+    if refused is None:
+        assert small_backend(model=model).model.encoder.out_features == 4
+        return
+    with pytest.raises(ConfigError, match=rf"'{name}_for_test' contains {refused} at 'body.1'.*reproducible"):
+        small_backend(model=model)
+
+
+def test_custom_encoder_with_wrong_options_or_result_is_a_sentence() -> None:
+    register_encoder("options_for_test", TwoLayers)
+    register_encoder("number_for_test", lambda in_features: in_features)
+    with pytest.raises(ConfigError, match=r"'options_for_test' cannot be built with .*\{'widht': 3\}.*widht"):
+        small_backend(model={"encoder": {"kind": "custom", "name": "options_for_test", "options": {"widht": 3}}})
+    with pytest.raises(ConfigError, match="returned a int"):
+        small_backend(model={"encoder": {"kind": "custom", "name": "number_for_test"}})

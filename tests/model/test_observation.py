@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwise.core.errors import EnvironmentContractError, ShapeError
-from tailwise.model.observation import ObservationSpec
+from tailwise.model.observation import ObservationSpec, check_mask
 
 BOX = spaces.Box(-10, 10, (2, 3), np.float64)
 
@@ -166,3 +166,17 @@ def test_json_round_trip_and_agreement_with_gymnasium(space: spaces.Space, seed:
     expected = np.asarray(spaces.flatten(space, sample), dtype=np.float32)
     np.testing.assert_array_equal(again.flatten_one(sample)[0], expected)
     assert spec.scaled.shape == (spec.size,) == expected.shape
+
+
+def test_check_mask_names_the_row_and_component_without_a_choice() -> None:
+    """Rejects: any() over the whole row, which lets a second component without choices pass."""
+    good = np.array([[1, 0, 0, 0, 1], [0, 1, 1, 1, 0]], dtype=np.bool_)
+    check_mask(good, (2, 3))
+    bad = good.copy()
+    bad[1, 2:] = False
+    assert bad.any(axis=1).all()  # what the wrong implementation looks at
+    with pytest.raises(EnvironmentContractError, match="environment 1 forbids every choice of action component 1"):
+        check_mask(bad, (2, 3))
+    for wrong in (good[:, :4], good[0]):
+        with pytest.raises(ShapeError, match=r"expected \(rows, 5\)"):
+            check_mask(wrong, (2, 3))

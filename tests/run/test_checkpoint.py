@@ -233,3 +233,39 @@ def test_split_and_join_state_round_trip() -> None:
     assert again["vector"]["none"] is None and again["vector"]["elapsed"] == [1, 2]
     with pytest.raises(CheckpointError, match="'vector/episodes'"):
         join_state({}, data)
+
+
+def test_the_offer_compares_updates_as_numbers(tmp_path: Path) -> None:
+    """Rejects names compared as text, where update-1000000 comes before update-999999."""
+    for update in (999_998, 999_999, 1_000_000):
+        write(checkpoint_path(tmp_path, update))
+    (checkpoint_path(tmp_path, 999_999) / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"previous good checkpoint is .*update-999998\."):
+        read_policy(checkpoint_path(tmp_path, 999_999))
+    (checkpoint_path(tmp_path, 1_000_000) / MANIFEST).unlink()
+    write(checkpoint_path(tmp_path, 999_999))
+    with pytest.raises(CheckpointError, match=r"previous good checkpoint is .*update-999999\."):
+        read_policy(checkpoint_path(tmp_path, 1_000_000))
+
+
+def test_numpy_scalars_of_a_state_become_python_values(tmp_path: Path) -> None:
+    """Rejects passing them on: JSON refuses np.int64 and np.bool_, so the first checkpoint of a run would fail."""
+    state = {
+        "whole": np.int64(3),
+        "real": np.float64(1 / 3),
+        "single": np.float32(0.1),
+        "flag": np.bool_(True),
+        "list": [np.int32(4), (np.bool_(False), {"deep": np.uint8(5)})],
+    }
+    tensors, data = split_state(state)
+    assert tensors == {}
+    assert data == {
+        "whole": 3,
+        "real": 1 / 3,
+        "single": float(np.float32(0.1)),
+        "flag": True,
+        "list": [4, [False, {"deep": 5}]],
+    }
+    assert [type(data[key]) for key in ("whole", "real", "single", "flag")] == [int, float, float, bool]
+    write_checkpoint(tmp_path / "c", policy_tensors={}, policy_json={}, training_tensors={}, training_json=data)
+    assert read_training(tmp_path / "c").json == data

@@ -10,7 +10,7 @@ import pytest
 
 from tailwise.run.agent import PPO, load
 from tailwise.run.checkpoint import checkpoint_path, read_training
-from tests.support import small_run
+from tests.support import merged, small_run
 
 EVALUATED: dict[str, Any] = {
     "evaluate": {"every": 2, "episodes": 2},
@@ -44,13 +44,13 @@ def test_improvement_resets_the_patience() -> None:
     trainer.evaluations_without_gain = 5
     trainer.best_return = -1e9
     trainer.update = 2
-    found = trainer._evaluate()
+    found = trainer._evaluate([])
     assert trainer.evaluations_without_gain == 0 and trainer.best_return == found["evaluate/return"]
     assert found["evaluate/best"] == found["evaluate/return"]
-    trainer._evaluate()
+    trainer._evaluate([])
     assert trainer.evaluations_without_gain == 1  # the same policy is no gain
     trainer.update = 3
-    assert trainer._evaluate() == {}
+    assert trainer._evaluate([]) == {}
 
 
 def test_without_patience_nothing_stops() -> None:
@@ -65,7 +65,7 @@ def test_line_of_the_best_update_is_written_before_its_checkpoint(tmp_path: Path
     Rejects writing the checkpoint during the evaluation: the metrics of that update would be missing for ever.
     """
     folder = tmp_path / "run"
-    agent = PPO("CartPole-v1", small_run(**EVALUATED), run_dir=folder)
+    agent = PPO("CartPole-v1", small_run(**merged(EVALUATED, {"run": {"total_steps": 64}})), run_dir=folder)
     trainer = agent.trainer
     original = trainer._write_checkpoint
     seen: list[list[int]] = []
@@ -75,7 +75,7 @@ def test_line_of_the_best_update_is_written_before_its_checkpoint(tmp_path: Path
         original(path)
 
     trainer._write_checkpoint = write  # type: ignore[method-assign]  # only looks, then writes
-    agent.learn(64)
+    agent.learn()
     assert seen[0] == [1, 2]
 
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from tailwise.core.errors import CheckpointError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
-from tailwise.run.seeded_vector import SeededVectorEnv
+from tailwise.run.seeded_vector import LONGEST_REPLAY, SeededVectorEnv
 from tailwise.run.toy_envs import register_toys
 
 MUJOCO = all(importlib.util.find_spec(name) for name in ("mujoco", "imageio"))
@@ -218,3 +218,133 @@ def test_wrong_use_is_a_sentence() -> None:
         venv.step(np.zeros(2, dtype=np.int64))
     with pytest.raises(CheckpointError, match="num_envs 3, this run has 2"):
         build("CartPole-v1", rows=2).set_state(venv.get_state())
+
+
+class Reported(gym.Env[Any, int]):
+    """Observes whatever it is told to, from a given step on."""
+
+    def __init__(self, space: spaces.Space[Any], good: Any, bad: Any, bad_from: int) -> None:
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+        self.good, self.bad, self.bad_from = good, bad, bad_from
+        self.steps = 0
+
+    def _observe(self) -> Any:
+        return self.bad if self.steps >= self.bad_from else self.good
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        return self._observe(), 0.0, False, False, {}
+
+
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+ROW = np.zeros(3, dtype=np.float32)
+
+
+@pytest.mark.parametrize("bad_from", [0, 2])
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "words"),
+    [
+        (BOX, ROW, np.zeros(4, dtype=np.float32), r"'observation' has shape \(4,\), expected \(3,\)"),
+        (
+            spaces.Dict(a=BOX, b=BOX),
+            {"a": ROW, "b": ROW},
+            {"a": ROW, "b": ROW[None]},
+            r"'observation.b' has shape \(1, 3\), expected \(3,\)",
+        ),
+        (spaces.Dict(a=BOX, b=BOX), {"a": ROW, "b": ROW}, {"a": ROW}, r"is \['a'\], expected .*\['a', 'b'\]"),
+        (spaces.Discrete(3), 1, 1.5, "has dtype float64, expected int64"),
+    ],
+)
+def test_an_observation_of_another_shape_names_environment_got_and_expected(
+    space: spaces.Space[Any], good: Any, bad: Any, words: str, bad_from: int
+) -> None:
+    """Rejects letting numpy's "Output array is the wrong shape" through: it names neither environment nor shape."""
+    when = iter([99, bad_from])
+    venv = SeededVectorEnv(lambda: Reported(space, good, bad, next(when)), 2, Streams(0))
+
+    def start_and_run() -> None:
+        venv.reset()
+        run(venv, 3, 0)
+
+    with pytest.raises(EnvironmentContractError, match=f"Environment 1 returned .*{words}"):
+        start_and_run()
+
+
+class Endless(gym.Env[Any, Any]):
+    """Adds up its actions, ends only when told to, and has no state interface."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1e9, 1e9, (1,), np.float64)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float64)
+        self.total = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.total = float(self.np_random.random())
+        return np.array([self.total]), {}
+
+    def step(self, action: Any) -> Any:
+        assert action.dtype == np.float64 and action.shape == (2,)
+        self.total = self.total * 0.9 + float(action[0]) - 0.5 * float(action[1])
+        return np.array([self.total]), self.total, bool(action[0] == 1), False, {}
+
+
+def endless(limit: int) -> SeededVectorEnv:
+    return SeededVectorEnv(Endless, 2, Streams(0), longest_replay=limit)
+
+
+def test_recorded_actions_survive_packing_and_reuse_by_the_caller() -> None:
+    """Rejects a record that loses rows when they are packed, and one that keeps references to the caller's array."""
+    venv = endless(5000)
+    venv.reset()
+    actions = np.zeros((2, 2))
+    generator = np.random.default_rng(0)
+    given = []
+    for _ in range(2100):
+        actions[:] = generator.uniform(-0.9, 0.9, (2, 2))
+        given.append(actions.copy())
+        venv.step(actions)
+    state = venv.get_state()
+    np.testing.assert_array_equal(state["actions"], np.concatenate([np.stack(given)[:, 0], np.stack(given)[:, 1]]))
+    assert endless(5000).set_state(state).exact
+
+
+def test_an_episode_too_long_to_replay_is_not_recorded_further_and_says_so() -> None:
+    """Rejects: keeping every action of an episode without end, and replaying the first ones as if they were all."""
+    venv = endless(50)
+    venv.reset()
+    step = np.full((2, 2), 0.25)
+    for _ in range(50):
+        venv.step(step)
+    assert venv.not_exact == "" and endless(50).set_state(venv.get_state()).exact
+    venv.step(step)
+    tensors, data = split_state(venv.get_state())
+    json_bytes(data, "state.json")
+    assert tensors["actions"].numel() == 0 and data["not_exact"] == venv.not_exact
+    report = endless(50).set_state(join_state(tensors, data))
+    assert not report.exact
+    assert "an episode ran longer than 50 steps and can no longer be replayed; set env.time_limit" in report.reason
+    venv.step(np.ones((2, 2)))  # ends both episodes: the new ones are recorded again
+    venv.step(step)
+    assert venv.not_exact == "" and endless(50).set_state(venv.get_state()).exact
+
+
+def test_the_limit_holds_after_packing_and_after_states_were_taken() -> None:
+    """Rejects a limit that is noticed only when the next pack is full."""
+    venv = endless(2500)
+    venv.reset()
+    step = np.full((2, 2), 0.25)
+    for count in range(1, 2502):
+        assert venv.not_exact == ""
+        venv.step(step)
+        if count % 700 == 0:
+            assert venv.get_state()["lengths"].tolist() == [count, count]
+    assert "longer than 2,500 steps" in venv.not_exact
+
+
+def test_the_limit_of_a_replay_is_a_million_steps() -> None:
+    assert LONGEST_REPLAY == 1_000_000

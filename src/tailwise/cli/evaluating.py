@@ -25,7 +25,8 @@ def evaluate_run(
     """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json."""
     config = read_config(run)
     folder = find_checkpoint(run, checkpoint)
-    policy = Policy(*load_policy(folder))
+    model, config, masked = load_policy(folder)
+    policy = Policy(model, config, masked=masked)
     count = config.evaluate.episodes if episodes is None else episodes
     deterministic = config.evaluate.deterministic and not stochastic
     used_seed = config.seed if seed is None else seed

@@ -32,6 +32,7 @@ class UpdateReport:
     kl: float
     metrics: dict[str, float]
     term_gradients: dict[str, dict[str, float]] = field(default_factory=dict)
+    went_too_far: bool = False  # rolled back because weights or KL left their bounds, not because of broken input
 
 
 class Backend(Protocol):
@@ -59,6 +60,10 @@ class Backend(Protocol):
 
     def training_tensors(self) -> dict[str, Tensor]:
         """Optimiser state, for a checkpoint."""
+        ...
+
+    def check_training_tensors(self, tensors: dict[str, Tensor], *, fresh: bool) -> None:
+        """Raise, without touching anything, when tensors are not those of this model's optimiser."""
         ...
 
     def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:

@@ -117,9 +117,7 @@ def compute_losses(
             size = sum(abs(float(value)) for value in terms.values())
             means["loss/awr_share"] = abs(float(terms["awr"])) / size if size > 0 else 0.0
         if isinstance(model.law, CategoricalLaw):
-            allowed = params > torch.finfo(params.dtype).min
-            lowest = torch.where(allowed, params, torch.inf).amin(-1)
-            means["policy/logit_range"] = float((params.amax(-1) - lowest).mean())
+            means["policy/logit_range"] = float(_logit_range(model.law, params).mean())
         maxima = {
             "policy/log_ratio_max": float(log_ratio.abs().max()),
             "policy/ratio_max": float(surrogate.ratio.max()),
@@ -127,6 +125,15 @@ def compute_losses(
         }
         minima = {"policy/entropy_min": float(entropy.min())}
     return Losses(terms, means, maxima, minima, kl.detach(), log_ratio)
+
+
+def _logit_range(law: CategoricalLaw, params: Tensor) -> Tensor:
+    """Largest minus smallest allowed logit [n], of the component in which it is widest; params [n, P]."""
+    forbidden = torch.finfo(params.dtype).min
+    ranges = [
+        logits.amax(-1) - torch.where(logits > forbidden, logits, torch.inf).amin(-1) for logits in law.split(params)
+    ]
+    return torch.stack(ranges).amax(0)
 
 
 def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:

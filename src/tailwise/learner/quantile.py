@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from tailwise.core.errors import ConfigError
 from tailwise.learner.returns import require_shape
+from tailwise.model.critics import quantile_midpoints
 
 _CACHE_BLOCK = 2**17  # numbers per block: half a megabyte of float32
 
@@ -20,8 +21,7 @@ def midpoints(n: int, *, dtype: torch.dtype | None = None, device: torch.device 
     if n < 1:
         raise ConfigError(f"The number of quantiles is {n}, expected at least 1.")
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    # In float64 first: the float32 sum rounds before the division.
-    return ((torch.arange(n, dtype=torch.float64, device=device) + 0.5) / n).to(dtype)
+    return quantile_midpoints(n).to(dtype=dtype, device=device)
 
 
 def quantile_huber_loss(theta: Tensor, target: Tensor, *, kappa: float) -> Tensor:

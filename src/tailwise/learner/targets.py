@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tailwise.core.streams import Streams
 from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
-from tailwise.learner.returns import gae, next_values
+from tailwise.learner.returns import gae, lambda_return, next_values
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
 from tailwise.model.critics import normalised_atoms
@@ -64,13 +64,13 @@ def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, g
         lam=lam,
         valid=rollout.valid,
     )
-    lambda_return = advantage + value[:-1]
+    returns = lambda_return(advantage, value[:-1])
     particles: Tensor | None = None
     if isinstance(config, QuantileCritic) and config.target == "scalar":
-        particles = lambda_return[..., None]
+        particles = returns[..., None]
     elif isinstance(config, QuantileCritic | CategoricalCritic):
         particles = _particle_returns(rollout, record, config, streams, gamma=gamma)
-    return Targets(advantage, lambda_return, value[:-1], particles)
+    return Targets(advantage, returns, value[:-1], particles)
 
 
 def _particle_returns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from tailwise.model.inference import Decision, decide
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 ADAM_EPSILON = 1e-5
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class TorchBackend:
@@ -95,13 +97,17 @@ class TorchBackend:
         for group in self.optimiser.param_groups:
             group["lr"] = knobs.step_size.value
         run = _Epochs(self, rollout, prepared, knobs)
-        reason = run.all() or self._final_check(run)
+        reason = run.all()
+        too_far = None if reason is not None else self._final_check(run)
+        reason = reason or too_far
         metrics |= run.tally.result()
         metrics |= {"policy/kl_after": run.kl_after, "policy/epochs": float(run.epochs_done)}
         metrics |= {"policy/stopped_early": float(run.stopped), "policy/first_log_ratio": run.first_log_ratio}
         if reason is not None:
             restore(snapshot, self.model, self.optimiser)
-            return UpdateReport(False, reason, run.stopped, run.kl_after, metrics, run.term_gradients)
+            return UpdateReport(
+                False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
+            )
         seen = rollout.obs[rollout.valid]
         metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(seen)
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
@@ -128,19 +134,33 @@ class TorchBackend:
                 tensors[f"optimiser/{name}/{key}"] = torch.as_tensor(value).clone()
         return tensors
 
+    def check_training_tensors(self, tensors: dict[str, Tensor], *, fresh: bool) -> None:
+        """Raise when optimiser tensors do not fit this model; only a `fresh` one (no step taken) may have none."""
+        if fresh and not tensors:
+            return
+        named = dict(self.model.named_parameters())
+        expected = {f"optimiser/{name}/{key}" for name in named for key in ADAM_STATE}
+        if tensors.keys() != expected:
+            missing, foreign = sorted(expected - tensors.keys())[:3], sorted(tensors.keys() - expected)[:3]
+            raise CheckpointError(
+                f"the optimiser state does not fit this model: missing {missing}, unexpected {foreign}; use the "
+                "configuration that the run was started with"
+            )
+        for full, value in tensors.items():
+            _, name, key = full.split("/")
+            shape = torch.Size(()) if key == "step" else named[name].shape
+            if value.shape != shape:
+                raise CheckpointError(
+                    f"optimiser state {full!r} has shape {tuple(value.shape)}; the model needs {tuple(shape)}"
+                )
+
     def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """See `Backend.load_training_tensors`; unknown or missing names are an error."""
+        """See `Backend.load_training_tensors`."""
+        self.check_training_tensors(tensors, fresh=True)
         named = dict(self.model.named_parameters())
         self.optimiser.state.clear()
         for full, value in tensors.items():
             _, name, key = full.split("/")
-            if name not in named:
-                raise CheckpointError(f"the optimiser state names parameter {name!r}, which this model does not have")
-            if value.dim() and value.shape != named[name].shape:
-                raise CheckpointError(
-                    f"optimiser state {full!r} has shape {tuple(value.shape)}; the parameter has "
-                    f"{tuple(named[name].shape)}"
-                )
             self.optimiser.state[named[name]][key] = value.clone()
 
 
@@ -160,7 +180,6 @@ class _Epochs:
         self.first_log_ratio = 0.0
         self.term_gradients: dict[str, dict[str, float]] = {}
         self._first = True
-        self._last_parts: list[batching.Part] = []
         self._recurrent = backend.model.core is not None
 
     def all(self) -> str | None:
@@ -217,7 +236,7 @@ class _Epochs:
         if not before < float("inf"):
             return f"the gradient norm became {before}; the update was rolled back"
         backend.optimiser.step()
-        self._last_parts = parts
+        backend.model.project()
         return None
 
     def _losses(self, part: batching.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
@@ -245,11 +264,18 @@ class _Epochs:
 
     @torch.no_grad()
     def measure_after(self) -> None:
-        """KL(old||new) on the rows of the last minibatch that was stepped on: the most that this update moved."""
-        model, rows, kl = self.backend.model, 0, 0.0
+        """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
+        model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
+        if self._recurrent:
+            units = np.arange(valid.shape[1])
+        else:
+            units = np.flatnonzero(valid.numpy().reshape(-1))
         old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
-        for part in self._last_parts:
+        rows, kl = 0, 0.0
+        for part in batching.parts(
+            units, valid, microbatches=config.minibatches * config.microbatches, recurrent=self._recurrent
+        ):
             new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
             kl += float(law_kl(model.law, old[part.rows], new).sum())
             rows += len(part.rows)
-        self.kl_after = kl / rows if rows else 0.0
+        self.kl_after = kl / rows

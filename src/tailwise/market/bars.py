@@ -181,11 +181,12 @@ def load_bars(
 
 def _parse(raw: RawTable, time_unit: str | None, adjust: Adjust) -> Table:
     """All columns as numbers; what could not be read becomes a finding of the validation."""
-    from tailwise.market import dialects, validation
+    from tailwise.market import validation
+    from tailwise.market.times import NOT_A_TIME, parse_times
 
-    times = dialects.parse_times(raw, time_unit)
+    times = parse_times(raw, time_unit)
     findings = []
-    unreadable = (times.values == dialects.NOT_A_TIME) & raw.columns["time"].is_valid().to_numpy()
+    unreadable = (times.values == NOT_A_TIME) & raw.columns["time"].is_valid().to_numpy()
     if unreadable.any():
         findings.append(validation.unreadable_finding(raw, "time", unreadable))
     parts = [*COLUMNS, *(["dividends"] if "dividends" in raw.columns else [])]

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailwise.core.errors import DataError
-from tailwise.market.dialects import NOT_A_TIME, PRICES, RawTable
+from tailwise.market.dialects import PRICES, RawTable
+from tailwise.market.times import NOT_A_TIME
 
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]

@@ -50,8 +50,7 @@ class Actor(nn.Module):
         out = self.head(self.body(latent))
         if self.log_std is None:
             return mask_logits(out, mask)
-        log_std = self.log_std.clamp(*LOG_STD_BOUNDS).expand_as(out)
-        return torch.cat([out, log_std], dim=-1)
+        return torch.cat([out, self.log_std.expand_as(out)], dim=-1)
 
 
 class ActorCritic(nn.Module):
@@ -66,6 +65,11 @@ class ActorCritic(nn.Module):
         self.action = action
         generator = torch.Generator().manual_seed(init_seed)
         squashed = config.actor.box == "squashed"
+        if action.kind != "box" and config.actor.log_std != 0.0:
+            raise ConfigError(
+                f"model.actor.log_std is {config.actor.log_std} but the action space is {action.kind}; remove the key "
+                "(it is for Box)"
+            )
         if squashed and action.kind != "box":
             raise ConfigError(
                 f"model.actor.box is squashed but the action space is {action.kind}; remove the key (it is for Box)"
@@ -104,6 +108,15 @@ class ActorCritic(nn.Module):
     def state_shape(self) -> tuple[int, int]:
         """(S, H) of the hidden state, (0, 0) without a core."""
         return (self.core.slots, self.core.hidden) if self.core is not None else (0, 0)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Put ln(standard deviations) back into their bounds after a step.
+
+        A clamp inside `forward` would leave a parameter beyond its bound without gradient, and so without a way back.
+        """
+        if self.actor.log_std is not None:
+            self.actor.log_std.clamp_(*LOG_STD_BOUNDS)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Named parameter groups; every parameter is in exactly one."""

@@ -107,6 +107,12 @@ class CriticBase(Section):
     )
     clip: ValueClip = Field(default=NoValueClip(), description="value clipping around each critic's old output")
 
+    @model_validator(mode="after")
+    def _combine_needs_two(self) -> CriticBase:
+        if not self.twin and self.combine != "lower":
+            raise ValueError("combine says how two critics become one value and twin is false; remove combine")
+        return self
+
 
 class ScalarCritic(CriticBase):
     """A critic that predicts the mean return only."""
@@ -160,6 +166,14 @@ class QuantileCritic(DistributionalBase):
     mean: Literal["head", "quantiles"] = Field(
         "head", description="value: a scalar head of its own, or the mean of the quantiles (blind to rare events)"
     )
+
+    @model_validator(mode="after")
+    def _scalar_target_has_no_particles(self) -> QuantileCritic:
+        unused = {"lambda": (self.lam, 0.99), "particles": (self.particles, None)}
+        changed = [key for key, (value, default) in unused.items() if value != default]
+        if self.target == "scalar" and changed:
+            raise ValueError(f"target scalar makes no particles, so {', '.join(changed)} would do nothing; remove it")
+        return self
 
     @model_validator(mode="after")
     def _particles_split(self) -> QuantileCritic:

@@ -68,9 +68,47 @@ def build_encoder(
             f"model.encoder.name {config.name!r} is not registered (registered: {known}); "
             "call tailwise.model.networks.register_encoder before building the model"
         )
-    options: dict[str, Any] = dict(config.options)
-    module = _ENCODERS[config.name](in_features, **options)
+    module = _build_custom(config, in_features, generator)
     out = getattr(module, "out_features", None)
     if not isinstance(out, int):
         raise ConfigError(f"encoder {config.name!r} has no integer attribute out_features; set it to its output size")
     return module, out
+
+
+def _build_custom(config: CustomEncoder, in_features: int, generator: torch.Generator) -> nn.Module:
+    """Call a registered factory so that its weights depend on `generator` alone."""
+    options: dict[str, Any] = dict(config.options)
+    seed = int(torch.randint(2**31, (), generator=generator))
+    # torch's layers draw from the global generators: those are seeded for the factory and put back afterwards.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        try:
+            module = _ENCODERS[config.name](in_features, **options)
+        except TypeError as error:
+            raise ConfigError(
+                f"encoder {config.name!r} cannot be built with model.encoder.options {options!r} ({error}); "
+                "give the options that its factory takes"
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"the factory of encoder {config.name!r} returned a {type(module).__name__}; return a torch.nn.Module"
+        )
+    for path, part in module.named_modules():
+        if _depends_on_more_than_its_input(part):
+            raise ConfigError(
+                f"encoder {config.name!r} contains {type(part).__name__} at {path or 'its top'!r}; its output depends "
+                "on chance or on the other rows of a batch, but the log-probability stored with an action must be "
+                "reproducible in the update; remove it (LayerNorm may be used instead of batch normalisation)"
+            )
+    return module
+
+
+def _depends_on_more_than_its_input(module: nn.Module) -> bool:
+    """True for dropout and batch normalisation; dropout with probability 0 does nothing and is harmless."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return True
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):  # these apply it without a Dropout module
+        return module.dropout > 0
+    return False

@@ -169,6 +169,23 @@ def as_mask(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return values.astype(np.bool_)
 
 
+def check_mask(mask: npt.NDArray[np.bool_], sizes: tuple[int, ...]) -> None:
+    """Refuse a mask bool [rows, K] that leaves an action component without a choice; `sizes` (sum K) are the numbers of
+    choices per component."""
+    if mask.ndim != 2 or mask.shape[1] != sum(sizes):
+        raise ShapeError(
+            f"The action mask has shape {mask.shape}, expected (rows, {sum(sizes)}), one entry per choice."
+        )
+    first_choices = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    nothing_allowed = ~np.logical_or.reduceat(mask, first_choices, axis=1)
+    if nothing_allowed.any():
+        row, component = np.argwhere(nothing_allowed)[0].tolist()
+        raise EnvironmentContractError(
+            f"The action mask of environment {row} forbids every choice of action component {component}; "
+            "at least one must stay allowed."
+        )
+
+
 def _leaves(space: Space[Any], path: Path) -> list[Leaf]:
     where = ".".join(map(str, path)) or "observation"
     if isinstance(space, spaces.Box):

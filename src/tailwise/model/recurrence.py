@@ -83,10 +83,6 @@ class Recurrent(nn.Module):
                     # An open forget gate lets memory survive before anything is learnt.
                     nn.init.ones_(parameter.chunk(4)[1])
 
-    def initial_state(self, environments: int) -> Tensor:
-        """Zeros [B, S, H]."""
-        return torch.zeros(environments, self.slots, self.hidden)
-
     def forward(self, x: Tensor, state: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """See the class; `start[t, b]` zeroes the state of b before step t."""
         steps, envs = x.shape[:2]

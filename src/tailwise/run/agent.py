@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from gymnasium.vector import VectorEnv
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.core.streams import Streams
+from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
-from tailwise.model.observation import ObservationSpec
+from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
-from tailwise.run.config import Config, parse_config
+from tailwise.run.checkpoint import match_tensors
+from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.envs import EnvDriver
 from tailwise.run.make_env import make_driver
 from tailwise.run.metric_store import MetricStore
@@ -33,9 +36,10 @@ Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: 
 class Policy:
     """Acts; does not learn. What `tailwise.load` gives back."""
 
-    def __init__(self, model: ActorCritic, config: Config) -> None:
+    def __init__(self, model: ActorCritic, config: Config, *, masked: bool = False) -> None:
         self.model = model
         self.config = config
+        self._masked = masked
         self.calls = 0  # stochastic predictions made: the address of the next random draw
 
     def predict(
@@ -82,6 +86,10 @@ class Policy:
         action = self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
         return (action[0] if single else action), decision.state
 
+    def needs_mask(self) -> bool:
+        """Whether its environment gave action masks in training, so that `predict` must have them too."""
+        return self._masked
+
     def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
         """Play seeded episodes of the environment that the policy was trained in; none of them served its selection."""
         if self.config.env.id is None:
@@ -97,15 +105,22 @@ class Policy:
             driver.close()
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
+        """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""
+        action = self.model.action
         if mask is None:
+            if self.needs_mask():
+                raise ShapeError(
+                    f"this policy was trained with action masks; pass mask= with shape ({rows}, {action.logits}), "
+                    "True where an action is allowed"
+                )
             return None
-        choices = self.model.action.logits
-        array = np.asarray(mask, dtype=bool).reshape(-1, choices) if np.size(mask) == rows * choices else None
-        if array is None or self.model.action.kind == "box":
+        if np.size(mask) != rows * action.logits or action.kind == "box":
             raise ShapeError(
-                f"mask has shape {np.shape(mask)}; expected ({rows}, {choices}), one entry per discrete choice"
+                f"mask has shape {np.shape(mask)}; expected ({rows}, {action.logits}), one entry per discrete choice"
             )
-        return torch.from_numpy(array)
+        checked = as_mask(np.asarray(mask).reshape(rows, action.logits))
+        check_mask(checked, action.sizes)
+        return torch.from_numpy(checked)
 
 
 class PPO(Policy):
@@ -122,9 +137,14 @@ class PPO(Policy):
         *,
         run_dir: str | Path | None = None,
         callbacks: Sequence[Callback] = (),
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         if isinstance(env, str):
+            if full.env.id not in (None, env):
+                raise ConfigError(
+                    f"the environment is {env!r} and env.id in the configuration is {full.env.id!r}; remove one of them"
+                )
             full = full.model_copy(update={"env": full.env.model_copy(update={"id": env})})
         elif full.env.id is not None:
             raise ConfigError(
@@ -142,28 +162,44 @@ class PPO(Policy):
             create_run_folder(
                 folder, full, exact_resume=driver.exact_resume, exact_resume_reason=driver.exact_resume_reason
             )
-        self._attach(Trainer(full, driver, run_dir=folder, callbacks=callbacks))
+        for sentence in warnings_of(full):
+            warnings.warn(sentence, stacklevel=2)
+        self._attach(Trainer(full, driver, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
 
     def _attach(self, trainer: Trainer) -> None:
         self.trainer = trainer
         super().__init__(trainer.model, trainer.config)
 
+    def needs_mask(self) -> bool:
+        """Whether its environment gives action masks (known once it was reset)."""
+        return self.trainer.driver.mask is not None
+
     @classmethod
-    def resume(cls, run_dir: str | Path, *, callbacks: Sequence[Callback] = ()) -> tuple[PPO, list[str]]:
+    def resume(
+        cls,
+        run_dir: str | Path,
+        *,
+        env: Environment | None = None,
+        callbacks: Sequence[Callback] = (),
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+    ) -> tuple[PPO, list[str]]:
         """Continue a run from its newest good checkpoint: (agent, sentences about what was rejected or is not exact).
 
-        A run that was killed before its first checkpoint starts again from the beginning, which is the same.
+        env: for a run whose environment was passed from Python, the same one built again. A run that was killed before
+        its first checkpoint starts again from the beginning, which is the same.
         """
         folder = Path(run_dir)
         config = read_config(folder)
-        if config.env.id is None:
+        if env is None and config.env.id is None:
             raise CheckpointError(
-                f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
-                "build it and call PPO(env, config).restore(CHECKPOINT)"
+                f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; build it "
+                f"and call tailwise.PPO.resume({str(folder)!r}, env=...)"
             )
+        if env is not None and config.env.id is not None:
+            raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
-        driver = make_training_driver(config.env.id, config)
-        agent._attach(Trainer(config, driver, run_dir=folder, callbacks=callbacks))
+        driver = make_training_driver(env if env is not None else str(config.env.id), config)
+        agent._attach(Trainer(config, driver, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
         notes = agent._continue_from_folder(folder)
         return agent, notes
 
@@ -190,8 +226,18 @@ class PPO(Policy):
         return notes
 
     def _load_all(self, folder: Path) -> str | None:
-        load_policy_tensors(self.model, ckpt.read_policy(folder).tensors, source=str(folder))
-        training = ckpt.read_training(folder)
+        """Read and check both halves before anything of this agent is touched."""
+        policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
+        stored, own = policy.json["config"], self.config.model_dump(mode="json")
+        differing = [text for key in ("seed", "env", "model") for text in _differences(key, stored[key], own[key])]
+        if differing:
+            raise CheckpointError(
+                f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
+                "one that it was written with (tailwise.load reads the policy alone)."
+            )
+        match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
+        self.trainer.check_training_state(training.tensors, training.json)
+        load_policy_tensors(self.model, policy.tensors, source=str(folder))
         return self.trainer.load_training_state(training.tensors, training.json)
 
     def learn(self, steps: int | None = None) -> str:
@@ -204,7 +250,7 @@ class PPO(Policy):
         ckpt.write_checkpoint(
             path,
             policy_tensors=policy_tensors(self.model),
-            policy_json=policy_json(self.model, self.config),
+            policy_json=policy_json(self.model, self.config, masked=self.needs_mask()),
             training_tensors=tensors,
             training_json=data,
         )
@@ -224,8 +270,8 @@ def load(path: str | Path) -> Policy:
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
         folder, _ = choose_checkpoint(folder)
-    model, config = load_policy(folder)
-    return Policy(model, config)
+    model, config, masked = load_policy(folder)
+    return Policy(model, config, masked=masked)
 
 
 def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
@@ -260,6 +306,14 @@ def make_training_driver(env: Environment, config: Config) -> EnvDriver:
             f"set run.environments to {count} (learner.minibatches must divide the rollout)"
         )
     return driver
+
+
+def _differences(key: str, stored: Any, own: Any) -> list[str]:
+    """Sentences about where two configuration values differ, key by key."""
+    if isinstance(stored, dict) and isinstance(own, dict):
+        names = sorted(stored.keys() | own.keys())
+        return [text for name in names for text in _differences(f"{key}.{name}", stored.get(name), own.get(name))]
+    return [] if stored == own else [f"{key} {stored!r}, here {own!r}"]
 
 
 def _batch_size(spec: ObservationSpec, obs: Any) -> tuple[bool, int]:

@@ -165,6 +165,7 @@ def match_tensors(
 def split_state(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Split nested dicts of arrays and plain values into tensors (named by their path, "/" between keys) and JSON.
 
+    A numpy scalar becomes the Python value that equals it.
     In the JSON an array is {"__tensor__": its name}; `join_state` puts both together again.
     """
     import torch
@@ -180,9 +181,20 @@ def split_state(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict
             return {"__tensor__": path, "numpy": False}
         if isinstance(value, Mapping):
             return {key: split(part, f"{path}/{key}" if path else str(key)) for key, part in value.items()}
-        return value
+        return _plain(value)
 
     return tensors, split(state, "")
+
+
+def _plain(value: Any) -> Any:
+    """Numpy scalars as Python values, also inside lists; everything else as it is (`json_bytes` judges it)."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return value
 
 
 def join_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +257,10 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
 def _offer(broken: Path) -> str:
     """What to use instead of a checkpoint that was asked for by name: the newest good one before it, else any other."""
     others = [path for path in _siblings(broken.parent) if path.name != broken.name]
-    before = [path for path in others if path.name != BEST and path.name < broken.name]
+    asked = _update_of(broken)
+    before = [
+        path for path in others if asked is not None and (update := _update_of(path)) is not None and update < asked
+    ]
     for path in before + [path for path in others if path not in before]:
         try:
             verify(path)
@@ -255,11 +270,17 @@ def _offer(broken: Path) -> str:
     return f"There is no other good checkpoint in {broken.parent}."
 
 
+def _update_of(folder: Path) -> int | None:
+    """The update in a checkpoint's name; None for `best` and for other folders."""
+    match = _UPDATE.fullmatch(folder.name)
+    return None if match is None else int(match[1])
+
+
 def _siblings(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     recover_folder(root / BEST)
-    numbered = [(int(match[1]), path) for path in root.iterdir() if (match := _UPDATE.fullmatch(path.name))]
+    numbered = [(update, path) for path in root.iterdir() if (update := _update_of(path)) is not None]
     newest_first = [path for _, path in sorted(numbered, reverse=True)]
     return newest_first + ([root / BEST] if (root / BEST).exists() else [])
 

@@ -12,6 +12,8 @@ from tailwise.learner.config import LearnerConfig
 from tailwise.learner.tail import check_resolution
 from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
 
+LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
+
 
 class EnvConfig(Section):
     """Which environment, and what is changed about it."""
@@ -128,6 +130,13 @@ class Config(Section):
             raise ValueError(
                 f"learner.entropy.floor {learner.entropy.floor} is above learner.entropy.weight "
                 f"{learner.entropy.weight}; the decay goes down"
+            )
+        if learner.kl_factor.kind == "on" and learner.target_kl is None:
+            raise ValueError("learner.kl_factor follows learner.target_kl, which is null; set target_kl, e.g. 0.02")
+        if run.environments * run.rollout_steps > LARGEST_ROLLOUT:
+            raise ValueError(
+                f"a rollout of run.environments {run.environments} x run.rollout_steps {run.rollout_steps} has more "
+                f"than {LARGEST_ROLLOUT:,} rows and would not fit into memory; lower one of them"
             )
         self._check_risk()
         return self

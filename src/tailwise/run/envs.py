@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from tailwise.core.errors import CheckpointError, EnvironmentContractError, NotBuiltError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask
+from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask, check_mask
 from tailwise.run.seeded_vector import RestoreReport, SeededVectorEnv
 
 Floats32 = npt.NDArray[np.float32]
@@ -295,14 +295,7 @@ class EnvDriver:
                 "one entry per choice."
             )
         mask |= ~needed[:, None]
-        first_choices = np.concatenate(([0], np.cumsum(action.sizes)[:-1]))
-        nothing_allowed = ~np.logical_or.reduceat(mask, first_choices, axis=1)
-        if nothing_allowed.any():
-            row, component = np.argwhere(nothing_allowed)[0].tolist()
-            raise EnvironmentContractError(
-                f"The action mask of environment {row} forbids every choice of action component {component}; "
-                "at least one must stay allowed."
-            )
+        check_mask(mask, action.sizes)
         return mask
 
 

@@ -52,7 +52,12 @@ def _refused(metrics: Metrics, report: UpdateReport) -> str | None:
 
 
 def _no_gradient(metrics: Metrics, report: UpdateReport) -> str | None:
-    dead = [f"{term} on {owner_of(term)}" for term, row in report.term_gradients.items() if row[owner_of(term)] == 0.0]
+    quiet = metrics.get("advantage/largest_normalised") == 0.0  # nothing to learn from, not a broken term
+    dead = [
+        f"{term} on {owner_of(term)}"
+        for term, row in report.term_gradients.items()
+        if row[owner_of(term)] == 0.0 and not (quiet and term in ("policy", "awr"))
+    ]
     return f"loss terms with zero gradient on their owner: {', '.join(dead)}" if dead else None
 
 
@@ -73,6 +78,12 @@ RULES: tuple[Rule, ...] = (
         "error",
         "the term is switched on and teaches nothing: switch it off, or check its weight and its inputs",
         _no_gradient,
+    ),
+    Rule(
+        "no_advantage_signal",
+        "warn",
+        "every action looked equally good and the policy learnt nothing: no rewards yet, or too short a rollout?",
+        _above("advantage/no_signal_groups", 0),
     ),
     Rule(
         "environment_anomaly",

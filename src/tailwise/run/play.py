@@ -104,6 +104,12 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
         )
         result = driver.step(model.action.to_env(decision.action.numpy(), squashed=model.law.squashed))
         obs, mask, state = result.obs, result.mask, decision.state
+        if not np.isfinite(result.reward).all():
+            row = int(np.argmax(~np.isfinite(result.reward)))
+            raise DataError(
+                f"evaluation environment {row} paid the reward {result.reward[row]} in step {int(lengths[row]) + 1} of "
+                "its episode; a return cannot be computed from it, fix the environment's reward"
+            )
         returns += result.reward
         lengths += result.valid
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():

@@ -22,21 +22,22 @@ def policy_tensors(model: ActorCritic) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def policy_json(model: ActorCritic, config: Config) -> dict[str, Any]:
+def policy_json(model: ActorCritic, config: Config, *, masked: bool) -> dict[str, Any]:
     """Specifications from which the model is built again, and the configuration it was trained with."""
     return {
         "observation": model.observation.to_json(),
         "action": model.action.to_json(),
         "model": model.config.model_dump(mode="json"),
         "config": config.model_dump(mode="json"),
+        "masked": masked,
     }
 
 
-def load_policy(folder: str | Path) -> tuple[ActorCritic, Config]:
-    """Rebuild the model of a checkpoint folder, verified."""
+def load_policy(folder: str | Path) -> tuple[ActorCritic, Config, bool]:
+    """Rebuild the model of a checkpoint folder, verified; the flag says whether it was trained with action masks."""
     part = read_policy(folder)
     source = str(Path(folder) / "policy" / "spec.json")
-    missing = {"observation", "action", "model", "config"} - part.json.keys()
+    missing = {"observation", "action", "model", "config", "masked"} - part.json.keys()
     if missing:
         raise CheckpointError(f"{source} lacks {', '.join(sorted(missing))}; it was not written by this version")
     config = parse_config(part.json["config"], source=source)
@@ -47,7 +48,7 @@ def load_policy(folder: str | Path) -> tuple[ActorCritic, Config]:
         init_seed=0,
     )
     load_policy_tensors(model, part.tensors, source=str(folder))
-    return model, config
+    return model, config, bool(part.json["masked"])
 
 
 def load_policy_tensors(model: ActorCritic, tensors: dict[str, torch.Tensor], *, source: str) -> None:

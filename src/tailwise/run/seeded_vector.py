@@ -24,6 +24,11 @@ from tailwise.model.observation import MASK_KEY, ObservationSpec
 
 State = dict[str, Any]
 
+#: Actions kept of one running episode. Replaying more would take longer than anyone waits for a resume, and an episode
+#: without end would fill the memory.
+LONGEST_REPLAY = 1_000_000
+_PACK_EVERY = 1024
+
 
 @dataclass(frozen=True)
 class RestoreReport:
@@ -44,6 +49,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
     `build` makes one environment. `name` selects the random stream, so that training and evaluation never share a seed.
     `first_environment` is the id of row 0: a second process that owns rows 32..63 passes 32 and draws the same seeds as
     one process with 64 rows. With `copy=False` the returned observation is a buffer that the next step overwrites.
+    An episode of more than `longest_replay` steps is no longer recorded: a state taken inside it is not exact.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         name: str = "environment",
         first_environment: int = 0,
         copy: bool = True,
+        longest_replay: int = LONGEST_REPLAY,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1.")
@@ -83,7 +90,9 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         self._observations: list[Any] = [None] * num_envs
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         # None: nothing is recorded, because the environments give and take their state themselves.
-        self._actions: list[list[Any]] | None = None if all(map(_has_state, self.envs)) else [[] for _ in self.envs]
+        self._actions: list[_ActionLog] | None = None
+        if not all(map(_has_state, self.envs)):
+            self._actions = [_ActionLog(longest_replay) for _ in self.envs]
         self._started = False
 
     @property
@@ -130,7 +139,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         for row, env in enumerate(self.envs):
             action = actions[row]
             if recorded is not None:
-                recorded[row].append(action.copy() if isinstance(action, np.ndarray) else action)
+                recorded[row].append(action)
             observation, reward, ended, cut, info = env.step(action)
             self._observations[row] = observation
             rewards[row] = reward
@@ -144,6 +153,17 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
             if info:
                 infos = self._collect(infos, info, row)
         return self._batched(), rewards, terminated, truncated, infos
+
+    @property
+    def not_exact(self) -> str:
+        """Why a state taken now cannot be restored exactly; "" when it can."""
+        too_long = [log for log in self._actions or () if log.overflowed]
+        if not too_long:
+            return ""
+        return (
+            f"an episode ran longer than {too_long[0].limit:,} steps and can no longer be replayed; "
+            "set env.time_limit or give the environment get_state and set_state"
+        )
 
     def get_state(self) -> State:
         """Plain arrays and nested dicts: episode numbers, the running episodes' actions (or states), observations."""
@@ -159,7 +179,8 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         if self._actions is None:
             state["environments"] = {str(row): _get_env_state(env) for row, env in enumerate(self.envs)}
         else:
-            state["lengths"] = np.array([len(actions) for actions in self._actions], dtype=np.int64)
+            state["not_exact"] = self.not_exact
+            state["lengths"] = np.array([log.length for log in self._actions], dtype=np.int64)
             state["actions"] = self._recorded_actions()
         return state
 
@@ -209,7 +230,17 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         return self._add_info(infos, info, row)
 
     def _batched(self) -> Any:
-        self._buffer = concatenate(self.single_observation_space, self._observations, self._buffer)
+        try:
+            self._buffer = concatenate(self.single_observation_space, self._observations, self._buffer)
+        except (ValueError, TypeError, LookupError) as error:
+            for row, observation in enumerate(self._observations):
+                problem = _observation_problem(self.single_observation_space, observation, "observation")
+                if problem:
+                    raise EnvironmentContractError(
+                        f"Environment {row} returned an observation that its space does not declare: {problem}; "
+                        "correct the environment's observation_space or what its reset and step return."
+                    ) from error
+            raise
         if not self.copy:
             return self._buffer
         return _copied(self._buffer)
@@ -224,13 +255,13 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         """The actions of the running episodes, one after another: [sum of lengths, *action shape]."""
         assert self._actions is not None
         space = self.single_action_space
-        every = [action for actions in self._actions for action in actions]
-        if not every:
-            return np.zeros((0, *(space.shape or ())), dtype=space.dtype)
-        return np.stack([np.asarray(action) for action in every])
+        logs = [log.actions for log in self._actions if log.length]  # an empty one knows no dtype and shape
+        return np.concatenate(logs) if logs else np.zeros((0, *(space.shape or ())), dtype=space.dtype)
 
     def _replay(self, state: Mapping[str, Any]) -> str:
         """Reset each environment with its episode's seed and repeat its actions; returns what went wrong, or ""."""
+        if state.get("not_exact"):  # states written before this entry existed have recorded everything
+            return str(state["not_exact"])
         position = 0
         for row, length in enumerate(np.asarray(state["lengths"]).tolist()):
             self._begin_episode(row, None)
@@ -275,6 +306,55 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         return ""
 
 
+class _ActionLog:
+    """The actions of one running episode; nothing is kept past `limit`.
+
+    The newest actions wait in a list, because appending to one is several times cheaper than writing an array row; full
+    lists are packed into arrays, because an object per action takes many times the memory in a long episode.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: a new episode begins."""
+        self.overflowed = False
+        self._packed: list[np.ndarray] = []
+        self._packed_length = 0
+        self._newest: list[Any] = []
+        self._room = min(_PACK_EVERY, self.limit + 1)  # newest actions at which they are packed or found too many
+
+    @property
+    def length(self) -> int:
+        """Number of actions."""
+        return self._packed_length + len(self._newest)
+
+    @property
+    def actions(self) -> np.ndarray:
+        """[length, *action shape] in the dtype in which the actions came: what an exact replay needs."""
+        self._pack()
+        self._packed = [np.concatenate(self._packed)]
+        return self._packed[0]
+
+    def append(self, action: Any) -> None:
+        if self.overflowed:
+            return
+        self._newest.append(action.copy() if isinstance(action, np.ndarray) else action)
+        if len(self._newest) == self._room:
+            self._pack()
+
+    def _pack(self) -> None:
+        if self.length > self.limit:
+            self.clear()
+            self.overflowed = True
+        elif self._newest:
+            self._packed.append(np.array(self._newest))
+            self._packed_length += len(self._newest)
+            self._newest = []
+            self._room = min(_PACK_EVERY, self.limit + 1 - self._packed_length)
+
+
 # Wrappers whose whole state is known here; any other wrapper may hide state, so its environment is replayed.
 _PLAIN_WRAPPERS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
 
@@ -316,6 +396,31 @@ def _set_env_state(env: gym.Env[Any, Any], state: Mapping[str, Any], observation
     for limit, elapsed in zip(_time_limits(env), state["elapsed"], strict=True):
         limit._elapsed_steps = elapsed
     return observation
+
+
+def _observation_problem(space: gym.Space[Any], observation: Any, where: str) -> str:
+    """What makes one observation unfit for its space (structure, shape or kind of numbers); "" when nothing does."""
+    parts: list[tuple[Any, gym.Space[Any]]] = []
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(observation, Mapping) or not space.spaces.keys() <= observation.keys():
+            got = sorted(map(str, observation)) if isinstance(observation, Mapping) else type(observation).__name__
+            return f"'{where}' is {got}, expected a dict with the keys {sorted(space.spaces)}"
+        parts = list(space.spaces.items())
+    elif isinstance(space, gym.spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            return f"'{where}' is not a tuple of {len(space.spaces)} entries"
+        parts = list(enumerate(space.spaces))
+    else:
+        try:
+            array = np.asarray(observation)
+        except ValueError as error:
+            return f"'{where}' is not a regular array ({error})"
+        if array.shape != space.shape:
+            return f"'{where}' has shape {array.shape}, expected {space.shape}"
+        if not np.can_cast(array.dtype, space.dtype or array.dtype, "same_kind"):
+            return f"'{where}' has dtype {array.dtype}, expected {space.dtype}"
+    problems = (_observation_problem(part, observation[key], f"{where}.{key}") for key, part in parts)
+    return next(filter(None, problems), "")
 
 
 def _copied(batch: Any) -> Any:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
@@ -29,6 +30,20 @@ from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.run_folder import append_alerts
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
 
+TRAINING_KEYS = (
+    "update",
+    "steps",
+    "total_steps",
+    "kl_factor",
+    "health_factor",
+    "entropies",
+    "plateau_at",
+    "episodes",
+    "best_return",
+    "evaluations_without_gain",
+    "health",
+    "environment",
+)
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
 
 
@@ -36,7 +51,13 @@ class Trainer:
     """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`)."""
 
     def __init__(
-        self, config: Config, driver: EnvDriver, *, run_dir: Path | None = None, callbacks: Sequence[Callback] = ()
+        self,
+        config: Config,
+        driver: EnvDriver,
+        *,
+        run_dir: Path | None = None,
+        callbacks: Sequence[Callback] = (),
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     ) -> None:
         self.config = config
         self.driver = driver
@@ -49,11 +70,14 @@ class Trainer:
             driver.spaces.action,
             init_seed=self.streams.integer("init"),
         )
-        self.backend = TorchBackend(self.model, config.learner, self.streams, tail_alpha=config.tail_alpha)
+        self.backend = TorchBackend(
+            self.model, config.learner, self.streams, tail_alpha=config.tail_alpha, auxiliary=auxiliary
+        )
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
         self.health = Health()
         self.update = 0
         self.steps = 0
+        self.total_steps = config.run.total_steps
         self.kl_factor = 1.0
         self.health_factor = 1.0
         self.entropies: list[float] = []  # of the newest updates, as many as the plateau window
@@ -70,12 +94,19 @@ class Trainer:
     # ---------------------------------------------------------------- loop
 
     def train(self, total_steps: int | None = None) -> str:
-        """Run until `total_steps` (default: the configuration's); returns the sentence that says why it ended."""
-        total = self.config.run.total_steps if total_steps is None else total_steps
+        """Run until `total_steps`; returns the sentence that says why it ended.
+
+        Default: the end that was set before, if it is still ahead (a resumed run goes on to it), else the configured.
+        """
         torch.set_num_threads(self.config.run.threads)
-        if self._fresh:
-            self.driver.reset()
-            self._fresh = False
+        self.begin()
+        if total_steps is None:
+            total_steps = self.total_steps if self.steps < self.total_steps else self.config.run.total_steps
+        if total_steps != self.total_steps:
+            # The schedule and the end of the run depend on it, so a resumed run has to know.
+            self.total_steps = total_steps
+            self._checkpoint()
+        total = self.total_steps
         started = time.perf_counter()
         for callback in self.callbacks:
             callback.on_start(self.update, self.steps, total)
@@ -93,11 +124,18 @@ class Trainer:
                 reason = stop
                 break
         if self.store is not None:
-            self.store.compact()
+            if self.update:
+                self.store.compact()
             self.store.close()
         for callback in self.callbacks:
             callback.on_end(reason)
         return reason
+
+    def begin(self) -> None:
+        """Reset the environments, unless they run already."""
+        if self._fresh:
+            self.driver.reset()
+            self._fresh = False
 
     def _one_update(self, total: int, started: float) -> tuple[dict[str, float], list[Alert]]:
         clock = time.perf_counter()
@@ -127,7 +165,7 @@ class Trainer:
         }
         metrics["update/committed"] = float(report.committed)
         alerts = self.health.look(self.update, metrics, report)
-        metrics |= self._evaluate()
+        metrics |= self._evaluate(alerts)
         seconds = updated - clock
         metrics |= {
             "time/elapsed": updated - started,
@@ -138,13 +176,19 @@ class Trainer:
         return metrics, alerts
 
     def _adapt(self, report: UpdateReport) -> None:
-        """Move the controllers by what the update showed; a refused update shows nothing."""
-        if not report.committed:
+        """Move the controllers by what the update showed; an update refused for broken numbers shows nothing."""
+        if not (report.committed or report.went_too_far):
             return
         learner = self.config.learner
         self.kl_factor = next_kl_factor(
-            learner.kl_factor, self.kl_factor, stopped=report.stopped_early, kl=report.kl, target_kl=learner.target_kl
+            learner.kl_factor,
+            self.kl_factor,
+            stopped=report.stopped_early or report.went_too_far,
+            kl=report.kl,
+            target_kl=learner.target_kl,
         )
+        if not report.committed:
+            return
         if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
             self.entropies = [*self.entropies, report.metrics["policy/entropy"]][-learner.entropy.window :]
             if plateau_begins(self.entropies, learner.entropy.window, learner.entropy.tolerance) is not None:
@@ -167,19 +211,25 @@ class Trainer:
 
     # ---------------------------------------------------------------- evaluation and stopping
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, alerts: list[Alert]) -> dict[str, float]:
+        """Play the selection episodes when they are due; a broken environment is an alert, not the end of training."""
         settings = self.config.evaluate
         if settings.every is None or self.update % settings.every:
             return {}
         if self._evaluation is None:
             self._evaluation = evaluation_driver(self.config.env, self.config.seed, settings.episodes, purpose="select")
-        played = play_episodes(
-            self.model,
-            self._evaluation,
-            episodes=settings.episodes,
-            deterministic=settings.deterministic,
-            seed=self.config.seed,
-        )
+        try:
+            played = play_episodes(
+                self.model,
+                self._evaluation,
+                episodes=settings.episodes,
+                deterministic=settings.deterministic,
+                seed=self.config.seed,
+            )
+        except DataError as error:
+            alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), "fix the environment"))
+            self.evaluations_without_gain += 1
+            return {}
         better = self.best_return is None or played.mean > self.best_return + settings.min_delta
         self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
         if better:
@@ -189,8 +239,10 @@ class Trainer:
 
     def finished(self) -> str | None:
         """Why there is nothing left to train, as a sentence; None while there is."""
-        total = self.config.run.total_steps
-        return f"all {total:,} steps are done" if self.steps >= total else self._patience_is_over()
+        total = max(self.total_steps, self.config.run.total_steps)
+        if self.steps >= total:
+            return f"all {total:,} steps are done"
+        return self._patience_is_over()
 
     @property
     def stopped_by_refusals(self) -> bool:
@@ -206,7 +258,8 @@ class Trainer:
         patience = self.config.evaluate.patience
         if patience is None or self.evaluations_without_gain < patience:
             return None
-        return f"the evaluation did not improve {patience} times in a row (best mean return {self.best_return:g})"
+        best = "none was completed" if self.best_return is None else f"best mean return {self.best_return:g}"
+        return f"the evaluation did not improve {patience} times in a row ({best})"
 
     # ---------------------------------------------------------------- files
 
@@ -236,13 +289,14 @@ class Trainer:
         ckpt.write_checkpoint(
             folder,
             policy_tensors=policy_tensors(self.model),
-            policy_json=policy_json(self.model, self.config),
+            policy_json=policy_json(self.model, self.config, masked=self.driver.mask is not None),
             training_tensors=tensors,
             training_json=training,
         )
 
     def training_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that a resumed run needs beside the policy: (tensors, JSON)."""
+        self.begin()
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
@@ -250,6 +304,7 @@ class Trainer:
         return tensors, {
             "update": self.update,
             "steps": self.steps,
+            "total_steps": self.total_steps,
             "kl_factor": self.kl_factor,
             "health_factor": self.health_factor,
             "entropies": list(self.entropies),
@@ -261,11 +316,22 @@ class Trainer:
             "environment": env_json,
         }
 
+    def check_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> None:
+        """Raise before anything is touched when a training state does not fit this trainer."""
+        missing = sorted(set(TRAINING_KEYS) - data.keys())
+        if missing or "collector/state" not in tensors:
+            raise CheckpointError(f"the training state lacks {', '.join(missing) or 'collector/state'}")
+        if tensors["collector/state"].shape != self.collector.state.shape:
+            raise CheckpointError(
+                f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
+                f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
+            )
+        optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
+        self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
+
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
-        missing = {"update", "steps", "environment", "health"} - data.keys()
-        if missing or "collector/state" not in tensors:
-            raise CheckpointError(f"the training state lacks {', '.join(sorted(missing)) or 'collector/state'}")
+        self.check_training_state(tensors, data)
         self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
         prefix = "environment/"
@@ -274,7 +340,7 @@ class Trainer:
         self._fresh = False
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
-        self.update, self.steps = int(data["update"]), int(data["steps"])
+        self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
         self.kl_factor, self.health_factor = float(data["kl_factor"]), float(data["health_factor"])
         self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)

@@ -1,0 +1,194 @@
+"""What a continued run must know, and what a checkpoint that does not fit must leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
+from tailwise.run.agent import PPO, load
+from tailwise.run.play import play_episodes
+from tests.support import SMALL_RUN, Scripted, bits, merged, small_trainer
+
+
+def small_agent(run_dir: Path | None = None, **changes: Any) -> PPO:
+    return PPO("CartPole-v1", merged(SMALL_RUN, changes), run_dir=run_dir)
+
+
+def weights(agent: PPO) -> dict[str, bytes]:
+    return {name: bits(tensor) for name, tensor in agent.model.state_dict().items()}
+
+
+def test_learn_with_its_own_length_resumes_exactly(tmp_path: Path) -> None:
+    """Rejects a schedule and an end that fall back to run.total_steps (96) after a resume of learn(256)."""
+    whole = small_agent(tmp_path / "whole")
+    whole.learn(256)
+    part = small_agent(tmp_path / "part", run={"checkpoint_every": 1})
+
+    class Stop(Exception):
+        pass
+
+    class Killer:
+        def on_start(self, *_: Any) -> None: ...
+        def on_end(self, _: str) -> None: ...
+        def on_update(self, progress: Any) -> None:
+            if progress.update == 5:
+                raise Stop
+
+    part.trainer.callbacks.append(Killer())  # type: ignore[arg-type]
+    with pytest.raises(Stop):
+        part.learn(256)
+    resumed, notes = PPO.resume(tmp_path / "part")
+    assert notes == [] and resumed.trainer.steps == 160 and resumed.trainer.total_steps == 256
+    resumed.learn()
+    assert resumed.trainer.steps == 256
+    assert weights(resumed) == weights(whole)
+
+
+def test_learning_nothing_is_no_error(tmp_path: Path) -> None:
+    agent = small_agent(tmp_path / "run")
+    assert agent.learn(0) == "all 0 steps are done"
+
+
+@pytest.mark.parametrize("half", ["policy/weights.safetensors", "training/tensors.safetensors", "training/state.json"])
+def test_broken_checkpoint_leaves_the_agent_as_it_was(tmp_path: Path, half: str) -> None:
+    """Rejects loading the policy half before the training half was verified."""
+    other = small_agent()
+    other.learn()
+    other.save(tmp_path / "saved")
+    path = tmp_path / "saved" / half
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    agent = small_agent()
+    before = weights(agent)
+    with pytest.raises(CheckpointError, match=path.name):
+        agent.restore(tmp_path / "saved")
+    assert weights(agent) == before and agent.trainer.update == 0
+
+
+def test_checkpoint_of_another_seed_or_model_is_refused(tmp_path: Path) -> None:
+    small_agent().save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="seed 0, here 1"):
+        small_agent(seed=1).restore(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"model\.critic\.quantiles 8, here 16"):
+        small_agent(model={"critic": {"quantiles": 16}}).restore(tmp_path / "saved")
+
+
+def test_optimiser_state_must_be_complete() -> None:
+    """Rejects a silent restart of Adam."""
+    trainer = small_trainer()
+    trainer.train(32)
+    tensors = trainer.backend.training_tensors()
+    trainer.backend.check_training_tensors(tensors, fresh=False)
+    with pytest.raises(CheckpointError, match="missing"):
+        trainer.backend.check_training_tensors({}, fresh=False)
+    without = {name: tensor for name, tensor in tensors.items() if not name.endswith("exp_avg")}
+    with pytest.raises(CheckpointError, match="exp_avg"):
+        trainer.backend.check_training_tensors(without, fresh=True)
+
+
+def test_run_on_a_python_environment_continues_in_its_folder(tmp_path: Path) -> None:
+    agent = PPO(lambda: Scripted(length=8), SMALL_RUN, run_dir=tmp_path / "run")
+    agent.learn(64)
+    with pytest.raises(CheckpointError, match=r"env=\.\.\."):
+        PPO.resume(tmp_path / "run")
+    resumed, notes = PPO.resume(tmp_path / "run", env=lambda: Scripted(length=8))
+    assert notes == [] and resumed.trainer.steps == 64
+    resumed.learn(32)
+    assert resumed.trainer.steps == 96
+
+
+def test_kl_factor_recovers_from_updates_that_were_rolled_back() -> None:
+    """Rejects a controller that only sees committed updates: a step that is too large would be repeated for ever."""
+    trainer = small_trainer(
+        learner={"learning_rate": 1.0, "max_kl": 0.05, "kl_factor": {"kind": "on", "ratio": 4.0}},
+        run={"total_steps": 32 * 5, "max_refused": 50},
+    )
+    trainer.train()
+    factors = [row["step/kl_factor"] for row in trainer.history]
+    committed = [row["update/committed"] for row in trainer.history]
+    assert committed[0] == 0.0
+    assert factors[1:3] == [0.25, 0.0625]
+    assert max(committed) == 1.0
+
+
+def test_broken_reward_in_an_evaluation_is_named_and_does_not_end_training() -> None:
+    """Rejects a best return of NaN, with which the next checkpoint could not be written."""
+
+    def pay(step: int, obs: Any, action: Any) -> float:
+        return np.nan if step == 3 else 1.0
+
+    trainer = small_trainer()
+    from tailwise.core.streams import Streams
+    from tailwise.run.make_env import make_driver
+
+    broken = make_driver(lambda: Scripted(pay, length=8), num_envs=2, streams=Streams(0), purpose="test")
+    scripted = small_trainer(lambda: Scripted(length=8))
+    with pytest.raises(DataError, match="paid the reward nan in step 4"):
+        play_episodes(scripted.model, broken, episodes=2, deterministic=True, seed=0)
+    gym.register("tailwise/BrokenPay-v0", entry_point=lambda: Scripted(pay, length=8))
+    trainer = small_trainer("tailwise/BrokenPay-v0", evaluate={"every": 1, "episodes": 2}, run={"max_refused": 2})
+    assert "refused" in trainer.train()
+    assert trainer.best_return is None
+    assert "evaluation_broken" in {alert.rule for alert in trainer.alerts}
+
+
+def test_predict_demands_and_checks_masks(tmp_path: Path) -> None:
+    """Rejects a policy that was trained with masks and plays forbidden actions because none was passed."""
+    agent = PPO("tailwise/MaskedBandit-v0", SMALL_RUN)
+    agent.learn(32)
+    agent.save(tmp_path / "saved")
+    choices = agent.model.action.logits
+    for policy in (agent, load(tmp_path / "saved")):
+        with pytest.raises(ShapeError, match="trained with action masks"):
+            policy.predict(0)
+        with pytest.raises(Exception, match="forbids every choice"):
+            policy.predict(0, mask=np.zeros(choices, dtype=bool))
+        only = np.zeros(choices, dtype=bool)
+        only[1] = True
+        assert policy.predict(0, mask=only)[0] == 1
+
+
+def test_standard_deviation_can_leave_its_bound_again() -> None:
+    """Rejects a clamp inside forward, which has no gradient beyond the bound."""
+    trainer = small_trainer("Pendulum-v1", model={"actor": {"log_std": 2.0}}, run={"rollout_steps": 8})
+    log_std = trainer.model.actor.log_std
+    assert log_std is not None
+    with torch.no_grad():
+        log_std.fill_(2.5)
+    trainer.train(32)
+    assert float(log_std.detach().max()) <= 2.0
+    params = trainer.model.policy(torch.zeros(1, 8), None)
+    (gradient,) = torch.autograd.grad(trainer.model.law.entropy(params).sum(), log_std)
+    assert gradient.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"learner": {"kl_factor": {"kind": "on"}, "target_kl": None}}, "kl_factor follows learner.target_kl"),
+        ({"model": {"critic": {"twin": False, "combine": "average"}}}, "remove combine"),
+        (
+            {"model": {"critic": {"target": "scalar", "lambda": 0.5}}, "risk": {"mode": "off"}},
+            "lambda would do nothing",
+        ),
+        ({"model": {"actor": {"log_std": -1.0}}}, "log_std is -1.0 but the action space is discrete"),
+        ({"run": {"environments": 65536, "rollout_steps": 65536}}, "would not fit into memory"),
+        ({"env": {"id": "Pendulum-v1"}}, "remove one of them"),
+    ],
+)
+def test_option_that_would_do_nothing_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    base = {key: value for key, value in SMALL_RUN.items() if key != "model"} if "model" in changes else SMALL_RUN
+    with pytest.raises(ConfigError, match=sentence):
+        PPO("CartPole-v1", merged(base, changes))
+
+
+def test_coarse_tail_warns_in_python_too() -> None:
+    with pytest.warns(UserWarning, match="quantiles"):
+        small_agent(risk={"alpha": 0.13})
