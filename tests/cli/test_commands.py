@@ -244,7 +244,7 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_demo_trains_compares_and_writes_a_page(tailwise: Terminal) -> None:
     assert tailwise("demo", "--steps", "8000", "--out", "d") == 0
-    assert tailwise.out.startswith("The market environment is not built yet")
+    assert tailwise.out.startswith("Training on the market is not wired up yet")
     assert "the same 50 seeded episodes" in tailwise.out
     assert "Training gained " in tailwise.out
     page = Path("d/demo.html").read_text()

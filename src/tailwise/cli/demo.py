@@ -1,6 +1,6 @@
 """`tailwise demo`: train CartPole, compare with random play measured in the same run, write a page.
 
-It stands in for the market demonstration until the market environment is built, and says so.
+It stands in for the market demonstration until training on the market is wired up, and says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     overrides = [] if steps is None else [f"run.total_steps={steps}"]
     _, config = read_effective(PRESET, overrides)
     assert config.env.id is not None
-    print(f"The market environment is not built yet: this demonstration trains {config.env.id} instead.", flush=True)
+    print(f"Training on the market is not wired up yet: this demonstration trains {config.env.id} instead.", flush=True)
     recorder, display = Recorder(), make_display(config, silent=quiet)
     with run_folder(out, "demo") as folder:
         agent = PPO(config.env.id, config, run_dir=folder, callbacks=[recorder, *display])

@@ -45,7 +45,7 @@ def write_page(path: Path, *, config: Config, metrics: pandas.DataFrame, trained
     """Write the page: a table of the two policies, learning curves, the returns of the evaluation."""
     critic = config.model.critic
     facts = (
-        f"The market environment is not built yet; this page shows that training works. "
+        f"Training on the market is not wired up yet; this page shows that training works. "
         f"{config.run.total_steps:,} steps, core {config.model.core.kind}, "
         f"{'twin ' if critic.twin else ''}{critic.kind} critic, seed {config.seed}."
     )
