@@ -160,6 +160,10 @@ def test_wrong_targets_miss_the_tail(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("gamma", [0.95, 0.99])
 @pytest.mark.parametrize("params", [ONE_STATE, FOUR_STATES], ids=["one state", "four states with a terminal"])
 def test_tail_of_the_return_on_reward_processes(params: RewardProcessParams, gamma: float) -> None:
-    """The issue's statement in full: both processes, both discounts, every state within 5%."""
-    updates = 100 if gamma == 0.95 else 300
+    """Both processes, both discounts: every state within 5% once trained long enough.
+
+    The fourth state is visited an eighth of the time and pays the widest rewards: after a third of these updates its
+    tail is still 6 to 7% short. What remains at the end is mostly the resolution of 64 quantiles.
+    """
+    updates = 300 if gamma == 0.95 else 700
     assert reward_process_error(params, gamma=gamma, updates=updates, seed=0, critic={}) < 0.05
