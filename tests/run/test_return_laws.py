@@ -176,6 +176,6 @@ def test_tail_of_the_return_on_reward_processes(params: RewardProcessParams, gam
     """Both processes, both discounts: every state within 5% once trained long enough.
 
     The fourth state is visited an eighth of the time and pays the widest rewards: after a third of these updates its
-    tail is still 6 to 7% short. What remains at the end is mostly the resolution of 64 quantiles.
+    tail is still 6 to 7% short.
     """
     assert reward_process_error(params, gamma=gamma, updates=updates, seed=0, critic={}) < 0.05
