@@ -89,7 +89,7 @@ def test_advantages_are_normalised_once_per_rollout() -> None:
 @pytest.mark.parametrize("recurrent", [True, False])
 def test_every_valid_row_is_in_exactly_one_minibatch(recurrent: bool) -> None:
     valid = torch.rand(9, 6, generator=torch.Generator().manual_seed(0)) < 0.7
-    units = batching.unit_count(valid, recurrent=recurrent)
+    units = len(batching.all_units(valid, recurrent=recurrent))
     order = np.random.default_rng(0).permutation(units)
     rows: list[int] = []
     sizes = []

@@ -67,14 +67,14 @@ def test_line_of_the_best_update_is_written_before_its_checkpoint(tmp_path: Path
     folder = tmp_path / "run"
     agent = PPO("CartPole-v1", small_run(**merged(EVALUATED, {"run": {"total_steps": 64}})), run_dir=folder)
     trainer = agent.trainer
-    original = trainer._write_checkpoint
+    original = trainer.write_checkpoint
     seen: list[list[int]] = []
 
     def write(path: Path) -> None:
         seen.append([row["update"] for row in rows(folder)])
         original(path)
 
-    trainer._write_checkpoint = write  # type: ignore[method-assign]  # only looks, then writes
+    trainer.write_checkpoint = write  # type: ignore[method-assign]  # only looks, then writes
     agent.learn()
     assert seen[0] == [1, 2]
 

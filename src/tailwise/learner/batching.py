@@ -28,15 +28,13 @@ class Part:
 
 def minibatches(valid: Tensor, *, count: int, recurrent: bool, permutation: np.ndarray) -> Iterator[np.ndarray]:
     """Split units (environments when recurrent, else valid flat rows) into `count` parts, in the order given."""
-    if not recurrent:
-        units = np.flatnonzero(valid.numpy().reshape(-1))
-        permutation = units[permutation]
-    yield from (part for part in np.array_split(permutation, count) if len(part))
+    units = all_units(valid, recurrent=recurrent)[permutation]
+    yield from (part for part in np.array_split(units, count) if len(part))
 
 
-def unit_count(valid: Tensor, *, recurrent: bool) -> int:
-    """How many units `minibatches` permutes."""
-    return int(valid.shape[1]) if recurrent else int(valid.sum())
+def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
+    """What `minibatches` permutes and `parts` cuts: environments [B] when recurrent, else valid flat rows."""
+    return np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
 
 
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:

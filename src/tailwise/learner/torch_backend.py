@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,7 +187,7 @@ class _Epochs:
         valid = self.rollout.valid
         for epoch in range(config.epochs):
             draws = self.prepared.draws(self.backend.streams, self.backend.model, update=update, epoch=epoch)
-            units = batching.unit_count(valid, recurrent=self._recurrent)
+            units = len(batching.all_units(valid, recurrent=self._recurrent))
             order = self.backend.streams.permutation("minibatch", units, update=update, epoch=epoch)
             for chunk in batching.minibatches(
                 valid, count=config.minibatches, recurrent=self._recurrent, permutation=order
@@ -266,10 +265,7 @@ class _Epochs:
     def measure_after(self) -> None:
         """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
         model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
-        if self._recurrent:
-            units = np.arange(valid.shape[1])
-        else:
-            units = np.flatnonzero(valid.numpy().reshape(-1))
+        units = batching.all_units(valid, recurrent=self._recurrent)
         old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
         rows, kl = 0, 0.0
         for part in batching.parts(

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from tailwise.core.errors import EnvironmentContractError
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
-from tailwise.market.simulator import Simulator
+from tailwise.market.simulator import Simulator, first_episode
 from tailwise.market.tables import SymbolTable
 
 __all__ = ["ExposureAction", "MarketEnv", "MarketEnvConfig", "PositionsAction", "action_space", "observation_space"]
@@ -79,11 +79,7 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
         """
         if seed is not None:
             self.simulator.seed(seed)
-        chosen = dict(options or {})
-        rows, symbols = chosen.pop("start", None), chosen.pop("symbol", None)
-        if chosen:
-            raise EnvironmentContractError(f"reset does not know the options {sorted(chosen)}; use 'start', 'symbol'.")
-        obs = self.simulator.reset(rows=rows, symbols=symbols)
+        obs = self.simulator.reset(**first_episode(options))
         self._started = True
         return obs, self._with_mask({})
 

@@ -29,6 +29,15 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+def first_episode(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Gymnasium's reset options "start" (bar numbers) and "symbol" (indices) as arguments of `Simulator.reset`."""
+    chosen = dict(options or {})
+    rows, symbols = chosen.pop("start", None), chosen.pop("symbol", None)
+    if chosen:
+        raise EnvironmentContractError(f"reset does not know the options {sorted(chosen)}; use 'start', 'symbol'.")
+    return {"rows": rows, "symbols": symbols}
+
+
 @dataclass(frozen=True)
 class SimulatorStep:
     """Fresh arrays of one step. `final_obs` is None when no episode ended; `ledger` [N] LEDGER, or None."""

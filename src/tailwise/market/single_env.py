@@ -13,7 +13,7 @@ from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import action_space, observation_space
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.simulator import Simulator
+from tailwise.market.simulator import Simulator, first_episode
 from tailwise.market.tables import SymbolTable
 
 ENV_ID = "tailwise/Market-v0"
@@ -54,11 +54,7 @@ class SingleMarketEnv(gym.Env[Any, Any]):
         super().reset(seed=seed)
         if seed is not None:
             self.simulator.seed(seed)
-        chosen = dict(options or {})
-        rows, symbols = chosen.pop("start", None), chosen.pop("symbol", None)
-        if chosen:
-            raise EnvironmentContractError(f"reset does not know the options {sorted(chosen)}; use 'start', 'symbol'.")
-        obs = self.simulator.reset(rows=rows, symbols=symbols)
+        obs = self.simulator.reset(**first_episode(options))
         self._running = True
         return obs[0], self._info({"equity": float(self.simulator.state.records["equity"][0])})
 

@@ -26,7 +26,7 @@ from tailwise.run.envs import EnvDriver
 from tailwise.run.make_env import make_driver
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import Played, evaluation_driver, play_episodes
-from tailwise.run.policy_files import load_policy, load_policy_tensors, policy_json, policy_tensors
+from tailwise.run.policy_files import load_policy, load_policy_tensors
 from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config
 from tailwise.run.trainer import Trainer
 
@@ -246,14 +246,7 @@ class PPO(Policy):
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint folder: policy and training state, whole or not at all."""
-        tensors, data = self.trainer.training_state()
-        ckpt.write_checkpoint(
-            path,
-            policy_tensors=policy_tensors(self.model),
-            policy_json=policy_json(self.model, self.config, masked=self.needs_mask()),
-            training_tensors=tensors,
-            training_json=data,
-        )
+        self.trainer.write_checkpoint(path)
 
     def restore(self, path: str | Path) -> str | None:
         """Continue from a folder that `save` wrote; returns why the continuation is not exact, None when it is."""

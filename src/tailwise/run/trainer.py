@@ -273,7 +273,7 @@ class Trainer:
         if "evaluate/return" in metrics and self.evaluations_without_gain == 0:
             # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
             self.store.sync()
-            self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
+            self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
         if last or self.update % self.config.run.checkpoint_every == 0:
             self._checkpoint()
 
@@ -281,10 +281,11 @@ class Trainer:
         if self.run_dir is None or self.store is None:
             return
         self.store.sync()
-        self._write_checkpoint(ckpt.checkpoint_path(self.run_dir, self.update))
+        self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, self.update))
         ckpt.prune(self.run_dir, self.config.run.keep)
 
-    def _write_checkpoint(self, folder: Path) -> None:
+    def write_checkpoint(self, folder: str | Path) -> None:
+        """Write policy and training state into a checkpoint folder, whole or not at all."""
         tensors, training = self.training_state()
         ckpt.write_checkpoint(
             folder,
