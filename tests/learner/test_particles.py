@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tailwise.core.errors import ShapeError
 from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
 from tailwise.learner.quantile import midpoints
 from tailwise.learner.returns import gae, lambda_return, next_values
@@ -162,24 +164,40 @@ def test_stratified_levels_put_one_level_in_each_stratum() -> None:
     assert stratified_levels(torch.full((2,), 0.5)).tolist() == [0.25, 0.75]
 
 
-def test_the_quantile_function_extends_its_outer_segments() -> None:
-    """A linear law is exact on all of [0, 1]. Rejects constant ends (numpy.interp), which trim both tails."""
-    theta = 3.0 + 2.0 * midpoints(8, dtype=torch.float64)
-    levels = torch.linspace(0, 1, 41, dtype=torch.float64)
-    torch.testing.assert_close(inverse_cdf_quantiles(theta, levels), 3.0 + 2.0 * levels, rtol=0, atol=1e-12)
-    # Hand: theta = 0, 1, 3 at 1/6, 1/2, 5/6. Level 0 -> -.5, 1/3 -> .5, 2/3 -> 2, 1 -> 4.
-    result = inverse_cdf_quantiles(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([0.0, 1 / 3, 2 / 3, 1.0]))
-    torch.testing.assert_close(result, torch.tensor([-0.5, 0.5, 2.0, 4.0]))
+def test_the_quantile_function_is_exact_for_normal_laws() -> None:
+    """From 8 quantiles, at every level, far into both tails. Rejects straight lines in the level, with extended ends or
+    constant ones (numpy.interp): both trim the tails, which every bootstrap repeats."""
+    centres = torch.special.ndtri(midpoints(8, dtype=torch.float64))
+    levels = torch.tensor([1e-6, 1e-3, 0.01, 0.0625, 0.2, 0.5, 0.77, 0.999, 1 - 1e-6], dtype=torch.float64)
+    exact = 3.0 + 2.0 * torch.special.ndtri(levels)
+    torch.testing.assert_close(inverse_cdf_quantiles(3.0 + 2.0 * centres, levels), exact, rtol=0, atol=1e-12)
+    position = levels * 8 - 0.5
+    left = position.floor().clamp(0, 6).long()
+    straight = centres[left] + (position - left) * (centres[left + 1] - centres[left])
+    assert float((3.0 + 2.0 * straight - exact)[0]) > 2.0
+    constant = torch.from_numpy(np.interp(levels.numpy(), midpoints(8, dtype=torch.float64).numpy(), centres.numpy()))
+    assert float((3.0 + 2.0 * constant - exact)[0]) > 2.0
+
+
+def test_the_quantile_function_by_hand() -> None:
+    """theta = 0, 1, 3 at 1/6, 1/2, 5/6: through the centres, increasing, finite at both ends, a point for N = 1."""
+    theta = torch.tensor([0.0, 1.0, 3.0])
+    found = inverse_cdf_quantiles(theta, torch.tensor([0.0, 1 / 6, 0.25, 1 / 2, 0.75, 5 / 6, 1.0]))
+    torch.testing.assert_close(found[[1, 3, 5]], theta)
+    # 1/4 lies at the normal score -.6745 between -.9674 and 0: 1 - .6745 / .9674 of the way from 0 to 1.
+    torch.testing.assert_close(found[2], torch.tensor(1 - 0.67449 / 0.96742), rtol=1e-4, atol=0)
+    assert bool((found.diff() > 0).all()) and bool(torch.isfinite(found).all())
     assert inverse_cdf_quantiles(torch.tensor([[5.0]]), torch.tensor([[0.1, 0.9]])).tolist() == [[5.0, 5.0]]
+    flat = torch.full((4,), 2.5)
+    assert inverse_cdf_quantiles(flat, torch.tensor([0.0, 0.3, 1.0])).tolist() == [2.5, 2.5, 2.5]
 
 
-def test_the_quantile_function_is_the_one_that_cvar_integrates() -> None:
-    """Rejects two different extensions in particles and in tail: the mean over levels below alpha is the CVaR."""
-    theta = torch.randn(5, 20, generator=torch.Generator().manual_seed(3), dtype=torch.float64).sort(-1).values
-    alpha, fine = 0.1, 20_000
-    levels = (alpha * midpoints(fine, dtype=torch.float64)).expand(5, fine)
-    sampled = inverse_cdf_quantiles(theta, levels).mean(-1)
-    torch.testing.assert_close(sampled, cvar_from_quantiles(theta, alpha), rtol=0, atol=1e-6)
+def test_levels_of_one_row_serve_all_steps() -> None:
+    theta = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)).sort(-1).values
+    levels = stratified_levels(torch.rand(1, 2, 5, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(inverse_cdf_quantiles(theta, levels), inverse_cdf_quantiles(theta, levels.expand(3, 2, 5)))
+    with pytest.raises(ShapeError, match="levels has shape"):
+        inverse_cdf_quantiles(theta, torch.rand(4, 2, 5))
 
 
 def test_the_atoms_inverse_cdf_steps_and_never_reaches_an_atom_without_mass() -> None:

@@ -163,19 +163,13 @@ def test_wrong_targets_miss_the_tail(wrong: dict[str, Any]) -> None:
         pytest.param(ONE_STATE, 0.95, 100, id="one state, .95"),
         pytest.param(ONE_STATE, 0.99, 300, id="one state, .99"),
         pytest.param(FOUR_STATES, 0.95, 300, id="four states with a terminal, .95"),
-        pytest.param(
-            FOUR_STATES,
-            0.99,
-            700,
-            id="four states with a terminal, .99",
-            marks=pytest.mark.xfail(reason="at the line: 4.2 to 5.0% by state after 700 updates", strict=False),
-        ),
+        pytest.param(FOUR_STATES, 0.99, 300, id="four states with a terminal, .99"),
     ],
 )
 def test_tail_of_the_return_on_reward_processes(params: RewardProcessParams, gamma: float, updates: int) -> None:
     """Both processes, both discounts: every state within 5% once trained long enough.
 
     The fourth state is visited an eighth of the time and pays the widest rewards: after a third of these updates its
-    tail is still 6 to 7% short.
+    tail is still about 6% short.
     """
     assert reward_process_error(params, gamma=gamma, updates=updates, seed=0, critic={}) < 0.05

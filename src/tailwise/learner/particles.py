@@ -80,23 +80,31 @@ def stratified_levels(u: Tensor) -> Tensor:
 
 
 def inverse_cdf_quantiles(theta_sorted: Tensor, levels: Tensor) -> Tensor:
-    """The piecewise-linear quantile function through the centres ((i+0.5)/N, theta_i), read at `levels`.
+    """The quantile function through the centres ((i+0.5)/N, theta_i), linear in normal scores, read at `levels`.
 
-    The lowest segment is extended to level 0 and the highest to level 1 with their own slopes, the same function that
-    `tail.cvar_from_quantiles` integrates. theta_sorted: [..., N], ascending. levels: [..., M] in [0, 1], the same
-    leading dimensions. Returns [..., M]. With N = 1 the law is a point.
+    Between two centres, and beyond the outermost ones with the slope of the last pair, theta is a linear function of
+    the normal quantile of the level: a normal law is exact at every level. Straight lines in the level itself would cut
+    off the tails, a little more with every bootstrap.
+
+    theta_sorted: [..., N], ascending. levels: [..., M] in [0, 1], the same leading dimensions or 1 in their place.
+    Returns [..., M]. Levels are held 2^-24 away from 0 and 1, which lie at infinity. With N = 1 the law is a point.
     """
     count = theta_sorted.shape[-1]
-    require_shape("levels", levels, (*theta_sorted.shape[:-1], levels.shape[-1]))
+    shape = (*theta_sorted.shape[:-1], levels.shape[-1])
+    if levels.ndim != len(shape) or any(own not in (1, whole) for own, whole in zip(levels.shape, shape, strict=True)):
+        raise ShapeError(f"levels has shape {tuple(levels.shape)}, expected {shape} or 1 in place of a dimension.")
     if count == 1:
-        return theta_sorted.expand(*levels.shape).clone()
-    position = levels.to(theta_sorted.dtype) * count - 0.5
-    left = position.floor().clamp(0, count - 2)
-    fraction = position - left  # below 0 and above 1 in the extended ends
-    index = left.long()
+        return theta_sorted.expand(*shape).clone()
+    level = levels.double().clamp(2.0**-24, 1.0 - 2.0**-24)
+    left = (level * count - 0.5).floor().clamp(0, count - 2).long()
+    scores = torch.special.ndtri((torch.arange(count, dtype=torch.float64, device=levels.device) + 0.5) / count)
+    below = scores[left]
+    fraction = (torch.special.ndtri(level) - below) / (scores[left + 1] - below)  # below 0 and above 1 in the tails
+    index = left.expand(shape)
     low = theta_sorted.gather(-1, index)
     high = theta_sorted.gather(-1, index + 1)
-    return low + fraction * (high - low)
+    particles: Tensor = low + fraction.to(theta_sorted.dtype) * (high - low)
+    return particles
 
 
 def inverse_cdf_atoms(atoms: Tensor, probs: Tensor, levels: Tensor) -> Tensor:

@@ -90,11 +90,13 @@ def _particle_returns(
         return torch.from_numpy(u).to(dtype)
 
     # One set of levels per environment and update: steps bootstrap at independent moments, and draws cost time.
-    levels = stratified_levels(draw("levels", 1)).expand(rollout.steps + 1, -1, -1)
-    z = law_particles(record.law, config, levels, mu=record.mu, sigma=record.sigma)
+    levels = stratified_levels(draw("levels", 1))
+    every = levels.expand(rollout.steps + 1, -1, -1)
+    by_steps = levels if isinstance(config, QuantileCritic) else every  # atoms are searched row by row
+    z = law_particles(record.law, config, by_steps, mu=record.mu, sigma=record.sigma)
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
-    z_final[ends] = law_particles(record.final_law[ends], config, levels[1:][ends], mu=record.mu, sigma=record.sigma)
+    z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
     return sr_lambda(
         rollout.reward,
         z,
