@@ -1,0 +1,117 @@
+"""`kernel`: compile a function with numba and keep the machine code on disk for as long as it is that of the sources.
+
+numba renews its copy of a function when the file that defines it changes. The machine code also holds the functions and
+constants of other files that it uses, and an edit or an upgrade of those would go unnoticed. So kernels are kept in a
+folder named after all sources that a kernel of this package can reach: other sources, another folder.
+docs/decisions/0006-compiled-code-follows-its-sources.md has the reasons.
+
+numba is imported on first use: commands that compile nothing do not wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Kernels live in these packages, and import from these alone.
+SOURCES = ("core", "market")
+OPTIONS = {"error_model": "numpy", "nogil": True}
+PREFIX = "kernels-"
+FOLDERS_KEPT = 4  # of the versions used last: going back to one of them compiles nothing
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def kernel(function: Any) -> Any:
+    """Decorator: `function` compiled in nopython mode, with numpy's rules for division and without Python's lock.
+
+    Kept on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. A function
+    outside this package is kept until its file or this package changes; other files that it calls are not looked at.
+    """
+    folder = cache_folder()
+    made = _kept_in(folder, function) if folder is not None else None
+    return made if made is not None else _njit()(**OPTIONS)(function)
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where this process keeps kernels: `kernels-<digest of the sources>` inside the folder that numba would use."""
+    if _config().DISABLE_JIT:
+        return None
+    try:
+        folder = Path(_njit()(cache=True)(_probe).stats.cache_path) / f"{PREFIX}{source_digest()}"
+    except RuntimeError as error:  # numba found no folder to write to
+        _warn_not_kept(str(error))
+        return None
+    if _kept_in(folder, _probe) is None:
+        _warn_not_kept(f"numba does not use {folder}")
+        return None
+    os.utime(folder)
+    _remove_old(folder)
+    return folder
+
+
+def source_digest(package: Path = _PACKAGE) -> str:
+    """Fingerprint of the names and contents of all Python files in SOURCES, 16 hex digits."""
+    digest = hashlib.sha256()
+    for part in SOURCES:
+        for path in sorted((package / part).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _kept_in(folder: Path, function: Any) -> Any:
+    """`function` compiled and kept below `folder`; None when numba keeps it elsewhere or not at all."""
+    config = _config()
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)  # read by numba while it decorates, and not later
+    try:
+        made = _njit()(cache=True, **OPTIONS)(function)
+    except RuntimeError:  # there is no file that numba could compare
+        return None
+    finally:
+        config.CACHE_DIR = before
+    return made if folder in Path(made.stats.cache_path).parents else None
+
+
+def _probe() -> int:
+    return 0
+
+
+def _warn_not_kept(why: str) -> None:
+    warnings.warn(
+        f"compiled code cannot be kept ({why}), so that each start compiles it again, which takes many seconds; set "
+        "the environment variable NUMBA_CACHE_DIR to a folder that can be written to.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove all but the folders used last. A process that still uses a removed one compiles again, and no more."""
+    used = {}
+    for other in folder.parent.glob(f"{PREFIX}*"):
+        try:
+            used[other] = other.stat().st_mtime_ns
+        except FileNotFoundError:
+            continue  # another process was faster
+    for other in sorted(used, key=lambda one: used[one], reverse=True)[FOLDERS_KEPT:]:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def _config() -> Any:
+    from numba import config
+
+    return config
+
+
+def _njit() -> Any:
+    from numba import njit
+
+    return njit

@@ -1,0 +1,249 @@
+"""Compiled code is kept between processes, and never outlives one line of the sources that it was made of."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+import tailwise
+import tailwise.market
+from tailwise.core import compiled
+from tailwise.core.compiled import FOLDERS_KEPT, PREFIX, SOURCES, cache_folder, kernel, source_digest
+
+PACKAGE = Path(tailwise.__file__).parent
+
+# An order of 10 units at 100: the kernel of engine.py calls the one of accounting.py, which takes the fee.
+ORDER = """
+import json, time
+import numpy as np
+from tailwise.core.compiled import cache_folder
+from tailwise.market.costs import CostConfig
+from tailwise.market.engine import fill_order
+from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.records import ACCOUNT, LEDGER, make_rules
+
+account, ledger = np.zeros(1, dtype=ACCOUNT), np.zeros(1, dtype=LEDGER)
+account["cash"] = 10_000.0
+rules = make_rules(MarketEnvConfig(), CostConfig(taker_fee_bps=10.0))
+begin = time.perf_counter()
+fill_order(account[0], ledger[0], 0.1, 10_000.0, 100.0, 1e6, 0, rules[0], None, 0)
+print(json.dumps({
+    "fee": float(ledger["fee"][0]),
+    "seconds": time.perf_counter() - begin,
+    "loaded": sum(fill_order.stats.cache_hits.values()),
+    "compiled": sum(fill_order.stats.cache_misses.values()),
+    "path": str(fill_order.stats.cache_path),
+    "folder": str(cache_folder()),
+}))
+"""
+FEE = ("notional * rules.taker\n", "notional * rules.taker * 2.0\n")
+
+
+def run(code: str, source: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own that imports tailwise from `source`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment = {**kept, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def order(source: Path, **variables: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run(ORDER, source, **variables).stdout)
+    print({name: result[name] for name in ("fee", "seconds", "loaded", "compiled")})
+    return result
+
+
+def copy_package(folder: Path) -> Path:
+    """The packages that kernels live in, without anything compiled, as `folder`/tailwise."""
+    for part in SOURCES:
+        shutil.copytree(PACKAGE / part, folder / "tailwise" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE / "__init__.py", folder / "tailwise")
+    return folder
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text, f"{path.name} no longer holds {old!r}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_kept_across_processes_and_renewed_by_an_edit_of_a_called_file(tmp_path: Path) -> None:
+    """Rejects numba's own rule, which looks at the file of the caller alone: see the next test."""
+    source = copy_package(tmp_path)
+    first = order(source)
+    again = order(source)
+    assert again["fee"] == first["fee"] > 0
+    assert (first["loaded"], first["compiled"]) == (0, 1)
+    assert (again["loaded"], again["compiled"]) == (1, 0)
+
+    accounting = source / "tailwise/market/accounting.py"
+    replace(accounting, *FEE)
+    edited = order(source)
+    assert edited["fee"] == 2 * first["fee"]
+    assert edited["compiled"] == 1
+
+    replace(accounting, *reversed(FEE))
+    back = order(source)
+    assert back["fee"] == first["fee"]
+    assert back["compiled"] == 0, "the sources of before find what was compiled from them"
+
+
+def test_the_same_edit_goes_unnoticed_with_the_cache_of_numba_alone(tmp_path: Path) -> None:
+    """If this fails, numba has learnt to follow calls into other files, and `kernel` may be no more than njit."""
+    source = copy_package(tmp_path)
+    plain = '\n\ndef kernel(function):\n    return _njit()(cache=True, error_model="numpy", nogil=True)(function)\n'
+    with (source / "tailwise/core/compiled.py").open("a", encoding="utf-8") as file:
+        file.write(plain)
+    first = order(source)
+    replace(source / "tailwise/market/accounting.py", *FEE)
+    edited = order(source)
+    assert edited["fee"] == first["fee"]
+    assert edited["loaded"] == 1
+
+
+def kernels() -> dict[str, Any]:
+    """Every compiled function in tailwise.market by its full name."""
+    found = {}
+    for module in pkgutil.walk_packages(tailwise.market.__path__, "tailwise.market."):
+        for value in vars(importlib.import_module(module.name)).values():
+            function = getattr(value, "update", value)  # a built-in feature holds its function
+            if isinstance(function, Dispatcher):
+                found[f"{function.py_func.__module__}.{function.py_func.__qualname__}"] = function
+    return found
+
+
+def test_every_compiled_function_of_the_market_is_a_kernel() -> None:
+    found = kernels()
+    assert len(found) > 90
+    folder = cache_folder()
+    assert folder is not None, "nothing is kept: numba no longer does what compiled.py relies on"
+    elsewhere = [
+        name for name, function in found.items() if folder not in Path(function.stats.cache_path or "/").parents
+    ]
+    assert elsewhere == []
+    for name, function in found.items():
+        options = function.targetoptions
+        assert (options["error_model"], options["nogil"], options["nopython"]) == ("numpy", True, True), name
+
+
+def test_kernels_live_only_where_the_digest_looks() -> None:
+    """Rejects a kernel in another package, whose helpers would be outside the digest: add the package to SOURCES."""
+    inside = [PACKAGE / part for part in SOURCES]
+    users = [path for path in PACKAGE.rglob("*.py") if "core.compiled import" in path.read_text(encoding="utf-8")]
+    assert len(users) > 10
+    assert [path for path in users if not any(part in path.parents for part in inside)] == []
+    others = [path for path in PACKAGE.rglob("*.py") if "cache=True" in path.read_text(encoding="utf-8")]
+    assert others == [PACKAGE / "core/compiled.py"]
+
+
+def test_numba_is_left_as_it_was() -> None:
+    """Rejects a cache folder that stays set: functions of others would move into it."""
+    config = compiled._config()
+    before = config.CACHE_DIR
+    kernel(_double)
+    assert before == config.CACHE_DIR
+    assert PREFIX not in str(njit(cache=True)(_double).stats.cache_path)
+
+
+def _double(x: float) -> float:
+    return 2.0 * x
+
+
+def test_the_folder_of_the_user_is_used(tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen"
+    code = "from tailwise.market import sizes; print(sizes.target_units.stats.cache_path)"
+    path = Path(run(code, PACKAGE.parent, NUMBA_CACHE_DIR=str(chosen)).stdout.strip())
+    assert chosen in path.parents
+    assert path.parent.name == f"{PREFIX}{source_digest()}"
+
+
+UNKEPT = """
+from tailwise.core.compiled import cache_folder, kernel
+def half(x):
+    return x / 2
+import tailwise.market.sizes
+print(cache_folder(), kernel(half)(3.0), kernel(half).__class__.__name__)
+"""
+
+
+def test_without_a_folder_to_write_to_it_compiles_each_time_and_says_so() -> None:
+    """Rejects a crash at import in a place that cannot be written to, which is what numba alone does."""
+    done = run(UNKEPT, PACKAGE.parent, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
+    assert done.stdout.split() == ["None", "1.5", "CPUDispatcher"]
+    assert done.stderr.count("compiled code cannot be kept (cannot cache function") == 1
+    assert "set the environment variable NUMBA_CACHE_DIR" in done.stderr
+
+
+def test_where_numba_takes_another_folder_nothing_is_kept() -> None:
+    """Rejects trust in a setting of numba that it may stop to honour: the folder is compared with the one it uses."""
+    done = run(UNKEPT, PACKAGE.parent, NUMBA_CACHE_LOCATOR_CLASSES="InTreeCacheLocator")
+    assert done.stdout.split() == ["None", "1.5", "CPUDispatcher"]
+    assert "compiled code cannot be kept (numba does not use" in done.stderr
+
+
+def test_without_compilation_kernels_are_plain_functions() -> None:
+    done = run(UNKEPT, PACKAGE.parent, NUMBA_DISABLE_JIT="1")
+    assert done.stdout.split() == ["None", "1.5", "function"]
+    assert done.stderr == ""
+
+
+def test_a_function_without_a_file_is_compiled_and_not_kept() -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def third(x):\n    return x / 3.0\n", "<prompt>", "exec"), names)
+    made = kernel(names["third"])
+    assert made(6.0) == 2.0
+    assert made.stats.cache_path is None
+
+
+def test_the_digest_follows_contents_and_names(tmp_path: Path) -> None:
+    """Rejects contents joined without borders: text moved from one file to the next is another set of sources."""
+    for part in SOURCES:
+        (tmp_path / part).mkdir()
+    one, two = tmp_path / "market/a.py", tmp_path / "market/b.py"
+    seen = {source_digest(tmp_path)}
+
+    def changed() -> bool:
+        before = len(seen)
+        seen.add(source_digest(tmp_path))
+        return len(seen) > before
+
+    one.write_text("x = 1\ny = 2\n")
+    two.write_text("")
+    assert changed()
+    one.write_text("x = 1\n")
+    two.write_text("y = 2\n")
+    assert changed()
+    two.rename(tmp_path / "core/b.py")
+    assert changed()
+    (tmp_path / "market/deep").mkdir()
+    (tmp_path / "market/deep/c.py").write_text("")
+    assert changed()
+    (tmp_path / "market/notes.txt").write_text("not a source")
+    (tmp_path / "cli.py").write_text("no kernel comes from here")
+    os.utime(one, (1, 1))
+    assert not changed()
+
+
+def test_folders_of_old_versions_are_removed_and_the_newest_kept(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{PREFIX}{i}" for i in range(FOLDERS_KEPT + 3)]
+    for i, folder in enumerate(folders):
+        (folder / "market_x").mkdir(parents=True)
+        (folder / "market_x/f.nbi").write_text("")
+        os.utime(folder, (1000 + i, 1000 + i))
+    foreign = tmp_path / "other"
+    foreign.mkdir()
+    compiled._remove_old(folders[-1])
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, *folders[3:]])
