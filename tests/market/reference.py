@@ -92,6 +92,7 @@ class Result:
     shortfall: Decimal
     event: str
     order_units: Decimal
+    guards: frozenset[str] = frozenset()  # those that changed a target or an order
 
 
 @dataclass
@@ -108,6 +109,7 @@ class Reference:
     t: int = 0
     waiting: list[Decimal] = field(default_factory=list)
     narrowest: Decimal = INFINITY  # smallest relative distance between two numbers that were compared
+    acted: set[str] = field(default_factory=set)  # guards that changed something in this step
 
     def __post_init__(self) -> None:
         self.cash = self.equity = self.settings.initial_cash
@@ -120,7 +122,8 @@ class Reference:
         s, before, bar = self.settings, self.bars[self.t], self.bars[self.t + 1]
         parts, event, order = Parts(), "none", ZERO
         equity_before = self.equity
-        self.waiting.append(target)
+        self.acted = set()
+        self.waiting.append(self.decided(target))
         due = self.waiting.pop(0)
 
         # 1. The position lives through the gap until the moment of the fill.
@@ -131,6 +134,7 @@ class Reference:
 
         # 2. A margin call comes first and cancels the order; else the order is filled.
         equity_now = self.cash + self.units * price
+        self.before_fill(equity_before, equity_now)
         if self.units != 0 and self.at_most(equity_now, s.maintenance * abs(self.units) * price):
             self.liquidate(price, volume, parts)
             event = "liquidation"
@@ -138,6 +142,8 @@ class Reference:
             order = self.order(due, equity_now, price)
             if order != 0:
                 self.trade(order, price, volume, parts)
+
+        self.after_fill(equity_before)
 
         # 3. One bar of financing on what is held now.
         self.finance(price, bar, parts)
@@ -158,11 +164,25 @@ class Reference:
         parts.price_pnl += self.units * (bar.close - price)
         self.equity = self.mark(bar)
         self.t += 1
+        self.after_mark()
         floor = BANKRUPT * s.initial_cash
         ruined = self.at_most(self.equity, floor)
         reward = (max(self.equity, floor) / equity_before).ln()
         shortfall = max(floor - self.equity, ZERO)
-        return Result(parts, self.equity, self.units, reward, ruined, shortfall, event, order)
+        return Result(parts, self.equity, self.units, reward, ruined, shortfall, event, order, frozenset(self.acted))
+
+    # ------------------------------------------------------------------ where guards stand, if there are any
+    def decided(self, target: Decimal) -> Decimal:
+        return target
+
+    def before_fill(self, last_equity: Decimal, equity: Decimal) -> None:
+        return
+
+    def after_fill(self, last_equity: Decimal) -> None:
+        return
+
+    def after_mark(self) -> None:
+        return
 
     # ------------------------------------------------------------------ the pieces
     def fill_price_and_volume(self, before: Bar, bar: Bar) -> tuple[Decimal, Decimal]:
@@ -174,24 +194,36 @@ class Reference:
 
     def order(self, target: Decimal, equity: Decimal, price: Decimal) -> Decimal:
         """Signed units to trade so that the exposure is `target` after fee, spread and slippage of this order."""
+        wanted = self.wanted_units(target, equity, price)
+        return wanted - self.units if self.is_sent(wanted, price) else ZERO
+
+    def wanted_units(self, target: Decimal, equity: Decimal, price: Decimal) -> Decimal:
         s = self.settings
         if target == 0:
-            return -self.units
-        if self.at_most(abs(target - self.units * price / equity), s.tolerance):
             return ZERO
+        if self.at_most(abs(target - self.units * price / equity), s.tolerance):
+            return self.units
         # wanted * price = target * (equity - rate * |wanted - units| * price); buying and selling apart:
         rate = s.taker + s.half_spread + s.slippage
         if target * equity / price > self.units:
             wanted = target * (equity / price + rate * self.units) / (1 + target * rate)
         else:
             wanted = target * (equity / price - rate * self.units) / (1 - target * rate)
-        if s.lot > 0:
-            lots = abs(wanted) / s.lot + Decimal("1e-9")
-            self.compared(lots, lots.to_integral_value())
-            wanted = int(lots) * s.lot * (1 if wanted > 0 else -1)
-        if wanted != 0 and not self.at_most(s.minimum_notional, abs(wanted - self.units) * price):
-            return ZERO
-        return wanted - self.units
+        return self.whole_lots(wanted)
+
+    def whole_lots(self, units: Decimal) -> Decimal:
+        """Rounded towards zero."""
+        lot = self.settings.lot
+        if lot == 0 or units % lot == 0:
+            return units
+        lots = abs(units) / lot + Decimal("1e-9")
+        self.compared(lots, lots.to_integral_value())
+        return int(lots) * lot * (1 if units > 0 else -1)
+
+    def is_sent(self, wanted: Decimal, price: Decimal) -> bool:
+        if wanted == 0 or wanted == self.units:
+            return wanted != self.units
+        return self.at_most(self.settings.minimum_notional, abs(wanted - self.units) * price)
 
     def trade(self, units: Decimal, price: Decimal, volume: Decimal, parts: Parts, *, resting: bool = False) -> None:
         s, notional = self.settings, abs(units) * price

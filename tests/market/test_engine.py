@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwise.market.accounting import identity_error, total_cost
+from tailwise.market.bounds import allow_positions
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.engine import affordable, target_units
 from tailwise.market.env_config import MarketEnvConfig, PositionsAction
 from tailwise.market.records import EVENTS, LIQUIDATION, NO_EVENT, STOP_LOSS, TAKE_PROFIT, make_rules
 from tailwise.market.simulator import Simulator
+from tailwise.market.sizes import target_units
 from tailwise.market.tables import SymbolTable
 from tests.market.worlds import exposure_config, flat_bars, play, random_walk, table_of
 
@@ -184,10 +185,15 @@ def test_lots_minimum_notional_and_tolerance_stop_small_orders() -> None:
 
 
 def test_mask_forbids_positions_that_are_less_than_an_order() -> None:
-    mask = affordable(np.array([-1.0, 0.0, 0.1, 1.0]), [1000.0, 50.0], [100.0, 100.0], [0.0, 0.0], 1.0, 200.0)
-    assert mask.tolist() == [[1, 1, 0, 1], [0, 1, 0, 0]]
-    nothing = affordable(np.array([-1.0, 1.0]), [50.0], [100.0], [0.4], 1.0, 0.0)
-    assert nothing.tolist() == [[0, 1]], "the choice nearest to the present exposure stays allowed"
+    def mask(positions: list[float], equity: float, exposure: float, minimum: float) -> list[int]:
+        rules = make_rules(exposure_config(), CostConfig(lot_size=1.0, minimum_notional=minimum))[0]
+        allowed = np.zeros(len(positions), dtype=np.int8)
+        allow_positions(np.array(positions), equity, 100.0, exposure, -np.inf, np.inf, False, rules, allowed)
+        return list(allowed.tolist())
+
+    assert mask([-1.0, 0.0, 0.1, 1.0], 1000.0, 0.0, 200.0) == [1, 1, 0, 1]
+    assert mask([-1.0, 0.0, 0.1, 1.0], 50.0, 0.0, 200.0) == [0, 1, 0, 0]
+    assert mask([-1.0, 1.0], 50.0, 0.4, 0.0) == [0, 1], "the choice nearest to the present exposure stays allowed"
 
 
 # ---------------------------------------------------------------------- a coin flip cannot win

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
+from tailwise.market.guards import guard_names
 from tailwise.market.records import COMPONENTS, EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.reference import BPS, INFINITY, ZERO, Bar, Reference, Result, Settings, exact
+from tests.market.reference_guards import GuardedReference, GuardSettings
 
 Floats = npt.NDArray[np.float64]
 
@@ -153,7 +155,32 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Result,
         return f"event: engine {EVENTS[int(ledger['event'])]}, reference {expected.event}"
     if terminated != expected.terminated:
         return f"terminated: engine {terminated}, reference {expected.terminated}"
+    if frozenset(guard_names(int(ledger["guard"]))) != expected.guards:
+        return f"guards: engine {guard_names(int(ledger['guard']))}, reference {sorted(expected.guards)}"
     return None
+
+
+def reference_guards(table: SymbolTable, config: MarketEnvConfig) -> GuardSettings:
+    """Every field of `GuardsConfig` under its own name, as decimals."""
+    values: dict[str, Any] = {}
+    for name, value in config.guards:
+        if name != "on_halt":
+            values[name] = exact(value) if isinstance(value, float) else value
+    if table.time is not None and table.bar is not None:
+        values["times"] = table.time.astype("datetime64[ns]").astype(np.int64).tolist()
+        values["bar_ns"] = int(table.bar.astype("timedelta64[ns]").astype(np.int64))
+    return GuardSettings(**values, flatten=config.guards.on_halt == "flatten")
+
+
+def reference_of(
+    table: SymbolTable, config: MarketEnvConfig, costs: CostConfig, kind: type[Reference] = Reference
+) -> Reference:
+    """A reference account, with guards where the configuration has some."""
+    bars, rules = reference_bars(table), reference_settings(table, config, costs)
+    if not config.guards.active:
+        return kind(bars, rules)
+    guarded = kind if issubclass(kind, GuardedReference) else GuardedReference
+    return guarded(bars, rules, guards=reference_guards(table, config))
 
 
 def first_disagreement(
@@ -165,7 +192,7 @@ def first_disagreement(
 ) -> tuple[str | None, Decimal]:
     """Both simulators side by side: (what differs first or None, how close the closest comparison was)."""
     simulator = simulator_of(table, config, costs)
-    reference = kind(reference_bars(table), reference_settings(table, config, costs))
+    reference = reference_of(table, config, costs, kind)
     for number, target in enumerate(targets):
         step = simulator.step(np.array([float(target)]), autoreset=False)
         expected = reference.step(exact(target))
@@ -191,6 +218,8 @@ __all__ = [
     "play",
     "random_walk",
     "reference_bars",
+    "reference_guards",
+    "reference_of",
     "reference_settings",
     "simulator_of",
     "table_of",

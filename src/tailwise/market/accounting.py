@@ -6,16 +6,17 @@ The functions change one ACCOUNT record and add to one LEDGER record. Nothing el
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from tailwise.core.compiled import kernel
 from tailwise.market.records import COMPONENTS
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def trade(
     account: Any, ledger: Any, units_after: float, price: float, volume: float, rules: Any, resting: bool
 ) -> None:
@@ -56,7 +57,7 @@ def trade(
         account.entry = (units_before * account.entry + traded * price) / units_after
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def finance(account: Any, ledger: Any, price: float, funding_rate: float, year_fraction: float, rules: Any) -> None:
     """Charge one bar of borrow, funding and interest on what is held right after the moment of the fill."""
     short_notional = -min(account.units, 0.0) * price
@@ -70,7 +71,7 @@ def finance(account: Any, ledger: Any, price: float, funding_rate: float, year_f
     account.cash += interest - borrow - funding
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def pay_dividend(account: Any, ledger: Any, per_unit: float) -> None:
     """Longs receive the dividend, shorts pay it."""
     amount = account.units * per_unit
@@ -78,7 +79,7 @@ def pay_dividend(account: Any, ledger: Any, per_unit: float) -> None:
     account.cash += amount
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def liquidation_penalty(account: Any, ledger: Any, units: float, price: float, rules: Any) -> None:
     """What a forced liquidation of `units` costs beyond the costs of its trade."""
     penalty = abs(units) * price * rules.liquidation
@@ -86,7 +87,7 @@ def liquidation_penalty(account: Any, ledger: Any, units: float, price: float, r
     account.cash -= penalty
 
 
-def identity_error(ledger: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def identity_error(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
     """|dE - sum of components| relative to equity before, per record of dtype LEDGER: [N] float64, 0 up to rounding."""
     explained = sum(sign * ledger[name] for name, sign in COMPONENTS.items())
     change = ledger["equity"] - ledger["equity_before"]

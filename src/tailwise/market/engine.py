@@ -3,8 +3,7 @@
 A decision is made at the close of bar t and sees nothing later. It is filled at the open of bar t+1 (or as declared)
 and the account is marked at the close of bar t+1; the reward is the logarithm of the ratio of the two equities.
 
-Compiled code is cached on disk, and numba looks only at the date of this file to know whether its cache is stale: after
-an edit of accounting.py or stops.py, touch this file.
+`guards` is None or a `GuardArrays`. None is a type of its own to the compiler: without guards their code is absent.
 """
 
 from __future__ import annotations
@@ -12,58 +11,65 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from numba import njit
-
+from tailwise.core.compiled import kernel
 from tailwise.market.accounting import finance, liquidation_penalty, pay_dividend, trade
+from tailwise.market.guards import (
+    bar_code,
+    begin_guard,
+    enter_day,
+    guard_bounds,
+    guarded_order,
+    turnover_left,
+    watch_losses,
+)
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
+from tailwise.market.sizes import desired_units, large_enough
 from tailwise.market.stops import exit_in_bar
 
 ACCOUNT_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "drawdown")
+GUARD_OBSERVATIONS = ("halted", "turnover_left")
 _HALF_HELD = 20.0  # bars after which `bars_held` reaches one half
-_LOT_ROUNDING = 1e-9  # lots; a position of 5 lots must not become 4 because 5 was computed as 4.9999999999
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def target_units(target: float, equity: float, price: float, units: float, rules: Any) -> float:
-    """Units that make the exposure equal to `target` after the order's own fee, spread and slippage.
-
-    u' price = target (equity - c |u' - u| price), solved for u'; then rounded towards zero to whole lots. Since costs
-    only lower equity, |u'| never exceeds |target| equity / price.
-    """
-    full = equity / price  # units at an exposure of 1
-    signed_rate = rules.linear if target * full > units else -rules.linear
-    wanted = target * (full + signed_rate * units) / (1.0 + target * signed_rate)
-    if rules.lot > 0.0:
-        lots = math.floor(abs(wanted) / rules.lot + _LOT_ROUNDING)
-        return lots * rules.lot if wanted > 0.0 else -lots * rules.lot
-    return wanted
-
-
-@njit(cache=True, error_model="numpy", nogil=True)
-def fill_order(account: Any, ledger: Any, target: float, price: float, volume: float, rules: Any) -> None:
-    """Trade towards the target exposure at `price`, unless the order is too small to be sent."""
+@kernel
+def fill_order(
+    account: Any,
+    ledger: Any,
+    target: float,
+    equity: float,
+    price: float,
+    volume: float,
+    row: int,
+    rules: Any,
+    guards: Any,
+    i: int,
+) -> None:
+    """Trade towards the target exposure at `price`, unless the order is too small to be sent or a guard forbids it."""
     units = account.units
-    if target == 0.0:
-        if units == 0.0:
+    if guards is None:
+        wanted = desired_units(target, equity, price, units, rules)
+        if not large_enough(wanted, units, price, rules):
             return
-        wanted = 0.0  # closing is always possible
     else:
-        equity = account.cash + units * price
-        if abs(target * equity - units * price) <= rules.tolerance * equity:
+        opening = guards.flags[row + 1] if rules.fill_at_open == 1 else 0
+        bar_guards = bar_code(guards.flags[row], opening)
+        guard, limits = guards.states[i], guards.limits[0]
+        wanted, code = guarded_order(target, units, equity, price, guard, limits, bar_guards, rules)
+        ledger.guard |= code
+        if wanted == units:
             return
-        wanted = target_units(target, equity, price, units, rules)
-        if wanted == units or (wanted != 0.0 and abs(wanted - units) * price < rules.minimum_notional):
-            return
+        guard.turnover += abs(wanted - units) * price
     trade(account, ledger, wanted, price, volume, rules, False)
     ledger.order_units = wanted - units
     ledger.order_price = price
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def leave(account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any) -> None:
-    """Close the position by a stop-loss, a take-profit or a liquidation."""
+@kernel
+def leave(account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any, guards: Any, i: int) -> None:
+    """Close the position by a stop-loss, a take-profit or a liquidation, which no guard delays."""
     units = account.units
+    if guards is not None:
+        guards.states[i].turnover += abs(units) * price
     trade(account, ledger, 0.0, price, volume, rules, event == TAKE_PROFIT)
     if event == LIQUIDATION:
         liquidation_penalty(account, ledger, units, price, rules)
@@ -72,7 +78,7 @@ def leave(account: Any, ledger: Any, event: int, price: float, volume: float, ru
     ledger.exit_price = price
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def clear(ledger: Any, equity: float) -> None:
     """Start the record of a step."""
     ledger.price_pnl = 0.0
@@ -91,12 +97,15 @@ def clear(ledger: Any, equity: float) -> None:
     ledger.exit_units = 0.0
     ledger.exit_price = 0.0
     ledger.event = NO_EVENT
+    ledger.guard = 0
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def advance(account: Any, ledger: Any, target: float, before: Any, bar: Any, rules: Any) -> None:
-    """One account lives through `bar`, with the order that is due now; `before` is the bar of the last close."""
-    clear(ledger, account.equity)
+@kernel
+def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, guards: Any, i: int) -> None:
+    """Account `i` lives through the next bar, with the order that is due now."""
+    row = account.row
+    before, bar = bars[row], bars[row + 1]
+    equity_before = account.equity
     at_open = rules.fill_at_open == 1
     if at_open:
         price, volume = bar.open, bar.volume
@@ -106,10 +115,16 @@ def advance(account: Any, ledger: Any, target: float, before: Any, bar: Any, rul
         price, volume = before.close, before.volume
     # A margin call comes before the policy's order, which it cancels: nobody trades out of a call for free.
     equity = account.cash + account.units * price
+    if guards is not None:
+        if at_open:
+            enter_day(guards.states[i], guards.days[row + 1], equity_before)
+        watch_losses(guards.states[i], equity, account.peak, guards.limits[0])
     if account.units != 0.0 and equity <= rules.maintenance * abs(account.units) * price:
-        leave(account, ledger, LIQUIDATION, price, volume, rules)
+        leave(account, ledger, LIQUIDATION, price, volume, rules, guards, i)
     else:
-        fill_order(account, ledger, target, price, volume, rules)
+        fill_order(account, ledger, target, equity, price, volume, row, rules, guards, i)
+    if guards is not None:  # with fills at the close the order still belonged to the day before
+        enter_day(guards.states[i], guards.days[row + 1], equity_before)
     finance(account, ledger, price, bar.funding, bar.year_fraction, rules)
     if not at_open:
         pay_dividend(account, ledger, bar.dividend)
@@ -118,12 +133,14 @@ def advance(account: Any, ledger: Any, target: float, before: Any, bar: Any, rul
         event, exit_price = exit_in_bar(units, account.entry, account.cash, bar.open, bar.high, bar.low, rules)
         if event != NO_EVENT:
             ledger.price_pnl += units * (exit_price - price)
-            leave(account, ledger, event, exit_price, bar.volume, rules)
+            leave(account, ledger, event, exit_price, bar.volume, rules, guards, i)
         else:
             ledger.price_pnl += units * (bar.close - price)
             account.held += 1
     account.equity = account.cash + account.units * bar.close
     account.peak = max(account.peak, account.equity)
+    if guards is not None:
+        watch_losses(guards.states[i], account.equity, account.peak, guards.limits[0])
     account.row += 1
     account.age += 1
     ledger.equity = account.equity
@@ -132,8 +149,8 @@ def advance(account: Any, ledger: Any, target: float, before: Any, bar: Any, rul
     ledger.symbol = account.symbol
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def begin(account: Any, pending: Any, row: int, symbol: int, last_row: int, rules: Any) -> None:
+@kernel
+def begin(account: Any, pending: Any, row: int, symbol: int, last_row: int, rules: Any, guards: Any, i: int) -> None:
     """Start an episode: flat, with the initial cash; `pending` [latency] orders mean "stay flat"."""
     account.row = row
     account.symbol = symbol
@@ -148,11 +165,38 @@ def begin(account: Any, pending: Any, row: int, symbol: int, last_row: int, rule
     account.start_equity = rules.initial_cash
     for k in range(pending.shape[0]):
         pending[k] = 0.0
+    if guards is not None:
+        begin_guard(guards.states[i], guards.days[row], rules.initial_cash)
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def observe(account: Any, pending: Any, bars: Any, features: Any, out: Any) -> None:
-    """Write one observation [F + 4 + latency]: features of the bar just closed, the account, the waiting targets."""
+@kernel
+def decide(target: float, account: Any, ledger: Any, bars: Any, guards: Any, i: int, immediate: bool) -> float:
+    """The target that the guards leave of a decision at the close just seen."""
+    row = account.row
+    guard, flags = guards.states[i], guards.flags[row]
+    if immediate and flags != 0:
+        return target  # the fill will forget it
+    close = bars[row].close
+    equity = max(account.equity, BANKRUPT * account.start_equity)
+    low, high, code = guard_bounds(
+        target,
+        account.units * close / equity,
+        equity,
+        close,
+        guard,
+        guards.limits[0],
+        flags,
+        guards.fill_days[row] == guard.day,
+        immediate,
+    )
+    ledger.guard |= code
+    return min(max(target, low), high)
+
+
+@kernel
+def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i: int, out: Any) -> None:
+    """Write one observation [F + 4 + latency (+ guards)]: features of the bar just closed, the account, the waiting
+    targets, the guards."""
     row = account.row
     count = features.shape[1]
     for k in range(count):
@@ -167,9 +211,17 @@ def observe(account: Any, pending: Any, bars: Any, features: Any, out: Any) -> N
     out[count + 3] = 1.0 - equity / account.peak
     for k in range(pending.shape[0]):
         out[count + 4 + k] = pending[k]
+    if guards is not None:
+        end = count + 4 + pending.shape[0]
+        guard = guards.states[i]
+        out[end] = 1.0 if guard.halted != 0 or guards.flags[row] != 0 else 0.0
+        if out.shape[0] > end + 1:  # only with a limit on turnover
+            allowance = guards.limits[0].turnover * guard.day_equity
+            fresh = guards.fill_days[row] != guard.day
+            out[end + 1] = 1.0 if fresh else turnover_left(guard, guards.limits[0]) / allowance
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def step_accounts(
     accounts: Any,
     pending: Any,
@@ -177,6 +229,7 @@ def step_accounts(
     bars: Any,
     features: Any,
     rules_array: Any,
+    guards: Any,
     last_rows: Any,
     start_rows: Any,
     start_symbols: Any,
@@ -205,14 +258,19 @@ def step_accounts(
         account = accounts[i]
         ledger = ledgers[i * keep]
         due = targets[i]
+        clear(ledger, account.equity)
+        if guards is not None:
+            due = decide(due, account, ledger, bars, guards, i, latency == 0)
         if latency > 0:
             oldest = pending[i, 0]
             for k in range(latency - 1):
                 pending[i, k] = pending[i, k + 1]
             pending[i, latency - 1] = due
             due = oldest
-        row = account.row
-        advance(account, ledger, due, bars[row], bars[row + 1], rules)
+        advance(account, ledger, due, bars, rules, guards, i)
+        if guards is not None and ledger.guard != 0:
+            for k in range(guards.counts.shape[1]):
+                guards.counts[i, k] += (ledger.guard >> k) & 1
         floor = BANKRUPT * account.start_equity
         ruined = account.equity <= floor
         ledger.shortfall = max(floor - account.equity, 0.0)
@@ -223,18 +281,18 @@ def step_accounts(
         if ruined or over:
             ended += 1
             if autoreset:
-                observe(account, pending[i], bars, features, final_obs[i])
+                observe(account, pending[i], bars, features, guards, i, final_obs[i])
                 account.episode += 1
                 column = account.episode % columns
                 if column == columns - 1:
                     used_up += 1
                 symbol = start_symbols[i, column]
-                begin(account, pending[i], start_rows[i, column], symbol, last_rows[symbol], rules)
-        observe(account, pending[i], bars, features, obs[i])
+                begin(account, pending[i], start_rows[i, column], symbol, last_rows[symbol], rules, guards, i)
+        observe(account, pending[i], bars, features, guards, i, obs[i])
     return ended, used_up
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def look_up(positions: Any, actions: Any, targets: Any) -> int:
     """targets[i] = positions[actions[i]]; returns the first i whose action is out of range, or -1."""
     count = positions.shape[0]
@@ -246,44 +304,23 @@ def look_up(positions: Any, actions: Any, targets: Any) -> int:
     return -1
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def begin_accounts(
-    accounts: Any, pending: Any, which: Any, rows: Any, symbols: Any, last_rows: Any, rules_array: Any
+    accounts: Any, pending: Any, which: Any, rows: Any, symbols: Any, last_rows: Any, rules_array: Any, guards: Any
 ) -> None:
     """Start new episodes for the accounts `which` int64 [M] at `rows` [M] of `symbols` [M]."""
     for j in range(which.shape[0]):
         i = which[j]
-        begin(accounts[i], pending[i], rows[j], symbols[j], last_rows[symbols[j]], rules_array[0])
+        begin(accounts[i], pending[i], rows[j], symbols[j], last_rows[symbols[j]], rules_array[0], guards, i)
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def observe_accounts(accounts: Any, pending: Any, bars: Any, features: Any, obs: Any) -> None:
+@kernel
+def observe_accounts(accounts: Any, pending: Any, bars: Any, features: Any, guards: Any, obs: Any) -> None:
     """Observations float32 [N, D] of all accounts as they stand."""
     for i in range(accounts.shape[0]):
-        observe(accounts[i], pending[i], bars, features, obs[i])
+        observe(accounts[i], pending[i], bars, features, guards, i, obs[i])
 
 
-def observation_names(features: tuple[str, ...], latency: int) -> tuple[str, ...]:
-    """Names of the D entries of an observation, in order."""
-    return (*features, *ACCOUNT_OBSERVATIONS, *(f"pending_target_{k}" for k in range(latency)))
-
-
-def observation_size(features: int, latency: int) -> int:
-    return features + len(ACCOUNT_OBSERVATIONS) + latency
-
-
-def affordable(
-    positions: Any, equity: Any, close: Any, exposure: Any, lot: float, minimum_notional: float
-) -> np.ndarray[Any, np.dtype[np.int8]]:
-    """Action mask int8 [N, K]: 1 where the target exposure is worth at least one lot and one order at this close.
-
-    equity, close and exposure [N], positions [K]. A target of 0 is always allowed. Where nothing would be, the target
-    nearest to the present exposure is.
-    """
-    notional = np.abs(positions)[None, :] * np.asarray(equity)[:, None]
-    allowed = (notional >= lot * np.asarray(close)[:, None]) & (notional >= minimum_notional)
-    allowed |= np.asarray(positions)[None, :] == 0.0
-    nothing = ~allowed.any(axis=1)
-    nearest = np.abs(np.asarray(positions)[None, :] - np.asarray(exposure)[:, None]).argmin(axis=1)
-    allowed[nothing, nearest[nothing]] = True
-    return allowed.astype(np.int8)
+def observation_names(features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Names of the D entries of an observation, in order; `guards` are the GUARD_OBSERVATIONS that it has."""
+    return (*features, *ACCOUNT_OBSERVATIONS, *(f"pending_target_{k}" for k in range(latency)), *guards)

@@ -24,6 +24,7 @@ def action_space(config: MarketEnvConfig) -> spaces.Space[Any]:
     """Discrete(K) for `positions`, Box of shape (1,) for `exposure`."""
     if isinstance(config.action, PositionsAction):
         return spaces.Discrete(len(config.action.positions))
+    assert isinstance(config.action, ExposureAction)  # the simulator refuses weights
     return spaces.Box(config.action.low, config.action.high, (1,), np.float32)
 
 
@@ -34,7 +35,8 @@ def observation_space(simulator: Simulator) -> spaces.Box:
 class MarketEnv(VectorEnv):  # type: ignore[type-arg]
     """N accounts, one asset each, over shared bars. docs/market.md has the order of events and all names in infos.
 
-    infos["action_mask"]  int8 [N, K] with `positions` and a lot size or minimum notional
+    infos["action_mask"]  int8 [N, K] with `positions`, [low, high] float32 [N, 2] with `exposure`; there when a lot
+                          size, a minimum notional, guards or (`exposure`) the margin can narrow the choice
     infos["final_obs"]    float32 [N, D] when an episode ended, meaningful in those rows (marked in "_final_obs")
     infos["final_info"]   with it: equity and shortfall of the ended episodes, zero elsewhere
     infos["parts"]        with `report`: one array [N] per field of `records.LEDGER`
@@ -103,6 +105,10 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
                 }
                 infos["_final_info"] = infos["_final_obs"]
         return result.obs, result.reward, result.terminated, result.truncated, self._with_mask(infos)
+
+    def guard_counts(self) -> dict[str, int]:
+        """In how many steps each guard changed a target or an order, over all accounts; empty without guards."""
+        return self.simulator.guard_counts()
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays; `set_state` in an environment with the same data and settings continues bit for bit."""

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 from tailwise.market.costs import CostConfig
+from tailwise.market.guards_config import NO_GUARDS, GuardsConfig
+from tailwise.market.portfolio_config import WeightsAction
 
 
 class PositionsAction(Section):
@@ -34,7 +36,8 @@ class PositionsAction(Section):
 
 
 class ExposureAction(Section):
-    """Box of shape (1,): the policy names the target exposure itself; values outside [low, high] are clipped."""
+    """Box of shape (1,): the policy names the target exposure itself; values outside [low, high], and outside the
+    narrower range of infos["action_mask"] where there is one, are clipped."""
 
     kind: Literal["exposure"] = "exposure"
     low: float = Field(-1.0, ge=-100, le=100, description="smallest exposure as a multiple of equity; negative: short")
@@ -52,9 +55,9 @@ class ExposureAction(Section):
 
 
 class MarketEnvConfig(Section):
-    """One account that trades one asset. docs/market.md tells what happens in a bar, in which order."""
+    """An account and its rules. docs/market.md tells what happens in a bar, docs/portfolio.md with several assets."""
 
-    action: Annotated[PositionsAction | ExposureAction, Field(discriminator="kind")] = Field(
+    action: Annotated[PositionsAction | ExposureAction | WeightsAction, Field(discriminator="kind")] = Field(
         default=PositionsAction(), description="how the policy names its target exposure"
     )
     fill: Literal["next_open", "close"] = Field(
@@ -71,7 +74,7 @@ class MarketEnvConfig(Section):
     symbol: Literal["random", "fixed"] = Field(
         "random",
         description="random: drawn for each episode in proportion to its possible starts; fixed: environment i keeps "
-        "symbol i modulo their number",
+        "symbol i modulo their number; of no effect with weights, where each account has all",
     )
     tolerance: float = Field(
         0.01,
@@ -91,6 +94,9 @@ class MarketEnvConfig(Section):
     )
     maintenance_margin: float = Field(
         0.25, ge=0, le=0.9, description="smallest equity as a fraction of the position's notional; below: liquidation"
+    )
+    guards: GuardsConfig = Field(
+        default=NO_GUARDS, description="limits between the policy and its orders; all off by default"
     )
     report: bool = Field(False, description="every step reports each cost component, fills and exits in infos['parts']")
 

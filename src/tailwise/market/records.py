@@ -71,6 +71,7 @@ LEDGER = np.dtype(
         ("exit_units", np.float64),  # traded by a stop, a take-profit or a liquidation
         ("exit_price", np.float64),
         ("event", np.int64),  # index into EVENTS
+        ("guard", np.int64),  # bits of the guards that changed a target or an order; see guards.GUARDS
         ("row", np.int64),  # the bar that was lived through
         ("symbol", np.int64),
     ]

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.market.bounds import (
+    guard_bounds_of_accounts,
+    margin_can_bind,
+    mask_positions,
+    venue_bounds_of_accounts,
+)
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
-    affordable,
+    GUARD_OBSERVATIONS,
     begin_accounts,
     look_up,
     observation_names,
-    observation_size,
     observe_accounts,
     step_accounts,
 )
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
-from tailwise.market.records import BANKRUPT, LEDGER, AccountState, make_rules
+from tailwise.market.guard_arrays import build_guard_arrays, guard_state, load_guard_state
+from tailwise.market.guards import GUARDS
+from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.records import LEDGER, AccountState, make_rules
 from tailwise.market.starts import BLOCK, StartPlan
 from tailwise.market.tables import MarketTable, SymbolTable
 
@@ -38,8 +45,7 @@ def first_episode(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"rows": rows, "symbols": symbols}
 
 
-@dataclass(frozen=True)
-class SimulatorStep:
+class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a frozen dataclass, and this is the hot path
     """Fresh arrays of one step. `final_obs` is None when no episode ended; `ledger` [N] LEDGER, or None."""
 
     obs: npt.NDArray[np.float32]
@@ -64,18 +70,31 @@ class Simulator:
     ) -> None:
         if accounts < 1:
             raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
+        if isinstance(config.action, WeightsAction):
+            raise ConfigError("env.action.kind is weights: an account with all assets is a `PortfolioEnv`.")
         config.check_with(costs)
         self.config, self.costs, self.accounts = config, costs, accounts
         self.table = MarketTable.build(symbols, costs)
         self.rules = make_rules(config, costs)
         self.state = AccountState.empty(accounts, costs.latency)
-        self.size = observation_size(self.table.features.shape[1], costs.latency)
-        self.names = observation_names(self.table.feature_names, costs.latency)
-        self._positions = (
-            np.asarray(config.action.positions) if isinstance(config.action, PositionsAction) else np.zeros(0)
+        self._guards = build_guard_arrays(config, self.table, accounts)
+        shown = () if self._guards is None else GUARD_OBSERVATIONS[: 1 if config.guards.daily_turnover is None else 2]
+        self.names = observation_names(self.table.feature_names, costs.latency, shown)
+        self.size = len(self.names)
+        action = config.action
+        self._positions = np.asarray(action.positions) if isinstance(action, PositionsAction) else np.zeros(0)
+        self._range = (action.low, action.high) if isinstance(action, ExposureAction) else (0.0, 0.0)
+        # A mask can forbid something only where an order can be too small, or where guards stand. Bounds also know the
+        # margin; with latency the order meets another account than the one that is known now.
+        small_orders = costs.lot_size > 0 or costs.minimum_notional > 0
+        self._venue_bounds = (
+            isinstance(action, ExposureAction)
+            and costs.latency == 0
+            and (small_orders or margin_can_bind(config, costs))
         )
-        # A mask can forbid something only where an order can be too small.
-        self.has_mask = self._positions.size > 0 and (costs.lot_size > 0 or costs.minimum_notional > 0)
+        self.has_mask = (
+            self._guards is not None or self._venue_bounds or (small_orders and isinstance(action, PositionsAction))
+        )
         self._plan = StartPlan(self.table, config, accounts, first_environment)
         self._final = np.zeros((accounts, self.size), dtype=np.float32)
         self._unread_ledger = np.zeros(1, dtype=LEDGER)
@@ -109,13 +128,23 @@ class Simulator:
         start_rows, start_symbols = self._plan.at(which, episodes)
         if rows is not None or symbols is not None:
             start_rows, start_symbols = self._chosen_starts(len(which), rows, symbols)
-        begin_accounts(records, self.state.pending, which, start_rows, start_symbols, self.table.last_rows, self.rules)
+        begin_accounts(
+            records,
+            self.state.pending,
+            which,
+            start_rows,
+            start_symbols,
+            self.table.last_rows,
+            self.rules,
+            self._guards,
+        )
         self._prepare_following(which)
         return self.observe()
 
     def observe(self) -> npt.NDArray[np.float32]:
         obs = np.empty((self.accounts, self.size), dtype=np.float32)
-        observe_accounts(self.state.records, self.state.pending, self.table.bars, self.table.features, obs)
+        table, state = self.table, self.state
+        observe_accounts(state.records, state.pending, table.bars, table.features, self._guards, obs)
         return obs
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
@@ -132,6 +161,9 @@ class Simulator:
             exposures = np.clip(values.astype(np.float64), action.low, action.high)
             if np.isnan(exposures).any():
                 raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
+            if self._venue_bounds:
+                bounds = self._venue_range()
+                exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
             return exposures
         targets = np.empty(self.accounts)
         bad = look_up(self._positions, values, targets) if values.dtype.kind in "iu" else 0
@@ -156,6 +188,7 @@ class Simulator:
             self.table.bars,
             self.table.features,
             self.rules,
+            self._guards,
             self.table.last_rows,
             self._plan.rows,
             self._plan.symbols,
@@ -169,22 +202,33 @@ class Simulator:
         )
         final = None
         if ended and autoreset:
-            final, self._final = self._final, np.zeros_like(self._final)
+            final, self._final = self._final, np.zeros((n, self.size), dtype=np.float32)
             if used_up:
                 self._prepare_following(np.flatnonzero(terminated | truncated))
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
 
-    def mask(self) -> npt.NDArray[np.int8]:
-        """Action mask int8 [N, K] for the next decision; see `engine.affordable`."""
-        records = self.state.records
-        close = self.table.bars["close"][records["row"]]
-        equity = np.maximum(records["equity"], BANKRUPT * records["start_equity"])
-        exposure = records["units"] * close / equity
-        return affordable(self._positions, equity, close, exposure, self.costs.lot_size, self.costs.minimum_notional)
+    def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
+        """What the next decision may choose: int8 [N, K] for `positions`, [low, high] float32 [N, 2] for `exposure`."""
+        records, bars, immediate = self.state.records, self.table.bars, self.costs.latency == 0
+        if isinstance(self.config.action, PositionsAction):
+            mask = np.empty((self.accounts, self._positions.size), dtype=np.int8)
+            mask_positions(records, bars, self._positions, self.rules, self._guards, immediate, mask)
+            return mask
+        bounds = self._venue_range()
+        if self._guards is not None:
+            guard_bounds_of_accounts(records, bars, self._guards, immediate, bounds)
+        return bounds.astype(np.float32)
+
+    def guard_counts(self) -> dict[str, int]:
+        """In how many steps of all accounts each guard changed a target or an order; empty without guards."""
+        if self._guards is None:
+            return {}
+        return dict(zip(GUARDS, self._guards.counts.sum(axis=0).tolist(), strict=True))
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays with which `set_state` continues bit for bit."""
-        return {**self.state.to_dict(), "seeds": self._plan.seeds.copy(), "ids": self._plan.ids.copy()}
+        seeds = {"seeds": self._plan.seeds.copy(), "ids": self._plan.ids.copy()}
+        return {**self.state.to_dict(), **seeds, **guard_state(self._guards)}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         symbol, row = np.asarray(state["symbol"]), np.asarray(state["row"])
@@ -196,10 +240,19 @@ class Simulator:
                 "symbols and the same rows."
             )
         self.state.load(state)
+        load_guard_state(self._guards, state)
         self._plan.seeds[:] = state["seeds"]
         self._plan.ids[:] = state["ids"]
         which = np.arange(self.accounts)
         self._plan.prepare(which, self.state.records["episode"] + 1)
+
+    def _venue_range(self) -> npt.NDArray[np.float64]:
+        """[low, high] float64 [N, 2] of `exposure`, cut to what margin and the smallest order leave."""
+        low, high = self._range
+        bounds = np.tile([low, high], (self.accounts, 1))
+        if self._venue_bounds:
+            venue_bounds_of_accounts(self.state.records, self.table.bars, low, high, self.rules, bounds)
+        return bounds
 
     def _prepare_following(self, which: Integers) -> None:
         """The next episode of `which` must lie ready; a new block begins every BLOCK episodes."""

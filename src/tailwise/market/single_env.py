@@ -22,8 +22,8 @@ ENV_ID = "tailwise/Market-v0"
 class SingleMarketEnv(gym.Env[Any, Any]):
     """The same simulator as `MarketEnv` with one account and without autoreset.
 
-    info has the equity, the cost components and fills of the step (names of `records.LEDGER`), and "action_mask" where
-    orders can be too small.
+    info has the equity, the cost components and fills of the step (names of `records.LEDGER`), and "action_mask" ([K]
+    for `positions`, [low, high] for `exposure`) where something can narrow the choice; see `MarketEnv`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it as an instance attribute)

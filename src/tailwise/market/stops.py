@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tailwise.core.compiled import kernel
 from tailwise.market.records import LIQUIDATION, NO_EVENT, STOP_LOSS, TAKE_PROFIT
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def liquidation_price(units: float, cash: float, maintenance: float) -> float:
     """Price at which equity is `maintenance` x notional: cash + units p = maintenance |units| p.
 
@@ -25,7 +24,7 @@ def liquidation_price(units: float, cash: float, maintenance: float) -> float:
     return -cash / (units * (1.0 + maintenance))
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def exit_in_bar(
     units: float, entry: float, cash: float, open_: float, high: float, low: float, rules: Any
 ) -> tuple[int, float]:

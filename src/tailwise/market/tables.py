@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 
 class FrequencyLike(Protocol):
     @property
+    def bar(self) -> np.timedelta64: ...
+    @property
     def periods_per_year(self) -> float: ...
 
 
@@ -26,6 +28,8 @@ class BarsLike(Protocol):
 
     @property
     def symbol(self) -> str: ...
+    @property
+    def time(self) -> npt.NDArray[np.datetime64]: ...
     @property
     def open(self) -> Floats: ...
     @property
@@ -59,6 +63,7 @@ class SymbolTable:
 
     dividends   per unit, paid at the open of the bar, [T] or None
     funding     fraction of the notional that longs pay to shorts in the bar, [T] or None
+    time, bar   UTC open times datetime64[ns] [T] and the length of a bar; None: guards that need them refuse
     """
 
     symbol: str
@@ -73,6 +78,8 @@ class SymbolTable:
     first_valid: int = 0
     dividends: Floats | None = None
     funding: Floats | None = None
+    time: npt.NDArray[np.datetime64] | None = None
+    bar: np.timedelta64 | None = None
 
     @classmethod
     def from_bars(cls, bars: BarsLike, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
@@ -89,6 +96,8 @@ class SymbolTable:
             first_valid=features.first_valid,
             dividends=bars.dividends,
             funding=funding,
+            time=bars.time,
+            bar=bars.frequency.bar,
         )
 
     def check(self) -> None:
@@ -136,12 +145,32 @@ class SymbolTable:
             )
         if not self.periods_per_year > 0:
             raise DataError(f"{self.symbol}: periods_per_year is {self.periods_per_year}; it must be positive.")
+        self._check_time(rows)
+
+    def _check_time(self, rows: int) -> None:
+        if (self.time is None) != (self.bar is None):
+            given, missing = ("bar", "time") if self.time is None else ("time", "bar")
+            raise DataError(f"{self.symbol}: {given} was given without {missing}; give both or neither.")
+        if self.time is None or self.bar is None:
+            return
+        if np.shape(self.time) != (rows,):
+            raise ShapeError(f"{self.symbol}: time has shape {np.shape(self.time)}, expected ({rows},).")
+        if not self.bar > np.timedelta64(0, "ns"):
+            raise DataError(f"{self.symbol}: the length of a bar is {self.bar}; it must be positive.")
+        later = np.diff(self.time) > np.timedelta64(0, "ns")  # False at a missing time as well
+        if not later.all():
+            row = int(np.argmin(later)) + 1
+            raise DataError(
+                f"{self.symbol} row {row}: opens at {self.time[row]}, the bar before at {self.time[row - 1]}; sort the "
+                "bars by time and remove duplicates."
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class MarketTable:
     """All symbols: bars [R] BAR, features float32 [R, F]; symbol s owns rows first_rows[s] .. last_rows[s], the first
-    of them the first that an episode may start at; offsets[s] is the row of its bar 0."""
+    of them the first that an episode may start at; offsets[s] is the row of its bar 0. time int64 [R] holds the open
+    times in ns since 1970 and bar_ns int64 [S] the lengths of a bar, both 0 for symbols that came without times."""
 
     symbols: tuple[str, ...]
     feature_names: tuple[str, ...]
@@ -150,6 +179,8 @@ class MarketTable:
     offsets: npt.NDArray[np.int64]
     first_rows: npt.NDArray[np.int64]
     last_rows: npt.NDArray[np.int64]
+    time: npt.NDArray[np.int64]
+    bar_ns: npt.NDArray[np.int64]
 
     @classmethod
     def build(cls, tables: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
@@ -171,6 +202,7 @@ class MarketTable:
         lengths = np.array([len(table.close) for table in tables], dtype=np.int64)
         offsets = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
         bars = np.zeros(int(lengths.sum()), dtype=BAR)
+        time = np.zeros(len(bars), dtype=np.int64)
         for table, offset, length in zip(tables, offsets, lengths, strict=True):
             part = bars[offset : offset + length]
             for name in ("open", "high", "low", "close", "volume"):
@@ -178,6 +210,8 @@ class MarketTable:
             part["dividend"] = 0.0 if table.dividends is None else table.dividends
             part["funding"] = costs.funding_bps * 1e-4 + (0.0 if table.funding is None else table.funding)
             part["year_fraction"] = 1.0 / table.periods_per_year
+            if table.time is not None:
+                time[offset : offset + length] = table.time.astype("datetime64[ns]").astype(np.int64)
         features = np.ascontiguousarray(np.concatenate([table.features for table in tables]), dtype=np.float32)
         first_rows = offsets + np.array([table.first_valid for table in tables], dtype=np.int64)
         return cls(
@@ -188,4 +222,10 @@ class MarketTable:
             offsets=offsets,
             first_rows=first_rows,
             last_rows=offsets + lengths - 1,
+            time=time,
+            bar_ns=np.array([_nanoseconds(table.bar) for table in tables], dtype=np.int64),
         )
+
+
+def _nanoseconds(bar: np.timedelta64 | None) -> int:
+    return 0 if bar is None else int(bar.astype("timedelta64[ns]").astype(np.int64))

@@ -1,0 +1,232 @@
+"""Guards: limits between a policy and its orders, the same compiled functions in training, backtest and paper trading.
+
+They act twice. At the decision (`guard_bounds`) a target is brought into the interval that the limits leave, at the
+prices of the close just seen; that interval is also the action mask. At the fill (`guarded_order`) the order itself is
+limited at the price it gets, which is what counts. docs/guards.md tells what each guard does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.compiled import kernel
+from tailwise.market.bar_checks import KNOWN_AT_OPEN, STALE_OPEN
+from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.sizes import LOT_ROUNDING, desired_units, large_enough
+
+# A guard that changed a target or an order sets its bit in the ledger's `guard`; bit k belongs to GUARDS[k].
+GUARDS = ("exposure", "order_size", "turnover", "daily_loss", "drawdown", "stale_bar", "absurd_bar")
+EXPOSURE, ORDER_SIZE, TURNOVER, DAILY_LOSS, DRAWDOWN, STALE_BAR, ABSURD_BAR = (1 << k for k in range(len(GUARDS)))
+
+_DUST = 1e-9  # of equity; what rounding leaves of a turnover that is used up is not worth an order
+
+# What the guards remember of one account.
+GUARD = np.dtype(
+    [
+        ("day", np.int64),  # days since 1970-01-01
+        ("halted", np.int64),  # DAILY_LOSS until the next day, DRAWDOWN until the end of the episode
+        ("day_equity", np.float64),  # at the last close before this day
+        ("turnover", np.float64),  # notional traded this day, account currency
+    ]
+)
+
+LIMITS = np.dtype(
+    [
+        ("flatten", np.int64),
+        *[
+            (name, np.float64)
+            for name in ("exposure", "fraction", "units", "notional", "turnover", "daily_loss", "drawdown")
+        ],
+    ]
+)
+
+
+def make_limits(config: GuardsConfig) -> npt.NDArray[Any]:
+    """One record [1]; what is off becomes infinite."""
+    limits = np.zeros(1, dtype=LIMITS)
+    limits["flatten"] = config.on_halt == "flatten"
+    for name, value in {
+        "exposure": config.max_exposure,
+        "fraction": config.order_fraction,
+        "units": config.order_units,
+        "notional": config.order_notional,
+        "turnover": config.daily_turnover,
+        "daily_loss": config.daily_loss,
+        "drawdown": config.drawdown,
+    }.items():
+        limits[name] = np.inf if value is None else value
+    return limits
+
+
+def guard_names(code: int) -> tuple[str, ...]:
+    """Names of the guards whose bits are set."""
+    return tuple(name for k, name in enumerate(GUARDS) if code >> k & 1)
+
+
+# ---------------------------------------------------------------------- what is remembered
+@kernel
+def begin_guard(guard: Any, day: int, equity: float) -> None:
+    guard.day = day
+    guard.halted = 0
+    guard.day_equity = equity
+    guard.turnover = 0.0
+
+
+@kernel
+def enter_day(guard: Any, day: int, equity: float) -> None:
+    """`equity` is that of the last close. On a new day turnover is free again and a daily loss is forgotten."""
+    if day != guard.day:
+        guard.day = day
+        guard.day_equity = equity
+        guard.turnover = 0.0
+        guard.halted &= DRAWDOWN
+
+
+@kernel
+def watch_losses(guard: Any, equity: float, peak: float, limits: Any) -> None:
+    """Halt at a loss that has reached its limit."""
+    if equity <= guard.day_equity * (1.0 - limits.daily_loss):
+        guard.halted |= DAILY_LOSS
+    if equity <= peak * (1.0 - limits.drawdown):
+        guard.halted |= DRAWDOWN
+
+
+# ---------------------------------------------------------------------- what is allowed
+@kernel
+def bar_code(last_flags: int, open_flags: int) -> int:
+    """Guards that forbid an order now: `last_flags` of the last complete bar, `open_flags` of the bar that opens."""
+    flags = last_flags | (open_flags & KNOWN_AT_OPEN)
+    if flags == 0:
+        return 0
+    code = STALE_BAR if flags & STALE_OPEN else 0
+    return code | ABSURD_BAR if flags & ~STALE_OPEN else code
+
+
+@kernel
+def risk_bounds(target: float, exposure: float, halted: int, limits: Any) -> tuple[float, float, int]:
+    """(low, high, code): target exposures that the exposure limit and the halts leave, and who cuts `target`."""
+    code = EXPOSURE if abs(target) > limits.exposure else 0
+    low, high = -limits.exposure, limits.exposure
+    if halted != 0:
+        aim = min(max(target, low), high)
+        floor, ceiling = (0.0, 0.0) if limits.flatten == 1 else (min(exposure, 0.0), max(exposure, 0.0))
+        if aim < floor or aim > ceiling:
+            code |= halted
+        low, high = max(low, floor), min(high, ceiling)
+    return low, high, code
+
+
+@kernel
+def largest_order(equity: float, price: float, limits: Any) -> float:
+    """Units that one order may have."""
+    return min(limits.units, min(limits.notional, limits.fraction * equity) / price)
+
+
+@kernel
+def turnover_left(guard: Any, limits: Any) -> float:
+    """Notional that may still be traded on the guard's day, account currency."""
+    return max(limits.turnover * guard.day_equity - guard.turnover, 0.0)
+
+
+@kernel
+def inside(low: float, high: float, floor: float, ceiling: float) -> tuple[float, float]:
+    """[low, high] cut to [floor, ceiling]; the end of the latter that is nearest when they do not meet."""
+    return min(max(low, floor), ceiling), max(min(high, ceiling), floor)
+
+
+@kernel
+def guard_bounds(
+    target: float,
+    exposure: float,
+    equity: float,
+    close: float,
+    guard: Any,
+    limits: Any,
+    flags: int,
+    same_day: bool,
+    immediate: bool,
+) -> tuple[float, float, int]:
+    """(low, high, code) at a decision: targets that will pass as far as the close can tell, and who cuts `target`.
+
+    exposure = units x close / equity. `flags` of the bar just closed. same_day: the order should be filled on the
+    guard's day, whose turnover counts. immediate: no latency, so the order will meet today's position; otherwise only
+    the exposure limit and the halts can be said now, and the fill does the rest. The bar's own flags are left to the
+    fill as well, which forgets the order altogether: low = high = exposure here, and no code.
+    """
+    if immediate and flags != 0:
+        return exposure, exposure, 0
+    low, high, code = risk_bounds(target, exposure, guard.halted, limits)
+    if not immediate or (guard.halted != 0 and limits.flatten == 1):
+        return low, high, code
+    aim = min(max(target, low), high)
+    if same_day:
+        left = turnover_left(guard, limits) / equity
+        # Reducing is free. Beyond zero the other side opens, and the way to zero has used up turnover.
+        floor = -max(left - exposure, 0.0) if exposure >= 0.0 else exposure - left
+        ceiling = max(left + exposure, 0.0) if exposure <= 0.0 else exposure + left
+        if aim < floor or aim > ceiling:
+            code |= TURNOVER
+        low, high = inside(low, high, floor, ceiling)
+        aim = min(max(aim, low), high)
+    reach = largest_order(equity, close, limits) * close / equity
+    if abs(aim - exposure) > reach:
+        code |= ORDER_SIZE
+    low, high = inside(low, high, exposure - reach, exposure + reach)
+    return low, high, code
+
+
+@kernel
+def limited_units(
+    wanted: float, units: float, equity: float, price: float, guard: Any, limits: Any, lot: float
+) -> tuple[float, int]:
+    """(units to hold, code): the order from `units` to `wanted` cut to the turnover left and to the largest order."""
+    size = abs(wanted - units)
+    code = 0
+    reducing = min(size, abs(units)) if (wanted - units) * units < 0.0 else 0.0
+    left = max(turnover_left(guard, limits) / price, reducing)
+    if size > left:
+        size = left
+        code = TURNOVER
+    largest = largest_order(equity, price, limits)
+    if size > largest:
+        size = largest
+        code |= ORDER_SIZE
+    if code == 0:
+        return wanted, 0
+    sign = 1.0 if wanted > units else -1.0
+    if lot > 0.0:
+        lots = math.floor(size / lot + LOT_ROUNDING)
+        return (np.rint(units / lot) + sign * lots) * lot, code
+    if size * price <= _DUST * equity:
+        return units, code
+    return units + sign * size, code
+
+
+@kernel
+def guarded_order(
+    target: float, units: float, equity: float, price: float, guard: Any, limits: Any, bar_guards: int, rules: Any
+) -> tuple[float, int]:
+    """(units to hold, code) for a target exposure at the moment of the fill; equity at this price, before the order.
+
+    bar_guards: what `bar_code` says of the bars. A flattening order is as large as it must be; every other order, also
+    one that reduces, keeps the size limits. Nothing is sent on a bar that is not believed.
+    """
+    exposure = units * price / equity
+    low, high, code = risk_bounds(target, exposure, guard.halted, limits)
+    aim = min(max(target, low), high)
+    flatten = guard.halted != 0 and limits.flatten == 1
+    if aim == exposure and not flatten:
+        return units, code  # held by a halt, exactly; sizing would trade the last bit
+    wanted = desired_units(aim, equity, price, units, rules)
+    if wanted != units and not flatten:
+        wanted, cut = limited_units(wanted, units, equity, price, guard, limits, rules.lot)
+        code |= cut
+    if not large_enough(wanted, units, price, rules):
+        return units, code
+    if bar_guards != 0:
+        return units, code | bar_guards
+    return wanted, code

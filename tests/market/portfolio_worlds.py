@@ -1,0 +1,119 @@
+"""Small portfolios for tests, and the bridge between the portfolio engine and its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
+from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.records import COMPONENTS
+from tailwise.market.tables import SymbolTable
+from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
+from tests.market.reference import exact
+from tests.market.worlds import RELATIVE, TOO_CLOSE, reference_bars, reference_settings
+
+HOUR = np.timedelta64(1, "h")
+START = np.datetime64("2020-01-06T00:00", "ns")
+
+
+def asset_of(table: SymbolTable, symbol: str, hours: Sequence[int] | None = None) -> SymbolTable:
+    """The table with hourly times; `hours` [T] counts them from START, one after the other unless given."""
+    counted = np.arange(len(table.close)) if hours is None else np.asarray(hours)
+    return replace(table, symbol=symbol, time=START + counted * HOUR, bar=HOUR)
+
+
+def weights_config(action: WeightsAction | None = None, **changes: Any) -> MarketEnvConfig:
+    """Weights without tolerance, so that every decision is an order; everything is reported, from the first bar."""
+    config = MarketEnvConfig(**{"tolerance": 0.0, "start": "first", "report": True, **changes})
+    return config.model_copy(update={"action": action or WeightsAction(low=-3.0, high=3.0, gross=3.0)})
+
+
+def portfolio_of(assets: Sequence[SymbolTable], config: MarketEnvConfig, costs: CostConfig) -> PortfolioSimulator:
+    """One account that starts at the first time with valid features."""
+    simulator = PortfolioSimulator(assets, config, costs, accounts=1)
+    simulator.seed(0)
+    simulator.reset()
+    return simulator
+
+
+@dataclass(frozen=True)
+class World:
+    assets: tuple[SymbolTable, ...]
+    config: MarketEnvConfig
+    costs: CostConfig
+    weights: list[list[float]]  # [steps][A]
+
+    def changed(self, **changes: Any) -> World:
+        return replace(self, **changes)
+
+
+def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReference) -> PortfolioReference:
+    """The reference account of a world, from the tables and not from the engine's clock."""
+    simulator = PortfolioSimulator(world.assets, world.config, world.costs, accounts=1)
+    assets = []
+    for table in world.assets:
+        hours = [int((time - START) / HOUR) for time in table.time]
+        bars = dict(zip(hours, reference_bars(table), strict=True))
+        assets.append(Asset(bars, hours[table.first_valid], exact(table.periods_per_year)))
+    settings = reference_settings(world.assets[0], world.config, world.costs)
+    action: Any = world.config.action
+    bounds = [(exact(low), exact(high)) for low, high in zip(*action.bounds(len(assets)), strict=True)]
+    clock = sorted({time for asset in assets for time in asset.bars})
+    first = clock.index(min(asset.first_valid for asset in assets))
+    per_year = exact(simulator.table.periods_per_year)
+    return kind(assets, settings, per_year, bounds, exact(action.gross), first)
+
+
+def disagreement(ledger: Any, reward: float, terminated: bool, expected: PortfolioResult, scale: float) -> str | None:
+    """The first number in which engine and reference differ by more than RELATIVE, as a sentence; None if none does."""
+    amounts = {name: (ledger[name], getattr(expected.parts, name)) for name in COMPONENTS}
+    amounts["equity"] = (ledger["equity"], expected.equity)
+    amounts["shortfall"] = (ledger["shortfall"], expected.shortfall)
+    for name, (got, wanted) in amounts.items():
+        if abs(float(got) - float(wanted)) > RELATIVE * max(abs(float(wanted)), 1e-6 * scale):
+            return f"{name}: engine {got!r}, reference {wanted:.15g}"
+    for name, found, listed in (("units", "units", expected.units), ("order", "order_units", expected.orders)):
+        for a, wanted in enumerate(listed):
+            size = max(abs(float(wanted)), 1e-6 * max(abs(float(ledger["units"][a])), 1.0))
+            if abs(float(ledger[found][a]) - float(wanted)) > RELATIVE * size:
+                return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
+    if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
+        return f"reward: engine {reward!r}, reference {expected.reward:.15g}"
+    events = [PORTFOLIO_EVENTS[event] for event in ledger["event"]]
+    if events != expected.events or bool(ledger["margin_call"]) != expected.margin_call:
+        return f"events: engine {events}, reference {expected.events}"
+    if terminated != expected.terminated:
+        return f"terminated: engine {terminated}, reference {expected.terminated}"
+    return None
+
+
+def first_disagreement(
+    world: World, kind: type[PortfolioReference] = PortfolioReference
+) -> tuple[str | None, Decimal, set[str]]:
+    """Both side by side: (what differs first or None, how close the closest comparison was, events that were seen)."""
+    simulator = portfolio_of(world.assets, world.config, world.costs)
+    reference = reference_of(world, kind)
+    seen: set[str] = set()
+    for number, weights in enumerate(world.weights):
+        step = simulator.step(np.array([weights]), autoreset=False)
+        expected = reference.step([exact(weight) for weight in weights])
+        if reference.narrowest < TOO_CLOSE:
+            break
+        assert step.ledger is not None
+        seen |= set(expected.events)
+        difference = disagreement(
+            step.ledger[0], float(step.reward[0]), bool(step.terminated[0]), expected, world.config.initial_cash
+        )
+        if difference is not None:
+            return f"step {number}: {difference}", reference.narrowest, seen
+        if step.terminated[0] or step.truncated[0]:
+            break
+    return None, reference.narrowest, seen
