@@ -41,10 +41,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.base ## set up, then train a first policy and evaluate it
 	@$(BIN)/tailwise demo
 
-test: $(VENV)/.dev clean-cache ## set up, then the whole fast suite
+test: $(VENV)/.dev ## set up, then the whole fast suite
 	@$(BIN)/python -m pytest -n $(JOBS)
 
-test-all: $(VENV)/.dev clean-cache ## the fast suite and the slow proofs
+test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 	@$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" --timeout 3600
 
 check: $(VENV)/.dev ## lint, format, types, order of imports
@@ -59,14 +59,15 @@ format: $(VENV)/.dev ## apply the formatter and the safe fixes
 
 bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.learning --quick
+	@$(BIN)/python -m benchmarks.environment --quick
+	@$(BIN)/python -m benchmarks.learnability --quick
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python -m mkdocs build --strict
 
-# numba looks only at the file that defines a compiled function, not at the files of the functions that it calls: after
-# an edit of market/accounting.py the cache of market/engine.py would still hold the old code, and the tests with it.
-clean-cache: ## remove the compiled code that numba keeps; it is compiled again when it is needed
+# Never needed for correct results: what is compiled is kept by the contents of the sources (core/compiled.py).
+clean-cache: ## remove the compiled code that is kept beside the sources; it is made again when it is needed
 	@find src/tailwise -path '*/__pycache__/*' \( -name '*.nbi' -o -name '*.nbc' \) -delete
 
 clean: ## remove the environment and everything that was built; runs/ is kept

@@ -38,10 +38,8 @@ under `time/` depend on the machine and are left out when two runs are compared.
 def configuration_page() -> str:
     """Every key of the configuration, a table per section."""
     parts = [CONFIGURATION_HEAD]
-    for section, entries in groupby(reference(Config), key=_section):
-        keys = [entry for entry in entries if not entry.section]
-        if not keys:
-            continue
+    keys_only = (entry for entry in reference(Config) if not entry.section)
+    for section, keys in groupby(keys_only, key=_section):
         title = f"## `{section}`" if section else "## Top level"
         rows = [_row(entry) for entry in keys]
         parts.append(
@@ -64,8 +62,6 @@ def metrics_page() -> str:
 def _section(entry: Entry) -> str:
     """The heading that a key stands under: its first name, and the second one within the model."""
     names = entry.key.split(".")
-    if entry.section:
-        return entry.key
     depth = 2 if names[0] == "model" and len(names) > 2 else 1
     return ".".join(names[:depth]) if len(names) > 1 else ""
 

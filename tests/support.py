@@ -28,10 +28,10 @@ from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import ModelConfig
 from tailwise.model.observation import ObservationSpec
-from tailwise.run.agent import make_training_driver
 from tailwise.run.config import Config, parse_config
 from tailwise.run.envs import EnvDriver
 from tailwise.run.trainer import Trainer
+from tailwise.run.worlds import GymWorld
 
 torch.set_num_threads(1)  # several threads only wait for one another in networks this small
 
@@ -261,7 +261,7 @@ def small_trainer(env: Any = "CartPole-v1", **changes: Any) -> Trainer:
     config = small_run(**changes)
     if isinstance(env, str):
         config = config.model_copy(update={"env": config.env.model_copy(update={"id": env})})
-    return Trainer(config, make_training_driver(env, config))
+    return Trainer(config, GymWorld(config, env))
 
 
 def started(trainer: Trainer) -> Trainer:
@@ -273,7 +273,7 @@ def started(trainer: Trainer) -> Trainer:
 
 def driver_of(env: Any, config: Config) -> EnvDriver:
     """The training environments of a configuration."""
-    return make_training_driver(env, config)
+    return GymWorld(config, env).training()
 
 
 class Scripted(gym.Env[Any, Any]):

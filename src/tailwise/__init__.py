@@ -1,13 +1,15 @@
-"""Tailwise: recurrent, distributional PPO with twin critics."""
+"""Tailwise: recurrent, distributional PPO with twin critics, for markets and for any Gymnasium environment."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["PPO", "Callback", "Config", "Policy", "load"]
+from tailwise.core.version import VERSION as __version__
+
+__all__ = ["PPO", "Callback", "Config", "Policy", "__version__", "backtest", "load"]
 
 if TYPE_CHECKING:
+    from tailwise.evaluate.backtest import backtest
     from tailwise.run.agent import PPO, Policy, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
@@ -16,6 +18,7 @@ _HOMES = {
     "PPO": "tailwise.run.agent",
     "Policy": "tailwise.run.agent",
     "load": "tailwise.run.agent",
+    "backtest": "tailwise.evaluate.backtest",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",
 }

@@ -9,45 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tailwise.cli.main import main
+from tailwise.run.presets import preset_names
+from tests.cli.terminal import SMALL, Terminal
 
 ROOT = Path(__file__).parents[2]
-SMALL = [
-    *("-s", "run.environments=4", "-s", "run.rollout_steps=16", "-s", "run.total_steps=192"),
-    *("-s", "run.checkpoint_every=1", "-s", "run.tensorboard=false", "-s", "learner.epochs=1"),
-]
-
-
-class Terminal:
-    """Runs commands in a folder and keeps what they print."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-        self.out = ""
-        self.error = ""
-
-    def __call__(self, *arguments: str) -> int:
-        self.capsys.readouterr()
-        code = main(list(arguments))
-        self.out, self.error = self.capsys.readouterr()
-        return code
-
-    def json(self, *arguments: str) -> dict[str, Any]:
-        assert self(*arguments, "--json") == 0
-        value = json.loads(self.out)
-        assert isinstance(value, dict)
-        return value
-
-
-@pytest.fixture
-def tailwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
 
 
 def environment() -> dict[str, str]:
@@ -156,7 +125,7 @@ def test_warnings_are_told_and_quiet_keeps_the_result(tailwise: Terminal) -> Non
 def test_presets_lists_and_prints(tailwise: Terminal) -> None:
     assert tailwise("presets") == 0
     assert "cartpole-memory    CartPole-v1 without its velocities" in tailwise.out
-    assert len(tailwise.out.splitlines()) == 12
+    assert len(tailwise.out.splitlines()) == len(preset_names()) >= 18
     assert tailwise("presets", "scalar") == 0
     assert yaml.safe_load(tailwise.out)["model"]["critic"]["kind"] == "scalar"
 
@@ -166,7 +135,8 @@ def test_config_show_is_complete_and_reads_back_the_same(tailwise: Terminal) -> 
     shown = tailwise.out
     tree = yaml.safe_load(shown)
     assert (tree["learner"]["clip"], tree["model"]["core"]) == (0.1, {"kind": "gru", "hidden": 64, "layers": 1})
-    assert list(tree) == ["seed", "backend", "env", "model", "learner", "risk", "run", "health", "evaluate"]
+    sections = ["seed", "backend", "data", "features", "env", "costs"]
+    assert list(tree) == [*sections, "model", "learner", "risk", "run", "health", "evaluate"]
     Path("again.yaml").write_text(shown)
     assert tailwise("config", "show", "again.yaml") == 0
     assert tailwise.out == shown
@@ -242,25 +212,18 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "checkpoints" / f"update-{last:06d}").is_dir()
 
 
-def test_demo_trains_compares_and_writes_a_page(tailwise: Terminal) -> None:
-    assert tailwise("demo", "--steps", "8000", "--out", "d") == 0
-    assert tailwise.out.startswith("Training on the market is not wired up yet")
-    assert "the same 50 seeded episodes" in tailwise.out
-    assert "Training gained " in tailwise.out
-    page = Path("d/demo.html").read_text()
+def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) -> None:
+    assert tailwise("demo", "--steps", "16384", "--out", "d") == 0
+    assert "train 1999-01-04 to 2009-12-31" in tailwise.out and "test 2013-01-02 to 2018-12-31 (1,510)" in tailwise.out
+    for shown in ("buy and hold", "flat", "volatility target 10%", "CVaR 5%, bar", "CVaR 5%, 300 bars discounted"):
+        assert shown in tailwise.out
+    page = Path("d/evaluations/demo/report.html").read_text()
     assert "Plotly.newPlot" in page
     assert len(page) > 3_000_000  # the script is inside: the page opens without a network
     assert 'src="http' not in page
-
-
-def test_a_demo_that_learns_nothing_fails(tailwise: Terminal) -> None:
-    """Rejects a demonstration that reports success whatever came out."""
-    from tailwise.cli.demo import beats, play_randomly
-    from tailwise.run.config import EnvConfig
-
-    env = EnvConfig(id="CartPole-v1")
-    first, second = (play_randomly(env, seed=seed, episodes=50) for seed in (0, 1))
-    assert 15 < first.mean < 35  # random play lasts about 22 steps
-    assert (first.returns == first.lengths).all()
-    assert beats(first, second)[0] is False
-    assert beats(second, first)[0] is False
+    summary = json.loads(Path("d/evaluations/demo/summary.json").read_text())["symbols"][0]
+    assert summary["label"] == "real" and summary["first_bar"].startswith("2013-01-02")
+    # Buy and hold over the window, from the closing levels of the index itself, but for the first open and one order.
+    held = summary["statistics"]["buy and hold"]["total_return"]
+    assert held == pytest.approx(2506.85 / 1426.19 - 1, rel=0.02)
+    assert summary["statistics"]["flat"]["total_return"] == 0.0

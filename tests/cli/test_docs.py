@@ -55,8 +55,10 @@ def test_every_field_says_its_meaning_default_and_range() -> None:
             assert entry.default, entry.key
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "evaluate", "presets", "config", "demo"])
+@pytest.mark.parametrize(
+    "command", ["train", "resume", "evaluate", "presets", "config", "demo", "init", "data", "data leak-check"]
+)
 def test_each_command_has_its_page(command: str) -> None:
-    page = (DOCS / "commands" / f"{command}.md").read_text()
+    page = (DOCS / "commands" / f"{command.replace(' ', '-')}.md").read_text()
     assert page.startswith(f"# tailwise {command}\n")
     assert "Exit codes" in page

@@ -289,20 +289,50 @@ def test_broken_masks_are_sentences(at_reset: Any, at_step: Any, error: type[Exc
         play_one()
 
 
-def test_lists_are_accepted_as_masks_and_box_actions_refuse_them() -> None:
+def test_lists_are_accepted_as_masks() -> None:
     driver = make_driver(lambda: _Mask([True, False], [0, 1]), streams=Streams(0))
     _, mask = driver.reset()
     assert mask is not None and mask.tolist() == [[True, False]]
     after = driver.step(np.array([0])).mask
     assert after is not None and after.tolist() == [[False, True]]
 
-    class Boxed(Counting):
-        def __init__(self) -> None:
-            super().__init__()
-            self.action_space = spaces.Box(-1, 1, (2,))
+
+class _Bounded(gym.Env[Any, Any]):
+    """A Box action in one dimension whose bounds are told in every info."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def __init__(self, bounds: Any) -> None:
+        self.bounds = bounds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, dtype=np.float32), {"action_mask": self.bounds}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, dtype=np.float32), 0.0, False, False, {"action_mask": self.bounds}
+
+
+def test_bounds_of_a_box_are_checked_and_left_to_the_environment() -> None:
+    """No mask reaches the policy, whose law is that of what it asks for; broken bounds are a sentence."""
+    driver = make_driver(lambda: _Bounded(np.array([-0.5, 1.0], dtype=np.float32)), streams=Streams(0))
+    assert driver.reset()[1] is None
+    assert driver.step(np.zeros((1, 1), dtype=np.float32)).mask is None
+    with pytest.raises(EnvironmentContractError, match=r"action bounds \[1.0, -0.5\]"):
+        make_driver(lambda: _Bounded(np.array([1.0, -0.5], dtype=np.float32)), streams=Streams(0)).reset()
+    with pytest.raises(ShapeError, match="low and high"):
+        make_driver(lambda: _Bounded(np.ones(3, dtype=np.float32)), streams=Streams(0)).reset()
+
+    class Observed(_Bounded):
+        observation_space = spaces.Dict(x=spaces.Box(-1, 1, (1,)), action_mask=spaces.MultiBinary(2))  # type: ignore[assignment]
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            obs, _ = super().reset(seed=seed)
+            return {"x": obs, "action_mask": np.ones(2, dtype=np.int8)}, {}
 
     with pytest.raises(NotBuiltError, match="Box"):
-        make_driver(Boxed, streams=Streams(0)).reset()
+        make_driver(lambda: Observed(None), streams=Streams(0)).reset()
 
 
 def test_mask_inside_a_dict_observation() -> None:

@@ -16,17 +16,23 @@ from tailwise.run.presets import load_preset, load_source, preset_names
 
 EXPECTED = [
     "acrobot",
+    "ar1",
     "cartpole",
     "cartpole-memory",
     "categorical",
     "dict-reach",
     "gru",
     "inverted-pendulum",
+    "leak",
     "masked-bandit",
     "multi-bandit",
     "pendulum",
+    "portfolio",
+    "random-walk",
     "recall-masked",
     "scalar",
+    "sine",
+    "sp500",
 ]
 
 
@@ -45,8 +51,7 @@ def test_every_preset_trains(name: str) -> None:
     short = [f"run.total_steps={2 * per_update + 1}", "learner.epochs=2"]  # three updates, and a bearable time
     data = apply_overrides(source.data, short)
     config = parse_config(data, source=source.label)
-    assert config.env.id is not None
-    agent = PPO(config.env.id, config)
+    agent = PPO(config=config)
     before = {name: tensor.detach().clone() for name, tensor in agent.model.named_parameters()}
     agent.learn()
 
@@ -94,7 +99,7 @@ def test_an_unknown_preset_is_a_sentence_with_the_nearest_one() -> None:
         load_preset("cart-pole")
     with pytest.raises(ConfigError, match="'pendulun' is neither a file nor a preset; did you mean 'pendulum'"):
         load_source("pendulun")
-    with pytest.raises(ConfigError, match="'qqqq' is neither a file nor a preset; presets: acrobot, cartpole"):
+    with pytest.raises(ConfigError, match="'qqqq' is neither a file nor a preset; presets: acrobot, ar1, cartpole"):
         load_source("qqqq")
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 from tailwise.cli.output import note
 from tailwise.cli.reference import Entry, reference
 from tailwise.core.config import apply_overrides, dump_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.run.config import Config, parse_config, warnings_of
-from tailwise.run.presets import Source, load_source
+from tailwise.run.presets import Source, load_source, with_full_paths
 
 
 def read_effective(config: str, overrides: list[str]) -> tuple[Source, Config]:
     """Where a configuration comes from (a file or a preset), and what it is with its overrides, checked."""
     source = load_source(config)
     label = source.label if not overrides else f"{source.label} with -s"
-    return source, parse_config(apply_overrides(source.data, overrides), source=label)
+    # Paths of a file are full by now; those on the command line are meant from here.
+    data = with_full_paths(apply_overrides(source.data, overrides), Path.cwd())
+    return source, parse_config(data, source=label)
 
 
 def show(config: str, overrides: list[str]) -> None:

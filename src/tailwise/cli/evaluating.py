@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from tailwise.cli.output import note, number, print_json, print_table
 from tailwise.core.atomic import write_json
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import Policy, choose_checkpoint
+from tailwise.run.agent import Policy, choose_checkpoint, policy_of
+from tailwise.run.config import GymEnv
 from tailwise.run.play import Played
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import read_config
@@ -23,10 +25,17 @@ def evaluate_run(
     run: Path, *, episodes: int | None, stochastic: bool, seed: int | None, checkpoint: str | None, as_json: bool
 ) -> None:
     """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json."""
-    config = read_config(run)
+    read_config(run)  # says so when this is not the folder of a run
     folder = find_checkpoint(run, checkpoint)
-    model, config, masked = load_policy(folder)
-    policy = Policy(model, config, masked=masked)
+    policy = policy_of(load_policy(folder))
+    config = policy.config
+    if not isinstance(config.env, GymEnv):
+        if episodes is not None:
+            raise ConfigError(
+                f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
+            )
+        evaluate_market(run, folder.name, policy, stochastic=stochastic, seed=seed, as_json=as_json)
+        return
     count = config.evaluate.episodes if episodes is None else episodes
     deterministic = config.evaluate.deterministic and not stochastic
     used_seed = config.seed if seed is None else seed
@@ -50,6 +59,38 @@ def evaluate_run(
     rows = [(label, number(result[key])) for key, label in LABELS]
     print_table(f"{run.name}, checkpoint {folder.name}: {how}, seed {used_seed}", ("", "value"), rows)
     print(f"written to {path}")
+
+
+def evaluate_market(
+    run: Path, checkpoint: str, policy: Policy, *, stochastic: bool, seed: int | None, as_json: bool
+) -> None:
+    """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
+    from tailwise.cli.judging import PAGE, Playing, keep, print_judgement
+    from tailwise.evaluate.judgement import judge
+    from tailwise.run.worlds import MarketWorld
+
+    config = policy.config
+    deterministic = config.evaluate.deterministic and not stochastic
+    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed)
+    judgements = judge(policy, deterministic=deterministic, seed=played.seed)
+    world = policy.world()
+    assert isinstance(world, MarketWorld)
+    kept = first_free(run / EVALUATIONS, checkpoint, "")
+    keep(kept, judgements, config, world, played, name=f"{run.name}, checkpoint {checkpoint}")
+    if as_json:
+        print_json(
+            {
+                "run_dir": str(run),
+                **asdict(played),
+                "symbols": [judged.to_json() for judged in judgements],
+                "folder": str(kept),
+            }
+        )
+        return
+    print(f"{run.name}, {played.sentence}")
+    for judged in judgements:
+        print_judgement(judged)
+    print(f"page: {kept / PAGE}")
 
 
 LABELS = (
@@ -92,10 +133,10 @@ def find_checkpoint(run: Path, name: str | None) -> Path:
     return known[name]
 
 
-def first_free(folder: Path, name: str) -> Path:
-    """folder/<name>-<n>.json with the first n that is not taken."""
+def first_free(folder: Path, name: str, ending: str = ".json") -> Path:
+    """folder/<name>-<n><ending> with the first n that is not taken."""
     folder.mkdir(exist_ok=True)
     number = 1
-    while (path := folder / f"{name}-{number}.json").exists():
+    while (path := folder / f"{name}-{number}{ending}").exists():
         number += 1
     return path

@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
+from tailwise.cli.data import data_app
 from tailwise.core.errors import TailwiseError
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="tailwise",
-    help="Train agents with a recurrent, distributional PPO with twin critics, on any Gymnasium environment.",
+    help="Train trading agents that respect tail risk, on your bars or on any Gymnasium environment.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="Check, show and explain configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
 
 ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")]
@@ -87,10 +89,31 @@ def demo(
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to train; default: the preset's.")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train CartPole in about a minute, compare with random play, and write a page (until the market is here)."""
+    """Train on S&P 500 bars, judge the policy out of sample against simple rules, write a page (about two minutes)."""
     from tailwise.cli.demo import run_demo
 
     raise typer.Exit(run_demo(out=out, steps=steps, quiet=quiet))
+
+
+@app.command()
+def init(
+    bars: Annotated[list[Path], typer.Argument(metavar="BARS...", help="CSV or Parquet files, one symbol each.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the configuration.")] = Path(
+        "tailwise.yaml"
+    ),
+    repair: Annotated[str, typer.Option(metavar="none|drop|clip", help="As in `tailwise data check`.")] = "none",
+    adjust: Annotated[
+        str, typer.Option(metavar="refuse|consistent|ignore", help="As in `tailwise data check`.")
+    ] = "refuse",
+    time_unit: Annotated[str | None, typer.Option(metavar="s|ms|us|ns", help="As in `tailwise data check`.")] = None,
+    periods_per_year: Annotated[float | None, typer.Option(metavar="X", help="As in `tailwise data check`.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+) -> None:
+    """Write a commented configuration that fits these bars."""
+    from tailwise.cli.data_check import Reading
+    from tailwise.cli.starting import write_config
+
+    write_config(bars, Reading(repair, adjust, time_unit, periods_per_year, None), out=out, force=force)
 
 
 @config_app.command("show")
@@ -155,4 +178,4 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train agents with a recurrent, distributional PPO with twin critics, on any Gymnasium environment."""
+    """Train trading agents that respect tail risk, on your bars or on any Gymnasium environment."""

@@ -116,6 +116,9 @@ def _word(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(str(value) for value in get_args(kind))
     if origin is tuple:
+        inner = members(get_args(kind)[0])[0]
+        if get_origin(inner) is Literal:
+            return f"list of {', '.join(str(value) for value in get_args(inner))}"
         return f"list of {_NAMES.get(members(get_args(kind)[0])[0], 'value')}s"
     return _NAMES.get(origin or kind, str(kind))
 

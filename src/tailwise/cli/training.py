@@ -22,8 +22,9 @@ from tailwise.core.errors import ConfigError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import Config, warnings_of
+from tailwise.run.config import Config, GymEnv, warnings_of
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts, read_config
+from tailwise.run.worlds import MarketWorld
 
 
 class Recorder(Callback):
@@ -45,8 +46,7 @@ def start_run(config: str, overrides: list[str], *, out: Path | None, as_json: b
     recorder = Recorder()
     display = make_display(full, silent=as_json or quiet)
     with run_folder(out, source.name) as folder:
-        assert full.env.id is not None
-        agent = PPO(full.env.id, full, run_dir=folder, callbacks=[recorder, *display])
+        agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display])
     for sentence in warnings_of(full):
         note(f"warning: {sentence}")
     if not as_json and not quiet:
@@ -121,7 +121,7 @@ def stop_after_update(recorder: Recorder) -> Iterator[None]:
 
 def require_environment(config: Config, label: str) -> None:
     """A configuration without environment can be used from Python only."""
-    if config.env.id is None:
+    if isinstance(config.env, GymEnv) and config.env.id is None:
         raise ConfigError(f"{label}: env.id is not set; write the id of an environment, e.g. -s env.id=CartPole-v1")
 
 
@@ -169,8 +169,12 @@ def print_facts(agent: PPO, folder: Path) -> None:
     critic = config.model.critic
     exact = "bit for bit" if driver.exact_resume else "not exactly"
     print(f"configuration  {folder / CONFIG}")
+    world = agent.world()
+    if isinstance(world, MarketWorld):
+        for sentence in world.dataset.describe():
+            print(f"data           {sentence}")
     print(
-        f"environment    {config.env.id} x {driver.num_envs}, {driver.spaces.observation.size} observed numbers, "
+        f"environment    {world.name} x {driver.num_envs}, {driver.spaces.observation.size} observed numbers, "
         f"{action.kind} actions"
     )
     print(

@@ -137,7 +137,7 @@ class DistributionalBase(CriticBase):
         ge=0,
         le=1,
         alias="lambda",
-        description="SR(lambda) trace of the particle target; each bootstrap trims the tail, so keep it near 1",
+        description="SR(lambda) trace of the particle target; bootstraps bring in the learnt law's error: keep near 1",
     )
     minibatch_particles: int = Field(
         8,

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.market.features.spec import FeatureSpec
+from tailwise.market.path import AccountPath
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
-from tailwise.run.config import Config, parse_config, warnings_of
-from tailwise.run.envs import EnvDriver
-from tailwise.run.make_env import make_driver
+from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.metric_store import MetricStore
-from tailwise.run.play import Played, evaluation_driver, play_episodes
-from tailwise.run.policy_files import load_policy, load_policy_tensors
+from tailwise.run.play import Played, play_episodes, play_windows
+from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
 from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config
 from tailwise.run.trainer import Trainer
-
-Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
+from tailwise.run.worlds import Environment, MarketWorld, World, make_world
 
 
 class Policy:
     """Acts; does not learn. What `tailwise.load` gives back."""
 
-    def __init__(self, model: ActorCritic, config: Config, *, masked: bool = False) -> None:
+    def __init__(
+        self, model: ActorCritic, config: Config, *, masked: bool = False, features: FeatureSpec | None = None
+    ) -> None:
         self.model = model
         self.config = config
+        self.features = features
         self._masked = masked
         self.calls = 0  # stochastic predictions made: the address of the next random draw
 
@@ -90,19 +90,32 @@ class Policy:
         """Whether its environment gave action masks in training, so that `predict` must have them too."""
         return self._masked
 
+    def world(self) -> World:
+        """Where the policy was trained, built again by its configuration, with the features that it was trained on."""
+        return make_world(self.config, features=self.features)
+
     def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
-        """Play seeded episodes of the environment that the policy was trained in; none of them served its selection."""
-        if self.config.env.id is None:
-            raise ConfigError(
-                "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
-                "use tailwise.run.play.play_episodes with a driver of your own"
-            )
+        """Play seeded episodes of the environment that the policy was trained in; none of them served its selection.
+
+        On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
+        """
         seed = self.config.seed if seed is None else seed
-        driver = evaluation_driver(self.config.env, seed, episodes, purpose="test")
+        world = self.world()
+        driver = world.judging("test", episodes=episodes, seed=seed)
         try:
-            return play_episodes(self.model, driver, episodes=episodes, deterministic=deterministic, seed=seed)
+            return play_episodes(
+                self.model, driver, episodes=world.episodes(episodes), deterministic=deterministic, seed=seed
+            )
         finally:
             driver.close()
+
+    def trade(self, purpose: Literal["select", "test"] = "test", *, deterministic: bool = True) -> list[AccountPath]:
+        """Trade a window of the market that the policy was trained for: one path per symbol."""
+        world = self.world()
+        if not isinstance(world, MarketWorld):
+            raise ConfigError(f"{world.name} is not a market (env.kind is gym); use evaluate")
+        driver = world.judging(purpose, episodes=1, seed=self.config.seed)
+        return play_windows(self.model, driver, world.dataset.bars, deterministic=deterministic, seed=self.config.seed)
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
         """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""
@@ -126,13 +139,14 @@ class Policy:
 class PPO(Policy):
     """Recurrent distributional PPO on any Gymnasium environment.
 
-    env: an id, a function that builds an environment, an environment, or a vector environment. config: a `Config` or a
-    nested dictionary of what differs from the defaults. run_dir: keep metrics and checkpoints there.
+    env: an id, a function that builds an environment, an environment, or a vector environment; None for the one that
+    the configuration names, a market for instance. config: a `Config` or a nested dictionary of what differs from the
+    defaults. run_dir: keep metrics and checkpoints there.
     """
 
     def __init__(
         self,
-        env: Environment,
+        env: Environment | None = None,
         config: Config | Mapping[str, Any] | None = None,
         *,
         run_dir: str | Path | None = None,
@@ -140,35 +154,30 @@ class PPO(Policy):
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
-        if isinstance(env, str):
-            if full.env.id not in (None, env):
-                raise ConfigError(
-                    f"the environment is {env!r} and env.id in the configuration is {full.env.id!r}; remove one of them"
-                )
-            full = full.model_copy(update={"env": full.env.model_copy(update={"id": env})})
-        elif full.env.id is not None:
-            raise ConfigError(
-                f"env.id is {full.env.id!r} and an environment was passed from Python too, which would be evaluated "
-                "in another one; remove env.id from the configuration, or pass the id instead of the environment"
-            )
-        elif full.evaluate.every is not None:
-            raise ConfigError(
-                "evaluate.every rebuilds the environment by its id, and an environment passed from Python has none; "
-                "register it with gymnasium and pass the id, or set evaluate.every to null"
-            )
-        driver = make_training_driver(env, full)
+        full, env = _one_environment(full, env)
+        world = make_world(full, env)
         folder = None if run_dir is None else Path(run_dir)
+        trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None:
+            driver = trainer.driver
             create_run_folder(
-                folder, full, exact_resume=driver.exact_resume, exact_resume_reason=driver.exact_resume_reason
+                folder,
+                full,
+                exact_resume=driver.exact_resume,
+                exact_resume_reason=driver.exact_resume_reason,
+                world=world.facts(),
             )
         for sentence in warnings_of(full):
             warnings.warn(sentence, stacklevel=2)
-        self._attach(Trainer(full, driver, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
+        self._attach(trainer)
 
     def _attach(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        super().__init__(trainer.model, trainer.config)
+        super().__init__(trainer.model, trainer.config, features=trainer.world.features)
+
+    def world(self) -> World:
+        """Where it trains."""
+        return self.trainer.world
 
     def needs_mask(self) -> bool:
         """Whether its environment gives action masks (known once it was reset)."""
@@ -190,16 +199,17 @@ class PPO(Policy):
         """
         folder = Path(run_dir)
         config = read_config(folder)
-        if env is None and config.env.id is None:
-            raise CheckpointError(
-                f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; build it "
-                f"and call tailwise.PPO.resume({str(folder)!r}, env=...)"
-            )
-        if env is not None and config.env.id is not None:
-            raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
+        if isinstance(config.env, GymEnv):
+            if env is None and config.env.id is None:
+                raise CheckpointError(
+                    f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
+                    f"build it and call tailwise.PPO.resume({str(folder)!r}, env=...)"
+                )
+            if env is not None and config.env.id is not None:
+                raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
-        driver = make_training_driver(env if env is not None else str(config.env.id), config)
-        agent._attach(Trainer(config, driver, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
+        world = make_world(config, env)
+        agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
         notes = agent._continue_from_folder(folder)
         return agent, notes
 
@@ -229,7 +239,14 @@ class PPO(Policy):
         """Read and check both halves before anything of this agent is touched."""
         policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
         stored, own = policy.json["config"], self.config.model_dump(mode="json")
-        differing = [text for key in ("seed", "env", "model") for text in _differences(key, stored[key], own[key])]
+        if policy.json.get("features") is not None and self.trainer.world.features is not None:
+            # The features were fitted again on the bars as they are now; other bars would give other statistics.
+            self.trainer.world.features.check_same(FeatureSpec.from_json(policy.json["features"]))
+        differing = [
+            text
+            for key in ("seed", "data", "features", "env", "costs", "model")
+            for text in _differences(key, stored[key], own[key])
+        ]
         if differing:
             raise CheckpointError(
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
@@ -263,8 +280,12 @@ def load(path: str | Path) -> Policy:
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
         folder, _ = choose_checkpoint(folder)
-    model, config, masked = load_policy(folder)
-    return Policy(model, config, masked=masked)
+    return policy_of(load_policy(folder))
+
+
+def policy_of(files: PolicyFiles) -> Policy:
+    """The policy that was read from a checkpoint."""
+    return Policy(files.model, files.config, masked=files.masked, features=files.features)
 
 
 def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
@@ -279,26 +300,29 @@ def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
     return newest, rejected
 
 
-def make_training_driver(env: Environment, config: Config) -> EnvDriver:
-    """Environments for training, as many as `run.environments` unless a built environment brings its own number."""
-    built = isinstance(env, gym.Env | VectorEnv)
-    driver = make_driver(
-        env,
-        num_envs=None if built else config.run.environments,
-        streams=Streams(config.seed),
-        env_kwargs=config.env.kwargs,
-        purpose="train",
-        hide=config.env.hide,
-        time_limit=config.env.time_limit,
-    )
-    if driver.num_envs != config.run.environments:
-        count = driver.num_envs
-        driver.close()
+def _one_environment(config: Config, env: Environment | None) -> tuple[Config, Environment | None]:
+    """The configuration with the id of an environment passed by it, and the environment if it was built in Python."""
+    if not isinstance(config.env, GymEnv):
+        return config, env
+    if isinstance(env, str):
+        if config.env.id not in (None, env):
+            raise ConfigError(
+                f"the environment is {env!r} and env.id in the configuration is {config.env.id!r}; remove one of them"
+            )
+        return config.model_copy(update={"env": config.env.model_copy(update={"id": env})}), None
+    if env is None:
+        return config, None
+    if config.env.id is not None:
         raise ConfigError(
-            f"the environment passed has {count} copies and run.environments is {config.run.environments}; "
-            f"set run.environments to {count} (learner.minibatches must divide the rollout)"
+            f"env.id is {config.env.id!r} and an environment was passed from Python too, which would be evaluated "
+            "in another one; remove env.id from the configuration, or pass the id instead of the environment"
         )
-    return driver
+    if config.evaluate.every is not None:
+        raise ConfigError(
+            "evaluate.every rebuilds the environment by its id, and an environment passed from Python has none; "
+            "register it with gymnasium and pass the id, or set evaluate.every to null"
+        )
+    return config, env
 
 
 def _differences(key: str, stored: Any, own: Any) -> list[str]:

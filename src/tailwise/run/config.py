@@ -10,14 +10,19 @@ from tailwise.core.config import Section, parse
 from tailwise.core.errors import NotBuiltError
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.tail import check_resolution
+from tailwise.market.costs import CostConfig
+from tailwise.market.data_config import DataConfig
+from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.features.config import FeaturesConfig
 from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
 
 
-class EnvConfig(Section):
-    """Which environment, and what is changed about it."""
+class GymEnv(Section):
+    """Any Gymnasium environment, and what is changed about it."""
 
+    kind: Literal["gym"] = "gym"
     id: str | None = Field(None, description="Gymnasium id, e.g. CartPole-v1; null when Python passes an environment")
     kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
     hide: tuple[Annotated[int, Field(ge=0)], ...] = Field(
@@ -26,6 +31,12 @@ class EnvConfig(Section):
     time_limit: int | None = Field(
         None, ge=1, description="truncate episodes after this many steps; null keeps its own"
     )
+
+
+class MarketEnvSection(MarketEnvConfig):
+    """The market of the sections data, features and costs."""
+
+    kind: Literal["market"] = "market"
 
 
 class RiskOff(Section):
@@ -97,7 +108,12 @@ class Config(Section):
 
     seed: int = Field(0, ge=0, lt=2**63, description="seed of every random stream")
     backend: Literal["auto", "torch", "fused"] = Field("auto", description="implementation of the learner")
-    env: EnvConfig = Field(default=EnvConfig(), description="environment")
+    data: DataConfig | None = Field(None, discriminator="kind", description="bars, for env.kind market")
+    features: FeaturesConfig | None = Field(None, description="what is observed of the bars, for env.kind market")
+    env: Annotated[GymEnv | MarketEnvSection, Field(discriminator="kind")] = Field(
+        default=GymEnv(), description="environment"
+    )
+    costs: CostConfig | None = Field(None, description="costs of trading, for env.kind market")
     model: ModelConfig = Field(default=ModelConfig(), description="networks")
     learner: LearnerConfig = Field(default=LearnerConfig(), description="mathematics of the update")
     risk: Annotated[RiskOff | RiskReport | RiskPlanned, Field(discriminator="mode")] = Field(
@@ -107,8 +123,17 @@ class Config(Section):
     health: HealthConfig = Field(default=HealthConfig(), description="audit of the run")
     evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="evaluation")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _market_has_its_sections(cls, data: Any) -> Any:
+        """With env.kind market, features and costs are there with their defaults."""
+        if not isinstance(data, dict) or not isinstance(env := data.get("env"), dict) or env.get("kind") != "market":
+            return data
+        return {**data, **{name: {} for name in ("features", "costs") if data.get(name) is None}}
+
     @model_validator(mode="after")
     def _combination(self) -> Config:
+        self._check_market()
         if self.backend == "fused":
             raise NotBuiltError("backend fused is not built yet (it comes with 'Speed'); use auto or torch")
         run, learner = self.run, self.learner
@@ -140,6 +165,29 @@ class Config(Section):
             )
         self._check_risk()
         return self
+
+    def _check_market(self) -> None:
+        if isinstance(self.env, MarketEnvSection):
+            if self.data is None:
+                raise ValueError(
+                    "env.kind market trades the bars of the section data, which is missing; write for instance "
+                    "data: {kind: builtin, names: [sp500]} or data: {kind: files, paths: [bars.csv]}"
+                )
+            assert self.costs is not None
+            self.env.check_with(self.costs)
+            selects = getattr(self.data.split, "select", None)
+            if self.evaluate.every is not None and not selects:
+                raise ValueError(
+                    "evaluate.every asks for evaluations on the select window, and data.split has none; name one, or "
+                    "set evaluate.every to null"
+                )
+            return
+        given = [name for name in ("data", "features", "costs") if getattr(self, name) is not None]
+        if given:
+            raise ValueError(
+                f"the section {given[0]} belongs to the market and env.kind is gym, which would not read it; set "
+                f"env.kind to market or remove {' and '.join(given)}"
+            )
 
     def _check_risk(self) -> None:
         if not isinstance(self.risk, RiskReport):

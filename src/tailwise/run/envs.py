@@ -49,6 +49,7 @@ class StepResult:
     valid          bool [B], False: this step only reset that environment, its action was ignored
     episode_start  bool [B], obs is the first one of an episode
     anomalies      number of rewards and info numbers in this step that are not finite
+    infos          what the environment itself said, as it is
     """
 
     obs: Floats32
@@ -60,6 +61,7 @@ class StepResult:
     valid: Bools
     episode_start: Bools
     anomalies: int
+    infos: Mapping[str, Any]
 
 
 class EnvDriver:
@@ -146,9 +148,9 @@ class EnvDriver:
             obs = np.where(done[:, None], self.spaces.observation.flatten(raw, self.num_envs), obs)
             mask_after = self._read_mask(raw, infos, done)
             mask = None if mask_before is None or mask_after is None else _rows(done, mask_after, mask_before)
-            return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+            return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
         mask = self._read_mask(raw, infos, needs_mask)
-        return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+        return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
 
     def pop_episodes(self) -> list[tuple[float, int]]:
         """(undiscounted return, length in steps) of the episodes that ended since the last call."""
@@ -210,11 +212,13 @@ class EnvDriver:
         return self.venv.reset(seed=self.streams.integer(self.name, index=self._restarts))
 
     def _begin(self, raw: Any, infos: Mapping[str, Any]) -> tuple[Floats32, Bools | None]:
-        self._has_mask = self.spaces.observation.mask is not None or MASK_KEY in infos
-        if self._has_mask and self.spaces.action.kind == "box":
+        box = self.spaces.action.kind == "box"
+        if box and self.spaces.observation.mask is not None:
             raise NotBuiltError(
-                "This environment gives an action mask for a Box action space; masks for Box are not built yet."
+                "This environment observes an action mask for a Box action space; a Box has bounds instead, [low, "
+                "high] per action in info['action_mask'], within which the environment itself keeps actions."
             )
+        self._has_mask = not box and (self.spaces.observation.mask is not None or MASK_KEY in infos)
         self._obs = self.spaces.observation.flatten(raw, self.num_envs)
         self._mask = self._read_mask(raw, infos, np.ones(self.num_envs, dtype=np.bool_))
         self._pending = np.zeros(self.num_envs, dtype=np.bool_)
@@ -234,6 +238,7 @@ class EnvDriver:
         valid: Bools,
         episode_start: Bools,
         anomalies: int,
+        infos: Mapping[str, Any],
     ) -> StepResult:
         self._obs, self._mask, self._episode_start = obs, mask, episode_start
         self._returns += reward
@@ -243,7 +248,7 @@ class EnvDriver:
             self._returns[row] = 0.0
             self._lengths[row] = 0
         anomalies += int(self.num_envs - np.count_nonzero(np.isfinite(reward)))
-        return StepResult(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies)
+        return StepResult(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
 
     def _vector(self, values: Any, what: str, dtype: Any) -> npt.NDArray[Any]:
         array = np.array(values, dtype=dtype)
@@ -272,7 +277,9 @@ class EnvDriver:
     def _read_mask(self, raw: Any, infos: Mapping[str, Any], needed: Bools) -> Bools | None:
         """The mask for the next decision; rows that are not `needed` allow everything."""
         if not self._has_mask:
-            if MASK_KEY in infos:
+            if self.spaces.action.kind == "box":
+                _check_bounds(infos, self.num_envs)
+            elif MASK_KEY in infos:
                 raise EnvironmentContractError(
                     "The environment gave an 'action_mask' in step but none in reset; put it into both infos."
                 )
@@ -328,6 +335,25 @@ def _non_finite_numbers(infos: Mapping[str, Any]) -> int:
         elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
             count += int(value.size - np.count_nonzero(np.isfinite(value)))
     return count
+
+
+def _check_bounds(infos: Mapping[str, Any], rows: int) -> None:
+    """Bounds of Box actions, [low, high] per row: the environment clips to them, so the learner need not know them; the
+    law of its actions is that of what it asked for. Broken ones are an error all the same."""
+    if MASK_KEY not in infos:
+        return
+    bounds = np.asarray(infos[MASK_KEY])
+    if bounds.dtype.kind != "f" or bounds.shape[:1] != (rows,) or bounds.shape[-1:] != (2,):
+        raise ShapeError(
+            f"The action mask of a Box has shape {bounds.shape} ({bounds.dtype}), expected float ({rows}, ..., 2): low "
+            "and high."
+        )
+    bad = ~(np.isfinite(bounds).all(-1) & (bounds[..., 0] <= bounds[..., 1])).reshape(rows, -1).all(-1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise EnvironmentContractError(
+            f"Environment {row} gives the action bounds {bounds[row].tolist()}; finite low <= high is needed."
+        )
 
 
 def _rows(where: Bools, new: Bools, old: Bools) -> Bools:

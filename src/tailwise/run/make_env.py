@@ -17,6 +17,7 @@ from tailwise.run.seeded_vector import SeededVectorEnv
 from tailwise.run.toy_envs import register_toys
 
 Purpose = Literal["train", "select", "test"]
+MARKET_ID = "tailwise/Market-v0"
 
 
 def make_driver(
@@ -74,6 +75,11 @@ def make_driver(
 
 def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int | None) -> gym.Env[Any, Any]:
     register_toys()
+    if identifier == MARKET_ID:
+        raise ConfigError(
+            f"The environment id '{identifier}' is for other libraries, which pass bars in Python; here, set env.kind "
+            "to market and name the bars in the section data."
+        )
     try:
         # The driver checks the contract itself; Gymnasium's checker would cost a call per step.
         return gym.make(identifier, max_episode_steps=time_limit, disable_env_checker=True, **kwargs)

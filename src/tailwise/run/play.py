@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
+from tailwise.market.bars import Bars
+from tailwise.market.path import AccountPath
+from tailwise.market.portfolio_simulator import PortfolioSimulator
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.inference import ROWS, decide_padded
-from tailwise.run.config import EnvConfig
-from tailwise.run.envs import EnvDriver
-from tailwise.run.make_env import make_driver
+from tailwise.model.inference import decide_padded
+from tailwise.run.envs import EnvDriver, StepResult
 
 LONGEST_EPISODE = 1_000_000  # steps
 
@@ -43,55 +46,30 @@ class Played:
         return float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else None
 
 
-def evaluation_driver(env: EnvConfig, seed: int, episodes: int, *, purpose: Literal["select", "test"]) -> EnvDriver:
-    """Environments for `play_episodes`, seeded by the run's seed and the purpose.
+def playing(
+    model: ActorCritic, driver: EnvDriver, *, deterministic: bool, seed: int
+) -> Iterator[tuple[npt.NDArray[Any], StepResult]]:
+    """Act from the reset on, without end: (actions as the environment took them, what came of them) for every step.
 
-    "select" serves early stopping and the best checkpoint, "test" the evaluation afterwards: no policy is judged on
-    the episodes that it was selected by.
+    All playback goes through here: one inference function with a fixed number of rows, so that a decision does not
+    depend on how many others are made beside it.
     """
-    assert env.id is not None
-    return make_driver(
-        env.id,
-        num_envs=min(episodes, ROWS),
-        streams=Streams(seed),
-        env_kwargs=env.kwargs,
-        purpose=purpose,
-        hide=env.hide,
-        time_limit=env.time_limit,
-    )
-
-
-def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deterministic: bool, seed: int) -> Played:
-    """Play exactly `episodes` episodes: environment i plays episodes i, i + B, i + 2B, ... and then stops counting.
-
-    The set of episodes is fixed before the first step, so short episodes are not over-represented.
-    """
-    envs = driver.num_envs
-    quota = np.array([len(range(i, episodes, envs)) for i in range(envs)])
     obs, mask = driver.reset()
-    state = model.initial_state(envs)
+    state = model.initial_state(driver.num_envs)
     streams = Streams(seed)
-    returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
-    found: dict[int, tuple[float, int]] = {}
-    count = np.zeros(envs, dtype=np.int64)
-    step = 0
     dtype = torch.get_default_dtype()
-    while len(found) < episodes:
-        if int(lengths.max()) >= LONGEST_EPISODE:
-            raise EnvironmentContractError(
-                f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
-                "set of episodes to evaluate is finite"
-            )
+    step = 0
+    while True:
         if not np.isfinite(obs).all():
             row = int(np.argmax(~np.isfinite(obs).all(axis=1)))
             raise DataError(
-                f"evaluation environment {row} shows NaN or infinite numbers after {int(lengths[row])} steps of its "
-                "episode; a policy cannot act on them, fix the environment's observation"
+                f"evaluation environment {row} shows NaN or infinite numbers before step {step + 1}; a policy cannot "
+                "act on them, fix the environment's observation"
             )
         uniform = None
         if not deterministic:
             draws = streams.uniforms(
-                "play", update=0, environments=envs, steps=1, draws=model.law.noise, first_step=step
+                "play", update=0, environments=driver.num_envs, steps=1, draws=model.law.noise, first_step=step
             )
             uniform = torch.from_numpy(draws[0])
         decision = decide_padded(
@@ -102,14 +80,30 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
             None if mask is None else torch.from_numpy(mask),
             uniform,
         )
-        result = driver.step(model.action.to_env(decision.action.numpy(), squashed=model.law.squashed))
-        obs, mask, state = result.obs, result.mask, decision.state
+        action = model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
+        result = driver.step(action)
         if not np.isfinite(result.reward).all():
             row = int(np.argmax(~np.isfinite(result.reward)))
             raise DataError(
-                f"evaluation environment {row} paid the reward {result.reward[row]} in step {int(lengths[row]) + 1} of "
-                "its episode; a return cannot be computed from it, fix the environment's reward"
+                f"evaluation environment {row} paid the reward {result.reward[row]} in step {step + 1}; a return "
+                "cannot be computed from it, fix the environment's reward"
             )
+        yield action, result
+        obs, mask, state = result.obs, result.mask, decision.state
+        step += 1
+
+
+def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deterministic: bool, seed: int) -> Played:
+    """Play exactly `episodes` episodes: environment i plays episodes i, i + B, i + 2B, ... and then stops counting.
+
+    The set of episodes is fixed before the first step, so short episodes are not over-represented.
+    """
+    envs = driver.num_envs
+    quota = np.array([len(range(i, episodes, envs)) for i in range(envs)])
+    returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
+    found: dict[int, tuple[float, int]] = {}
+    count = np.zeros(envs, dtype=np.int64)
+    for _, result in playing(model, driver, deterministic=deterministic, seed=seed):
         returns += result.reward
         lengths += result.valid
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
@@ -117,6 +111,42 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
                 found[i + int(count[i]) * envs] = (float(returns[i]), int(lengths[i]))
             count[i] += 1
             returns[i], lengths[i] = 0.0, 0
-        step += 1
+        if len(found) == episodes:
+            break
+        if int(lengths.max()) >= LONGEST_EPISODE:
+            raise EnvironmentContractError(
+                f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
+                "set of episodes to evaluate is finite"
+            )
     ordered = [found[i] for i in range(episodes)]
     return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]))
+
+
+def play_windows(
+    model: ActorCritic, driver: EnvDriver, bars: Sequence[Bars], *, deterministic: bool, seed: int
+) -> list[AccountPath]:
+    """Play the first episode of every environment of a market driver, whole: one path per account.
+
+    driver: of `MarketWorld.judging`, with `report` on; bars: of the symbols, in the order of its tables.
+    """
+    simulator = driver.venv.simulator  # type: ignore[attr-defined]
+    parts: list[dict[str, list[Any]]] = [{} for _ in range(driver.num_envs)]
+    targets: list[list[Any]] = [[] for _ in range(driver.num_envs)]
+    running = np.ones(driver.num_envs, dtype=np.bool_)
+    for action, result in playing(model, driver, deterministic=deterministic, seed=seed):
+        wanted = simulator.targets(action)
+        for i in np.flatnonzero(running).tolist():
+            for name, values in result.infos["parts"].items():
+                parts[i].setdefault(name, []).append(values[i])
+            targets[i].append(wanted[i])
+        running &= ~(result.terminated | result.truncated)
+        if not running.any():
+            break
+    ledgers = [{name: np.array(values) for name, values in part.items()} for part in parts]
+    if isinstance(simulator, PortfolioSimulator):
+        label = "; ".join(dict.fromkeys(one.label for one in bars))
+        return [AccountPath.of_portfolio(simulator.table, ledgers[0], np.array(targets[0]), label=label)]
+    return [
+        AccountPath.of_asset(bars[i], ledgers[i], np.array(targets[i]), offset=int(simulator.table.offsets[i]))
+        for i in range(driver.num_envs)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError
+from tailwise.market.features.spec import FeatureSpec
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import ModelConfig
@@ -17,12 +19,22 @@ from tailwise.run.checkpoint import match_tensors, read_policy
 from tailwise.run.config import Config, parse_config
 
 
+@dataclass(frozen=True)
+class PolicyFiles:
+    """What a checkpoint says about acting. masked: trained with action masks; features: None outside the market."""
+
+    model: ActorCritic
+    config: Config
+    masked: bool
+    features: FeatureSpec | None
+
+
 def policy_tensors(model: ActorCritic) -> dict[str, torch.Tensor]:
     """Parameters and buffers (normaliser, return scale) by name."""
     return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def policy_json(model: ActorCritic, config: Config, *, masked: bool) -> dict[str, Any]:
+def policy_json(model: ActorCritic, config: Config, *, masked: bool, features: FeatureSpec | None) -> dict[str, Any]:
     """Specifications from which the model is built again, and the configuration it was trained with."""
     return {
         "observation": model.observation.to_json(),
@@ -30,14 +42,15 @@ def policy_json(model: ActorCritic, config: Config, *, masked: bool) -> dict[str
         "model": model.config.model_dump(mode="json"),
         "config": config.model_dump(mode="json"),
         "masked": masked,
+        "features": None if features is None else features.to_json(),
     }
 
 
-def load_policy(folder: str | Path) -> tuple[ActorCritic, Config, bool]:
-    """Rebuild the model of a checkpoint folder, verified; the flag says whether it was trained with action masks."""
+def load_policy(folder: str | Path) -> PolicyFiles:
+    """Rebuild the model of a checkpoint folder, verified."""
     part = read_policy(folder)
     source = str(Path(folder) / "policy" / "spec.json")
-    missing = {"observation", "action", "model", "config", "masked"} - part.json.keys()
+    missing = {"observation", "action", "model", "config", "masked", "features"} - part.json.keys()
     if missing:
         raise CheckpointError(f"{source} lacks {', '.join(sorted(missing))}; it was not written by this version")
     config = parse_config(part.json["config"], source=source)
@@ -48,7 +61,9 @@ def load_policy(folder: str | Path) -> tuple[ActorCritic, Config, bool]:
         init_seed=0,
     )
     load_policy_tensors(model, part.tensors, source=str(folder))
-    return model, config, bool(part.json["masked"])
+    stored = part.json["features"]
+    features = None if stored is None else FeatureSpec.from_json(stored)
+    return PolicyFiles(model, config, bool(part.json["masked"]), features)
 
 
 def load_policy_tensors(model: ActorCritic, tensors: dict[str, torch.Tensor], *, source: str) -> None:

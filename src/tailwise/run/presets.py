@@ -60,11 +60,28 @@ def load_source(config: str) -> Source:
     """
     path = Path(config)
     if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return Source(str(path), path.stem, load_yaml(path))
+        return Source(str(path), path.stem, with_full_paths(load_yaml(path), path.resolve().parent))
     names = preset_names()
     if config not in names:
         raise ConfigError(f"'{config}' is neither a file nor a preset; {_nearest(config, names)}")
     return Source(f"preset {config}", config, load_yaml(FOLDER / f"{config}.yaml"))
+
+
+def _full_path(name: Any, folder: Path, section: str) -> Any:
+    """A file beside `folder`; what else may stand there (the name of an importable module) is left alone."""
+    if not isinstance(name, str) or (section == "features" and Path(name).suffix != ".py"):
+        return name
+    return str(folder / name)
+
+
+def with_full_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Files that a configuration names lie beside it; their full paths let the run be resumed from anywhere."""
+    found = dict(data)
+    for section, key in (("data", "paths"), ("features", "modules")):
+        part = data.get(section)
+        if isinstance(part, dict) and isinstance(part.get(key), list):
+            found[section] = {**part, key: [_full_path(name, folder, section) for name in part[key]]}
+    return found
 
 
 def _nearest(name: str, names: list[str]) -> str:

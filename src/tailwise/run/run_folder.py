@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import tailwise
 from tailwise.core.atomic import write_bytes, write_json, write_text
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import DataError
+from tailwise.core.version import VERSION
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
 
@@ -20,7 +20,9 @@ CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 _PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
 
 
-def create_run_folder(run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str) -> None:
+def create_run_folder(
+    run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str, world: dict[str, Any]
+) -> None:
     """Write config.yaml (complete) and manifest.json into a new folder; an existing run is never overwritten."""
     if (run_dir / CONFIG).exists():
         raise DataError(
@@ -31,12 +33,13 @@ def create_run_folder(run_dir: Path, config: Config, *, exact_resume: bool, exac
         "format": 1,
         "seed": config.seed,
         # Its own version from the package itself, which may run from a source tree without being installed.
-        "versions": {"tailwise": tailwise.__version__} | {name: version(name) for name in _PACKAGES},
+        "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git": _git_state(),
         "exact_resume": exact_resume,
         "exact_resume_reason": exact_resume_reason,
+        **world,
     }
     write_json(run_dir / MANIFEST, manifest)
     write_text(run_dir / CONFIG, dump_yaml(config))

@@ -25,10 +25,11 @@ from tailwise.run.config import Config
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert, Health
 from tailwise.run.metric_store import MetricStore
-from tailwise.run.play import evaluation_driver, play_episodes
+from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.run_folder import append_alerts
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
     "update",
@@ -53,14 +54,15 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        driver: EnvDriver,
+        world: World,
         *,
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     ) -> None:
         self.config = config
-        self.driver = driver
+        self.world = world
+        self.driver = driver = world.training()
         self.run_dir = run_dir
         self.callbacks = list(callbacks)
         self.streams = Streams(config.seed)
@@ -217,12 +219,12 @@ class Trainer:
         if settings.every is None or self.update % settings.every:
             return {}
         if self._evaluation is None:
-            self._evaluation = evaluation_driver(self.config.env, self.config.seed, settings.episodes, purpose="select")
+            self._evaluation = self.world.judging("select", episodes=settings.episodes, seed=self.config.seed)
         try:
             played = play_episodes(
                 self.model,
                 self._evaluation,
-                episodes=settings.episodes,
+                episodes=self.world.episodes(settings.episodes),
                 deterministic=settings.deterministic,
                 seed=self.config.seed,
             )
@@ -290,7 +292,9 @@ class Trainer:
         ckpt.write_checkpoint(
             folder,
             policy_tensors=policy_tensors(self.model),
-            policy_json=policy_json(self.model, self.config, masked=self.driver.mask is not None),
+            policy_json=policy_json(
+                self.model, self.config, masked=self.driver.mask is not None, features=self.world.features
+            ),
             training_tensors=tensors,
             training_json=training,
         )

@@ -1,0 +1,64 @@
+"""Evaluation on bars for `tailwise evaluate` and `tailwise demo`: play, print, keep the paths and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tailwise.cli.output import print_table
+from tailwise.core.atomic import atomic_folder, write_json
+from tailwise.evaluate.judgement import Judgement
+from tailwise.evaluate.page import write_page
+from tailwise.evaluate.words import columns
+from tailwise.run.config import Config
+from tailwise.run.worlds import MarketWorld
+
+EQUITY, PAGE, SUMMARY = "equity.parquet", "report.html", "summary.json"
+CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
+
+
+@dataclass(frozen=True)
+class Playing:
+    """How a policy was played."""
+
+    checkpoint: str
+    deterministic: bool
+    seed: int
+
+    @property
+    def sentence(self) -> str:
+        how = "the most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        return f"checkpoint {self.checkpoint}: {how}"
+
+
+def print_judgement(judged: Judgement) -> None:
+    """One column per policy or rule, one row per number."""
+    time = next(iter(judged.paths.values())).time
+    span = f"{str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars"
+    heads = columns(next(iter(judged.statistics.values())))
+    rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
+    print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
+
+
+def keep(
+    folder: Path, judgements: Sequence[Judgement], config: Config, world: MarketWorld, played: Playing, *, name: str
+) -> None:
+    """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
+    import pandas as pd
+
+    frames = [path.to_frame().assign(policy=who) for judged in judgements for who, path in judged.paths.items()]
+    facts = [
+        *world.dataset.describe(),
+        f"core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
+        f"{config.run.total_steps:,} steps; fills: {config.env.fill.replace('_', ' ')}; "  # type: ignore[union-attr]
+        f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
+        CAVEAT,
+    ]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(folder) as draft:
+        write_json(
+            draft / SUMMARY, {"name": name, **asdict(played), "symbols": [judged.to_json() for judged in judgements]}
+        )
+        pd.concat(frames).to_parquet(draft / EQUITY)
+        write_page(draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma)

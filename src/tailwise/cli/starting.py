@@ -1,0 +1,169 @@
+"""`tailwise init BARS`: a commented configuration that fits the bars given, checked before it is written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from tailwise.cli.data_check import Reading
+from tailwise.core.atomic import write_text
+from tailwise.core.config import load_yaml
+from tailwise.core.errors import ConfigError
+from tailwise.market.bars import Bars, load_bars
+from tailwise.market.data_config import SharesSplit
+from tailwise.market.dataset import build_dataset, split_windows
+from tailwise.market.features.config import DEFAULT_COLUMNS
+from tailwise.run.config import Config, parse_config
+
+FEWEST_BARS = 500  # below, a test window would say nothing
+
+_TEMPLATE = """# Written by `tailwise init`; `tailwise config explain KEY` tells more about every key.
+# {found}
+seed: 0
+
+data:
+  kind: files
+  paths: {paths}
+{reading}  # The oldest bars train, the next ones select the best checkpoint, the newest ones only test:
+{windows}
+  split: {{kind: shares, select: {select:g}, test: {test:g}}}
+
+features: # what the policy sees of the bars; docs/features.md lists all{volume}
+  include: [{features}]
+
+env:
+  kind: market
+  # Target exposures as multiples of equity. Without shorts: [0, 0.5, 1].
+  # Any exposure: {{kind: exposure, low: -1, high: 1}}. All symbols in one account: {{kind: weights}}.
+  action: {{kind: positions, positions: [-1, 0, 1]}}
+  episode_length: {episode} # bars; training starts episodes at random bars
+  fill: next_open # a decision at the close of a bar is filled at the next open
+  stop_loss: null # a fraction of the entry price, e.g. 0.05; gap-aware
+
+costs: # {costs_note}
+  taker_fee_bps: {fee:g}
+  half_spread_bps: {spread:g}
+  slippage_bps: {slippage:g}
+  borrow_rate: {borrow:g} # per year, on shorts
+  impact_bps: {impact:g}
+
+learner:
+  gamma: {gamma:g} # discount per bar: a horizon of about {horizon} bars{horizon_words}
+
+run: {{total_steps: {steps}, environments: 64, rollout_steps: 128}}
+evaluate: {{every: 5}} # updates between evaluations on the select window
+"""
+
+
+def write_config(paths: list[Path], how: Reading, *, out: Path, force: bool) -> None:
+    """Read the bars, choose what depends on them, write the file, say what comes next."""
+    _check_target(out, paths, force=force)
+    bars = [
+        load_bars(
+            path,
+            symbol=path.stem,
+            repair=how.repair,  # type: ignore[arg-type]
+            adjust=how.adjust,  # type: ignore[arg-type]
+            time_unit=how.time_unit,  # type: ignore[arg-type]
+            periods_per_year=how.periods_per_year,
+        )
+        for path in paths
+    ]
+    short = [one for one in bars if len(one) < FEWEST_BARS]
+    if short:
+        raise ConfigError(
+            f"{short[0].source} has {len(short[0])} bars; at least {FEWEST_BARS} are needed to train, select and test."
+        )
+    text = config_text(bars, [_from_folder_of(out, path) for path in paths], how)
+    config = _checked(text, out)
+    assert config.data is not None and config.features is not None
+    dataset = build_dataset(config.data, config.features)  # what cannot be built is said now, not after training began
+    write_text(out, text)
+    for sentence in dataset.describe():
+        print(sentence)
+    print(f"written to {out}; train with: tailwise train {shlex.quote(str(out))}")
+
+
+def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
+    """The YAML with its comments."""
+    first = bars[0]
+    round_the_clock = first.frequency.calendar == "24/7"
+    split = SharesSplit()
+    windows = split_windows([first], split)
+    spans = [
+        f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
+        for purpose, (w,) in windows.items()
+    ]
+    traded = [float(np.mean(one.volume > 0)) for one in bars]
+    names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
+    per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
+    gamma = 0.99 if per_day <= 1.5 else 0.97
+    horizon = round(1 / (1 - gamma))
+    options = {
+        "repair": how.repair if how.repair != "none" else None,
+        "adjust": how.adjust if how.adjust != "refuse" else None,
+        "time_unit": how.time_unit,
+        "periods_per_year": how.periods_per_year,
+    }
+    return _TEMPLATE.format(
+        found="\n# ".join(f"{one.symbol}: {one.frequency.sentence}" for one in bars),
+        paths=yaml.safe_dump(paths, default_flow_style=True, width=10_000).strip(),
+        reading="".join(f"  {key}: {value}\n" for key, value in options.items() if value is not None),
+        windows="\n".join(spans),
+        select=split.select,
+        test=split.test,
+        volume="" if min(traded) > 0.5 else "; volume is mostly missing, so nothing is made of it",
+        features=", ".join(names),
+        episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),
+        costs_note=(
+            "Guesses for a large crypto exchange; put in your own."
+            if round_the_clock
+            else "Guesses for a liquid stock or fund; put in your own."
+        ),
+        fee=5 if round_the_clock else 1,
+        spread=1,
+        slippage=1,
+        borrow=0.1 if round_the_clock else 0.01,
+        impact=10 if min(traded) > 0.5 else 0,
+        gamma=gamma,
+        horizon=horizon,
+        horizon_words=f", {horizon / per_day:.3g} days",
+        steps=f"{1_000_000:_}",
+    )
+
+
+def _check_target(out: Path, paths: list[Path], *, force: bool) -> None:
+    """Refuse what cannot be written, and what must not be replaced, before any work."""
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.parent}; make it first.")
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; name a file with --out.")
+    if any(path.exists() and out.exists() and out.samefile(path) for path in paths):
+        raise ConfigError(f"{out} is one of the files with bars; choose another name with --out.")
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists; choose another name with --out, or replace it with --force.")
+
+
+def _from_folder_of(out: Path, path: Path) -> str:
+    """How the file written at `out` must name `path`: from its own folder, unless the path was given in full."""
+    return str(path) if path.is_absolute() else os.path.relpath(path.resolve(), out.resolve().parent)
+
+
+def _checked(text: str, out: Path) -> Config:
+    """The configuration as `train` will read it: paths are taken from the folder of the file that will be written."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "draft.yaml"
+        draft.write_text(text, encoding="utf-8")
+        data = load_yaml(draft)
+    data["data"]["paths"] = [str(out.resolve().parent / path) for path in data["data"]["paths"]]
+    return parse_config(data, source=str(out))
+
+
+def _day(moment: np.datetime64) -> str:
+    return str(moment.astype("datetime64[D]"))

@@ -1,0 +1,149 @@
+"""Any rule, or any list of target exposures, through the same simulator, costs and statistics as a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import DataError, ShapeError
+from tailwise.market.bars import Bars
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import ExposureAction, MarketEnvConfig
+from tailwise.market.path import AccountPath
+from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.simulator import Simulator
+from tailwise.market.tables import SymbolTable
+
+Rule = Callable[[Bars], float]
+
+
+def backtest(
+    rule: Rule | Sequence[float] | npt.NDArray[Any],
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    first: int = 0,
+    last: int | None = None,
+) -> AccountPath:
+    """Trade `bars` by a rule: the path of the account.
+
+    rule     a function that is given the bars up to and including the close of the decision, and returns the target
+             exposure (a multiple of equity, negative for a short); or the targets themselves, one for each bar, the
+             entry of bar t being decided at its close and filled as `config.fill` says
+    costs    default: those of `CostConfig`
+    config   account and execution; its action is not used. A target beyond what the margin can hold is refused
+    first    bar at whose close the first decision is made
+    last     last bar to live through; default: the last one
+    """
+    if not isinstance(bars, Bars):
+        raise DataError(
+            f"backtest got bars of type {type(bars).__name__}; read them with tailwise.market.bars.load_bars."
+        )
+    end = len(bars) if last is None else last + 1
+    if not 0 <= first < end - 1 <= len(bars) - 1:
+        raise DataError(
+            f"{bars.symbol}: a backtest from bar {first} to bar {end - 1} of {len(bars)} bars is empty or outside them."
+        )
+    targets = _targets(rule, bars, first, end - 1)
+    largest = max(float(np.abs(targets).max()), 1.0)
+    settings = _settings(config, ExposureAction(low=-largest, high=largest))
+    part = bars.slice(0, end)
+    simulator = Simulator([_table(part, first)], settings, costs or CostConfig(), accounts=1)
+    ledger = _run(simulator, targets[:, None])
+    return AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])])
+
+
+def backtest_portfolio(
+    weights: npt.NDArray[Any],
+    tables: Sequence[SymbolTable],
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    label: str,
+) -> AccountPath:
+    """Trade several assets in one account by fixed weights [A], held at every decision: the path of the account.
+
+    tables: one per asset, as `Dataset.tables` gives them; the first decision is made at the first row with features.
+    """
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != (len(tables),) or not np.isfinite(given).all():
+        raise ShapeError(f"weights are {given.tolist()}; one finite number for each of {len(tables)} assets is needed.")
+    action = None if config is None else config.action
+    if not isinstance(action, WeightsAction):
+        gross = max(float(np.abs(given).sum()), 1.0)
+        action = WeightsAction(low=-gross, high=gross, gross=gross)
+    simulator = PortfolioSimulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
+    simulator.seed(0)
+    simulator.reset()
+    steps = int(simulator.table.last_rows[0] - simulator.state.accounts["row"][0])
+    targets = np.broadcast_to(given, (steps, len(tables)))
+    ledger = _run(simulator, targets[:, None])
+    return AccountPath.of_portfolio(simulator.table, ledger, targets[: len(ledger["row"])].copy(), label=label)
+
+
+def _settings(config: MarketEnvConfig | None, action: ExposureAction | WeightsAction) -> MarketEnvConfig:
+    """The account and execution of `config`, over the whole window."""
+    whole = {"action": action, "start": "first", "symbol": "fixed", "episode_length": None, "report": True}
+    return (config or MarketEnvConfig()).model_copy(update=whole)
+
+
+def _run(simulator: Simulator | PortfolioSimulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Step one account through targets [n, 1, ...]; its ledger by name, shorter than n when it is ruined."""
+    simulator.seed(0)
+    simulator.reset()
+    found = []
+    for target in targets:
+        result = simulator.step(np.ascontiguousarray(target, dtype=np.float64), autoreset=False)
+        assert result.ledger is not None  # report is on
+        found.append(result.ledger)
+        if result.terminated[0]:
+            break
+    ledger = np.concatenate(found)
+    return {name: ledger[name] for name in ledger.dtype.names or ()}
+
+
+def _number(value: Any, bars: Bars, row: int) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{bars.symbol}: the rule returned {value!r} at bar {row}; a number is needed, the target exposure."
+        ) from error
+
+
+def _table(bars: Bars, first: int) -> SymbolTable:
+    return SymbolTable.from_bars(bars, _NoFeatures(np.zeros((len(bars), 0), dtype=np.float32), first))
+
+
+class _NoFeatures:
+    """A feature table without columns: a rule looks at the bars themselves."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, values: npt.NDArray[np.float32], first_valid: int) -> None:
+        self.values, self.first_valid = values, first_valid
+
+
+def _targets(rule: Rule | Any, bars: Bars, first: int, stop: int) -> npt.NDArray[np.float64]:
+    """Targets float64 of the decisions at the closes of bars first .. stop - 1."""
+    if callable(rule):
+        found = np.array([_number(rule(bars.slice(0, t + 1)), bars, t) for t in range(first, stop)])
+    else:
+        try:
+            given = np.asarray(rule, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{bars.symbol}: targets are not a list of numbers: {error}.") from error
+        if given.shape != (len(bars),):
+            raise ShapeError(
+                f"{bars.symbol}: targets have shape {given.shape}; one for each bar is needed, ({len(bars)},)."
+            )
+        found = given[first:stop]
+    if not np.isfinite(found).all():
+        row = first + int(np.argmax(~np.isfinite(found)))
+        raise DataError(f"{bars.symbol}: the target at bar {row} is {found[row - first]}; targets are finite numbers.")
+    return found

@@ -1,0 +1,100 @@
+"""A trained policy on bars that it never saw, beside rules that anybody could have followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.backtest import backtest, backtest_portfolio
+from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
+from tailwise.evaluate.statistics import PathStatistics, path_statistics
+from tailwise.market.bars import Bars
+from tailwise.market.path import AccountPath
+from tailwise.run.agent import Policy
+from tailwise.run.play import play_windows
+from tailwise.run.worlds import MarketWorld
+
+POLICY = "policy"
+BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
+    "buy and hold": buy_and_hold,
+    "flat": flat,
+    "volatility target 10%": volatility_target,
+}
+DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One symbol: paths and statistics by name, the policy first."""
+
+    symbol: str
+    label: str
+    paths: Mapping[str, AccountPath]
+    statistics: Mapping[str, PathStatistics]
+
+    def to_json(self) -> dict[str, Any]:
+        time = next(iter(self.paths.values())).time
+        return {
+            "symbol": self.symbol,
+            "label": self.label,
+            "first_bar": str(time[0]),
+            "last_bar": str(time[-1]),
+            "statistics": {name: asdict(numbers) for name, numbers in self.statistics.items()},
+        }
+
+
+def judge(
+    policy: Policy, purpose: Literal["select", "test"] = "test", *, deterministic: bool = True, seed: int | None = None
+) -> list[Judgement]:
+    """Play the window of `purpose`, every symbol whole, and the baselines over the same bars with the same costs.
+
+    The baselines have the same account, costs, stops and margin; only their targets differ.
+    """
+    world = policy.world()
+    if not isinstance(world, MarketWorld):
+        raise ConfigError(f"{world.name} is not a market (env.kind is gym); a policy is judged against rules on bars.")
+    seed = policy.config.seed if seed is None else seed
+    driver = world.judging(purpose, episodes=1, seed=seed)
+    played = play_windows(policy.model, driver, world.dataset.bars, deterministic=deterministic, seed=seed)
+    driver.close()
+    alpha = policy.config.tail_alpha or DEFAULT_ALPHA
+    gamma = policy.config.learner.gamma
+    found = []
+    for path, others in zip(played, _baselines(world, purpose), strict=True):
+        paths = {POLICY: path} | others
+        numbers = {name: path_statistics(p, alpha=alpha, gamma=gamma) for name, p in paths.items()}
+        found.append(Judgement(path.symbol, path.label, paths, numbers))
+    return found
+
+
+def _baselines(world: MarketWorld, purpose: Literal["select", "test"]) -> list[dict[str, AccountPath]]:
+    """Paths of the rules by name, for each account that a policy has in this window."""
+    tables = world.dataset.tables(purpose)
+    if world.portfolio:
+        count, label = len(tables), world.dataset.label
+        weights = {"equal weights": np.full(count, 1.0 / count), "flat": np.zeros(count)}
+        return [
+            {
+                name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
+                for name, w in weights.items()
+            }
+        ]
+    return [
+        {
+            name: backtest(
+                rule(bars),
+                bars,
+                world.costs,
+                config=world.settings,
+                first=table.first_valid,
+                last=len(table.close) - 1,
+            )
+            for name, rule in BASELINES.items()
+        }
+        for bars, table in zip(world.dataset.bars, tables, strict=True)
+    ]

@@ -1,0 +1,115 @@
+"""The configuration section `data`: which bars, and which of them train, select and test."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from tailwise.core.config import Section
+from tailwise.core.errors import ConfigError
+
+Purpose = Literal["train", "select", "test"]
+Dates = tuple[date | None, date | None]
+
+
+class SharesSplit(Section):
+    """The oldest bars train, the next ones select, the newest ones test; by shares of each symbol's bars."""
+
+    kind: Literal["shares"] = "shares"
+    select: float = Field(0.15, ge=0, le=0.8, description="share of the bars that selects the best policy")
+    test: float = Field(0.25, ge=0, le=0.8, description="share of the bars that only tests; the newest ones")
+
+    @model_validator(mode="after")
+    def _leave_some(self) -> SharesSplit:
+        if self.select + self.test > 0.9:
+            raise ConfigError(
+                f"select {self.select} and test {self.test} leave less than a tenth of the bars to train on; lower them"
+            )
+        return self
+
+
+class DatesSplit(Section):
+    """Windows by UTC dates, [first, end): a bar belongs to the window in which it opens; null means no limit."""
+
+    kind: Literal["dates"] = "dates"
+    train: Dates = Field(description="bars that train and fit the features: [first, end), dates in UTC")
+    select: Dates | None = Field(None, description="bars that select the best policy; null: none")
+    test: Dates | None = Field(None, description="bars that only test; null: none")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> DatesSplit:
+        given = [(name, w) for name in ("train", "select", "test") if (w := getattr(self, name)) is not None]
+        for name, (first, end) in given:
+            if first is not None and end is not None and first >= end:
+                raise ConfigError(f"{name} begins on {first} and ends before {end}; a window must not be empty")
+        for (before, (_, end)), (after, (first, _)) in pairwise(given):
+            if end is None or first is None or first < end:
+                raise ConfigError(
+                    f"{after} begins on {first} and {before} ends before {end}; windows must follow one another "
+                    "without overlap, because a policy is never judged on bars that it was made with"
+                )
+        return self
+
+
+Split = Annotated[SharesSplit | DatesSplit, Field(discriminator="kind")]
+
+
+class _Data(Section):
+    split: Split = Field(default=SharesSplit(), description="which bars train, select and test")
+
+
+class BuiltinData(_Data):
+    """Real bars that come with the package `arch`."""
+
+    kind: Literal["builtin"] = "builtin"
+    names: tuple[Literal["sp500", "nasdaq"], ...] = Field(
+        ("sp500",), min_length=1, description="daily bars 1999-2018 of the S&P 500 or the NASDAQ composite"
+    )
+
+
+class FilesData(_Data):
+    """Bars from CSV or Parquet files, one symbol each."""
+
+    kind: Literal["files"] = "files"
+    paths: tuple[str, ...] = Field(min_length=1, description="CSV or Parquet files, one symbol each")
+    symbols: tuple[str, ...] | None = Field(None, description="names of the symbols; null: names of the files")
+    repair: Literal["none", "drop", "clip"] = Field(
+        "none", description="bad rows: an error, left out, or clipped into a valid bar; what changed is recorded"
+    )
+    adjust: Literal["refuse", "consistent", "ignore"] = Field(
+        "refuse", description="an adjusted close beside the close: refuse, scale all prices by it, or ignore it"
+    )
+    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        None, description="unit of numeric times; null: seconds or milliseconds as their size allows only one"
+    )
+    periods_per_year: float | None = Field(
+        None, gt=0, description="bars per year; null: inferred from the times and printed"
+    )
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> FilesData:
+        if self.symbols is not None and len(self.symbols) != len(self.paths):
+            raise ConfigError(f"{len(self.symbols)} symbols are named for {len(self.paths)} paths; name one for each")
+        return self
+
+
+class SyntheticData(_Data):
+    """Bars drawn from a known law; every artefact says so."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    market: Literal["sine", "ar1", "random_walk", "regime_switching", "jump_diffusion", "heston", "leak"] = Field(
+        description="law of the returns"
+    )
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0,), min_length=1, description="one symbol is drawn for each seed"
+    )
+    parameters: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="parameters of the law, such as length, sigma or phi",
+    )
+
+
+DataConfig = BuiltinData | FilesData | SyntheticData

@@ -1,0 +1,230 @@
+"""From the sections `data` and `features` to what the simulator trades on: one table per symbol and purpose.
+
+Features of a window are computed from all bars before its end, so that a test window needs no warm-up of its own; what
+is fitted (means, deviations, GARCH) saw the train window alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import DataError
+from tailwise.market.bars import Bars, load_bars
+from tailwise.market.data_config import BuiltinData, DataConfig, DatesSplit, Purpose, SharesSplit, SyntheticData
+from tailwise.market.features.config import FeaturesConfig
+from tailwise.market.features.spec import FeatureSpec
+from tailwise.market.features.table import FeatureTable
+from tailwise.market.tables import SymbolTable
+
+Columns = dict[str, npt.NDArray[np.float64]]
+PURPOSES: tuple[Purpose, ...] = ("train", "select", "test")
+SHORTEST_WINDOW = 2  # bars; one to decide at and one to live through
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Bars of one symbol and extra columns that come with them (the synthetic market `leak` has one)."""
+
+    bars: Bars
+    columns: Columns
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows [first, end) of one symbol."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All symbols, what was fitted on their train rows, and the rows of each purpose."""
+
+    loaded: tuple[Loaded, ...]
+    spec: FeatureSpec
+    features: tuple[FeatureTable, ...]  # of all rows, one table per symbol
+    windows: dict[Purpose, tuple[Window, ...]]  # one window per symbol; a purpose that was not asked for is missing
+
+    @property
+    def bars(self) -> tuple[Bars, ...]:
+        return tuple(item.bars for item in self.loaded)
+
+    @property
+    def label(self) -> str:
+        """ "real", or what the synthetic bars are; every artefact shows it."""
+        return "; ".join(dict.fromkeys(bars.label for bars in self.bars))
+
+    @property
+    def periods_per_year(self) -> float:
+        return self.bars[0].frequency.periods_per_year
+
+    def hashes(self) -> dict[str, str]:
+        """Symbol -> sha256 of its bars."""
+        return {bars.symbol: bars.data_hash() for bars in self.bars}
+
+    def window(self, purpose: Purpose) -> tuple[Window, ...]:
+        if purpose not in self.windows:
+            raise DataError(f"data.split has no {purpose} window; name one, so that there are bars for it.")
+        return self.windows[purpose]
+
+    def tables(self, purpose: Purpose) -> list[SymbolTable]:
+        """One table per symbol that ends with its window.
+
+        The first decision is made at the close before the window, if its features are valid, so that the first bar
+        lived through is the first one of the window.
+        """
+        tables = []
+        for item, features, window in zip(self.loaded, self.features, self.window(purpose), strict=True):
+            first = max(window.first - 1, features.first_valid)
+            if window.end - first < SHORTEST_WINDOW:
+                raise DataError(
+                    f"{item.bars.symbol}: its {purpose} window has {window.end - window.first} bars, of which the "
+                    f"features need {max(first - window.first, 0)} to warm up; widen the window or look back less."
+                )
+            shown = FeatureTable(features.values[: window.end], features.names, first)
+            tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), shown))
+        return tables
+
+    def check_train_bars(self, spec: FeatureSpec) -> None:
+        """Raise unless the train windows hold exactly the bars that `spec` was fitted on.
+
+        Otherwise the windows may have moved (shares of another number of bars), and a test could lie in what the
+        policy was trained on.
+        """
+        for bars, window in zip(self.bars, self.window("train"), strict=True):
+            known = spec.windows.get(bars.symbol)
+            if known is None:
+                raise DataError(
+                    f"{bars.symbol} was not among the symbols that the policy was trained on "
+                    f"({', '.join(spec.windows)}); give the bars it was trained on."
+                )
+            if bars.slice(window.first, window.end).data_hash() != known.data_hash:
+                raise DataError(
+                    f"{bars.symbol}: the train window now holds other bars than those that the policy was trained on "
+                    f"({known.rows} bars, {known.first[:10]} to {known.last[:10]}), so its other windows are not to be "
+                    "trusted; restore the bars, or name the windows with data.split.kind dates and train again."
+                )
+
+    def describe(self) -> list[str]:
+        """A sentence per symbol: what was read, and which bars serve what."""
+        told = []
+        for i, bars in enumerate(self.bars):
+            spans = [_span(purpose, bars, windows[i]) for purpose, windows in self.windows.items()]
+            told.append(f"{bars.symbol} ({bars.label}): {', '.join(spans)} bars. {bars.frequency.sentence}")
+        return told
+
+
+def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSpec | None = None) -> Dataset:
+    """Read the bars, cut the windows, fit the features on the train rows (unless `spec` was fitted before)."""
+    loaded = load_data(data)
+    windows = split_windows([item.bars for item in loaded], data.split)
+    if spec is None:
+        train = windows["train"]
+        spec = FeatureSpec.fit(
+            features, [item.bars.slice(w.first, w.end) for item, w in zip(loaded, train, strict=True)]
+        )
+    tables = tuple(
+        with_columns(spec.table(item.bars), item.columns, w) for item, w in zip(loaded, windows["train"], strict=True)
+    )
+    return Dataset(loaded, spec, tables, windows)
+
+
+def load_data(data: DataConfig) -> tuple[Loaded, ...]:
+    """The bars of the section `data`, one entry per symbol."""
+    if isinstance(data, BuiltinData):
+        from tailwise.market.builtin import load
+
+        found = tuple(Loaded(load(name), {}) for name in data.names)
+    elif isinstance(data, SyntheticData):
+        found = _draw(data)
+    else:
+        names = data.symbols or tuple(Path(path).stem for path in data.paths)
+        found = tuple(
+            Loaded(
+                load_bars(
+                    path,
+                    symbol=name,
+                    repair=data.repair,
+                    adjust=data.adjust,
+                    time_unit=data.time_unit,
+                    periods_per_year=data.periods_per_year,
+                ),
+                {},
+            )
+            for path, name in zip(data.paths, names, strict=True)
+        )
+    symbols = [item.bars.symbol for item in found]
+    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
+    if twice:
+        raise DataError(f"data: the symbol {twice[0]} occurs more than once; each symbol may be given once.")
+    rates = sorted({item.bars.frequency.periods_per_year for item in found})
+    if len(rates) > 1:
+        raise DataError(
+            f"data: the symbols have {' and '.join(f'{rate:g}' for rate in rates)} bars per year; an environment needs "
+            "bars of one frequency: resample them or set data.periods_per_year."
+        )
+    return found
+
+
+def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
+    from tailwise.market.synthetic import make
+
+    found = []
+    for seed in data.seeds:
+        bars, columns = make(data.market, seed=seed, **data.parameters)
+        if len(data.seeds) > 1:
+            bars = replace(bars, symbol=f"{bars.symbol}-{seed}")
+        found.append(Loaded(bars, columns))
+    return tuple(found)
+
+
+def split_windows(bars: list[Bars], split: SharesSplit | DatesSplit) -> dict[Purpose, tuple[Window, ...]]:
+    """Rows of every purpose that the split has, one window per symbol."""
+    if isinstance(split, SharesSplit):
+        shares = {"train": 1 - split.select - split.test, "select": split.select, "test": split.test}
+        return {
+            purpose: tuple(_share_window(len(b), shares, purpose) for b in bars)
+            for purpose in PURPOSES
+            if shares[purpose] > 0
+        }
+    windows: dict[Purpose, tuple[Window, ...]] = {}
+    for purpose in PURPOSES:
+        dates = getattr(split, purpose)
+        if dates is not None:
+            windows[purpose] = tuple(_date_window(b, dates) for b in bars)
+    return windows
+
+
+def _share_window(rows: int, shares: dict[str, float], purpose: Purpose) -> Window:
+    before = PURPOSES[: PURPOSES.index(purpose)]
+    first = round(rows * sum(shares[p] for p in before))
+    return Window(first, rows if purpose == "test" else round(rows * sum(shares[p] for p in (*before, purpose))))
+
+
+def _date_window(bars: Bars, dates: tuple[object, object]) -> Window:
+    part = bars.between(*dates)  # type: ignore[arg-type]
+    first = int(np.searchsorted(bars.time, part.time[0]))
+    return Window(first, first + len(part))
+
+
+def with_columns(table: FeatureTable, columns: Columns, train: Window) -> FeatureTable:
+    """Append columns that came with the bars, in units of their standard deviation over the train rows."""
+    if not columns:
+        return table
+    scaled = [values / values[train.first : train.end].std() for values in columns.values()]
+    values = np.concatenate([table.values, np.stack(scaled, axis=1).astype(np.float32)], axis=1)
+    return FeatureTable(values, (*table.names, *columns), table.first_valid)
+
+
+def _span(purpose: Purpose, bars: Bars, window: Window) -> str:
+    first, last = bars.time[window.first], bars.time[window.end - 1]
+    return f"{purpose} {_day(first)} to {_day(last)} ({window.end - window.first:,})"
+
+
+def _day(moment: np.datetime64) -> str:
+    return str(moment.astype("datetime64[D]"))

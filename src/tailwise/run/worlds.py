@@ -1,0 +1,166 @@
+"""Where a configuration trains, is selected and is tested: a Gymnasium environment or the market."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from tailwise.core.errors import ConfigError
+from tailwise.core.streams import Streams
+from tailwise.market.dataset import Dataset, build_dataset
+from tailwise.market.features.spec import FeatureSpec
+from tailwise.market.make_env import make_market_env
+from tailwise.market.portfolio_config import WeightsAction
+from tailwise.model.inference import ROWS
+from tailwise.run.config import Config, GymEnv, MarketEnvSection
+from tailwise.run.envs import EnvDriver
+from tailwise.run.make_env import make_driver
+
+Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
+
+
+class World(Protocol):
+    """Builds the environments of one configuration."""
+
+    @property
+    def name(self) -> str:
+        """What is printed: the id of an environment, the symbols of a market."""
+
+    @property
+    def features(self) -> FeatureSpec | None:
+        """What was fitted on the train bars and belongs to the policy; None outside the market."""
+
+    def training(self) -> EnvDriver:
+        """`run.environments` environments to train in."""
+
+    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+        """Environments for playback over fixed episodes.
+
+        "select" serves early stopping and the best checkpoint, "test" the evaluation afterwards: no policy is judged
+        on the episodes that it was selected by.
+        """
+
+    def episodes(self, wanted: int) -> int:
+        """How many episodes a playback has: as many as wanted, or one per account of a market."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest of a run keeps."""
+
+
+def make_world(config: Config, env: Environment | None = None, *, features: FeatureSpec | None = None) -> World:
+    """The world of `config`; `env` is an environment passed from Python, `features` what a policy was trained with."""
+    if isinstance(config.env, MarketEnvSection):
+        if env is not None:
+            raise ConfigError("env.kind is market and an environment was passed from Python too; leave one of them out")
+        return MarketWorld(config, features=features)
+    return GymWorld(config, env)
+
+
+class GymWorld:
+    """Any Gymnasium environment, by its id or passed from Python."""
+
+    features = None
+
+    def __init__(self, config: Config, env: Environment | None = None) -> None:
+        assert isinstance(config.env, GymEnv)
+        self.config, self.settings, self.env = config, config.env, env
+        if env is None and config.env.id is None:
+            raise ConfigError("env.id is not set; write the id of an environment, e.g. env: {id: CartPole-v1}")
+
+    @property
+    def name(self) -> str:
+        return self.settings.id or type(self.env).__name__
+
+    def training(self) -> EnvDriver:
+        """As many environments as `run.environments`; a built environment brings its own number, which must agree."""
+        config = self.config
+        built = isinstance(self.env, gym.Env | VectorEnv)
+        driver = self._driver(
+            self.env if self.env is not None else str(self.settings.id),
+            None if built else config.run.environments,
+            config.seed,
+            "train",
+        )
+        if driver.num_envs != config.run.environments:
+            count = driver.num_envs
+            driver.close()
+            raise ConfigError(
+                f"the environment passed has {count} copies and run.environments is {config.run.environments}; "
+                f"set run.environments to {count} (learner.minibatches must divide the rollout)"
+            )
+        return driver
+
+    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+        if self.settings.id is None:
+            raise ConfigError(
+                "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
+                "use tailwise.run.play.play_episodes with a driver of your own"
+            )
+        return self._driver(self.settings.id, min(episodes, ROWS), seed, purpose)
+
+    def _driver(
+        self, env: Environment, count: int | None, seed: int, purpose: Literal["train", "select", "test"]
+    ) -> EnvDriver:
+        return make_driver(
+            env,
+            num_envs=count,
+            streams=Streams(seed),
+            env_kwargs=self.settings.kwargs,
+            purpose=purpose,
+            hide=self.settings.hide,
+            time_limit=self.settings.time_limit,
+        )
+
+    def episodes(self, wanted: int) -> int:
+        return wanted
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+class MarketWorld:
+    """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
+    once for all of them in one account)."""
+
+    def __init__(self, config: Config, *, features: FeatureSpec | None = None) -> None:
+        assert isinstance(config.env, MarketEnvSection) and config.data is not None
+        assert config.features is not None and config.costs is not None
+        self.config, self.settings, self.costs = config, config.env, config.costs
+        self.dataset: Dataset = build_dataset(config.data, config.features, spec=features)
+        if features is not None:
+            self.dataset.check_train_bars(features)
+
+    @property
+    def name(self) -> str:
+        return f"market {', '.join(bars.symbol for bars in self.dataset.bars)}"
+
+    @property
+    def features(self) -> FeatureSpec:
+        return self.dataset.spec
+
+    def training(self) -> EnvDriver:
+        settings = self.settings.model_copy(update={"report": False})
+        tables = self.dataset.tables("train")
+        env = make_market_env(tables, settings, self.costs, num_envs=self.config.run.environments)
+        return EnvDriver(env, Streams(self.config.seed), name="environment/train")
+
+    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+        tables = self.dataset.tables(purpose)
+        whole = {"start": "first", "symbol": "fixed", "episode_length": None, "report": True}
+        settings = self.settings.model_copy(update=whole)
+        env = make_market_env(tables, settings, self.costs, num_envs=self.episodes(episodes))
+        return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
+
+    @property
+    def portfolio(self) -> bool:
+        """Whether each account holds all symbols."""
+        return isinstance(self.settings.action, WeightsAction)
+
+    def episodes(self, wanted: int) -> int:
+        return 1 if self.portfolio else len(self.dataset.bars)
+
+    def facts(self) -> dict[str, Any]:
+        return {"data": self.dataset.hashes(), "label": self.dataset.label}

@@ -1,0 +1,77 @@
+"""Statistics of a path: closed forms, both tails, and what is undefined."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.statistics import (
+    discounted_forward_returns,
+    empirical_cvar,
+    path_statistics,
+    tail_horizon,
+)
+from tailwise.market.costs import NO_COSTS
+from tailwise.market.synthetic import random_walk
+
+
+def test_sharpe_of_a_known_series_equals_the_closed_form() -> None:
+    """Bars of an hour around the clock: 8766 a year from the data's own times. Rejects a Sharpe ratio annualised by a
+    constant, or by wall-clock time."""
+    bars = random_walk(seed=3, length=20_000, sigma=0.01, drift=0.0005)
+    path = backtest(np.ones(len(bars)), bars, NO_COSTS)
+    found = path_statistics(path, alpha=0.05, gamma=0.9)
+    returns = np.log(bars.close[1:] / bars.open[1:])
+    assert bars.frequency.periods_per_year == pytest.approx(365 * 24, rel=0.01)
+    expected = returns.mean() / returns.std(ddof=1) * np.sqrt(bars.frequency.periods_per_year)
+    assert found.sharpe == pytest.approx(expected, rel=1e-9)
+    assert found.annual_volatility == pytest.approx(0.01 * np.sqrt(365 * 24), rel=0.02)
+    assert found.total_return == pytest.approx(np.exp(returns.sum()) - 1, rel=1e-9)
+    # CVaR of a normal law: mean - sd x phi(z) / alpha.
+    assert found.cvar_bar == pytest.approx(0.0005 - 0.01 * 2.0627, rel=0.03)
+    assert found.costs == 0.0 and found.mean_exposure == pytest.approx(1.0, abs=1e-9)
+    daily = 0.0005 - 0.01 * 2.0627 / np.sqrt(24)
+    assert abs(found.cvar_bar - daily) > 0.01  # the wrong horizon would not pass
+
+
+def test_a_flat_account_has_no_sharpe_and_no_tail() -> None:
+    bars = random_walk(seed=0, length=400)
+    found = path_statistics(backtest(np.zeros(len(bars)), bars), alpha=0.05, gamma=0.99)
+    assert found.sharpe is None and found.annual_volatility == 0.0
+    assert found.total_return == 0.0 and found.cvar_bar == 0.0 and found.turnover == 0.0 and found.trades == 0
+
+
+def test_discounted_forward_returns_equal_the_plain_sum() -> None:
+    returns = np.random.default_rng(0).standard_normal(80)
+    gamma = 0.9
+    horizon = tail_horizon(gamma)
+    assert horizon == 30
+    plain = [sum(gamma**k * returns[t + k] for k in range(horizon)) for t in range(len(returns) - horizon + 1)]
+    found = discounted_forward_returns(returns, gamma)
+    assert np.allclose(found, plain, rtol=0, atol=1e-12) and len(found) == 51
+    assert len(discounted_forward_returns(returns[:29], gamma)) == 0
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.031, 1.0])
+def test_empirical_cvar_counts_the_border_value_partly(alpha: float) -> None:
+    """Against the integral of the empirical quantile function. Rejects rounding alpha n to whole values."""
+    values = np.random.default_rng(1).standard_normal(50)
+    ordered = np.sort(values)
+    levels = (np.arange(500_000) + 0.5) / 500_000 * alpha
+    integral = ordered[np.minimum((levels * 50).astype(int), 49)].mean()
+    assert empirical_cvar(values, alpha) == pytest.approx(integral, rel=1e-4)
+
+
+def test_empirical_cvar_of_a_normal_law() -> None:
+    values = stats.norm.ppf((np.arange(100_000) + 0.5) / 100_000)
+    assert empirical_cvar(values, 0.05) == pytest.approx(-2.0627, rel=1e-3)
+
+
+def test_impossible_settings_are_sentences() -> None:
+    with pytest.raises(ConfigError, match="alpha is 0"):
+        empirical_cvar(np.zeros(3), 0.0)
+    with pytest.raises(ConfigError, match="gamma is 1"):
+        tail_horizon(1.0)
