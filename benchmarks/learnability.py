@@ -32,7 +32,7 @@ class Outcome:
     returns: np.ndarray
     costs: np.ndarray  # [n], fraction of equity per bar
     traded: np.ndarray  # [n], multiple of equity per bar
-    squares: np.ndarray  # [n], what a position loses by variance alone: exposure^2 r^2 / 2
+    squares: np.ndarray  # [n], what a position e loses by variance alone: (e^2 - e) r^2 / 2
     oracle: float
     seconds: float  # CPU-seconds of training
 
@@ -87,7 +87,7 @@ def _train(preset: str, seed: int, options: Options) -> Outcome:
         returns=path.log_returns,
         costs=path.costs,
         traded=path.traded,
-        squares=0.5 * (path.exposure * market) ** 2,
+        squares=0.5 * (path.exposure**2 - path.exposure) * market**2,
         oracle=float(oracle.log_returns.sum()),
         seconds=seconds,
     )

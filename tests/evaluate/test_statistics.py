@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +16,10 @@ from tailwise.evaluate.statistics import (
     path_statistics,
     tail_horizon,
 )
+from tailwise.evaluate.words import ruins
 from tailwise.market.costs import NO_COSTS
+from tailwise.market.path import AccountPath
+from tailwise.market.records import COMPONENTS
 from tailwise.market.synthetic import random_walk
 
 
@@ -75,3 +80,58 @@ def test_impossible_settings_are_sentences() -> None:
         empirical_cvar(np.zeros(3), 0.0)
     with pytest.raises(ConfigError, match="gamma is 1"):
         tail_horizon(1.0)
+
+
+def by_hand() -> AccountPath:
+    """Four daily bars, 252 a year: equity 100, 110, 99, 99, 108.9, with one order, one exit and a few costs."""
+    equity = np.array([100.0, 110.0, 99.0, 99.0, 108.9])
+    zero = np.zeros(4)
+    ledger = dict.fromkeys(COMPONENTS, zero) | {
+        "equity_before": equity[:-1],
+        "equity": equity[1:],
+        "shortfall": zero,
+        "fee": np.array([0.5, 0.0, 0.0, 0.0]),
+        "spread": np.array([0.0, 0.0, 0.198, 0.0]),
+        "units": np.array([[11.0], [9.9], [0.0], [0.0]]),
+        "order_units": np.array([[11.0], [0.0], [0.0], [0.0]]),
+        "order_price": np.array([[10.0], [0.0], [0.0], [0.0]]),
+        "exit_units": np.array([[0.0], [0.0], [-9.9], [0.0]]),
+        "exit_price": np.array([[0.0], [0.0], [10.0], [0.0]]),
+        "row": np.arange(4),
+    }
+    time = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")
+    close = np.array([[10.0], [10.0], [10.0], [11.0]])
+    return AccountPath("X", "real", ("X",), 252.0, time, ledger, np.ones((4, 1)), close, 4)
+
+
+def test_drawdown_turnover_and_costs_by_hand() -> None:
+    """Rejects sums that are not per year and a drawdown from the start instead of from the peak."""
+    found = path_statistics(by_hand(), alpha=0.25, gamma=0.0)
+    assert found.max_drawdown == pytest.approx(1 - 99 / 110)
+    years = 4 / 252
+    assert found.years == pytest.approx(years) and found.annual_return is None  # below a year
+    assert found.turnover == pytest.approx((110 / 100 + 99 / 99) / years)
+    assert found.costs == pytest.approx((0.5 / 100 + 0.198 / 99) / years)
+    assert found.mean_exposure == pytest.approx((1.0 + 1.0 + 0.0 + 0.0) / 4)
+    assert found.trades == 2 and not found.ruined
+    assert found.cvar_bar == pytest.approx(np.log(0.9))
+    assert found.total_return == pytest.approx(0.089)
+
+
+@pytest.mark.parametrize("bar", [1000, 200])
+def test_ruin_is_in_the_long_tail_and_the_rest_of_the_window_counts(bar: int) -> None:
+    """A short squeezed a hundredfold. Rejects a tail that only knows starts with a whole horizon ahead, in which ruin
+    hardly appears (-0.13 for ruin at bar 1000) or not at all (at bar 200)."""
+    bars = random_walk(seed=0, length=2000)
+    jump = np.where(np.arange(2000) >= bar, 100.0, 1.0)
+    hurt = replace(bars, **{name: getattr(bars, name) * jump for name in ("open", "high", "low", "close")})
+    path = backtest(-np.ones(2000), hurt)
+    assert path.ruined and len(path) == bar and path.planned == 1999
+    found = path_statistics(path, alpha=0.05, gamma=0.99)
+    assert found.ruined and found.shortfall > 0 and found.bars == 1999
+    assert found.years == pytest.approx(1999 / bars.frequency.periods_per_year)
+    assert found.cvar_return is not None and found.cvar_return < -10
+    assert found.total_return == -1.0
+    sentence = ruins({"policy": path})[0]
+    assert "policy: ruined on" in sentence and f"{bar:,} of 1,999 bars" in sentence
+    assert ruins({"flat": backtest(np.zeros(2000), hurt)}) == []

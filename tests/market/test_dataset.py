@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.bars import save_bars
 from tailwise.market.builtin import sp500
 from tailwise.market.data_config import BuiltinData, DatesSplit, FilesData, SharesSplit, SyntheticData
-from tailwise.market.dataset import build_dataset, load_data, split_windows
+from tailwise.market.dataset import Dataset, Loaded, Window, build_dataset, load_data, split_windows
 from tailwise.market.features.config import FeaturesConfig
+from tailwise.market.features.spec import FeatureSpec
+from tailwise.market.features.table import FeatureTable
 from tailwise.market.synthetic import random_walk
 
 SHORT = FeaturesConfig(include=("return_1", "volatility_20"))
@@ -70,14 +73,41 @@ def test_features_are_fitted_on_the_train_rows_alone() -> None:
     assert wrong[0]["columns"] != wrong[1]["columns"]
 
 
-def test_shares_take_every_bar_once() -> None:
-    bars = [random_walk(seed=0, length=n) for n in (101, 997)]
-    windows = split_windows(bars, SharesSplit(select=0.15, test=0.25))
-    for i, one in enumerate(bars):
-        assert windows["train"][i].first == 0 and windows["test"][i].end == len(one)
+def test_shares_take_every_bar_once_and_cut_all_symbols_at_the_same_time() -> None:
+    """Rejects shares of each symbol's own rows: a young symbol would train on the days that an old one is tested on."""
+    old = random_walk(seed=0, length=1000)
+    young = random_walk(seed=1, length=1000).slice(500, None)
+    windows = split_windows([old, young], SharesSplit(select=0.15, test=0.25))
+    assert [(w.first, w.end) for w in windows["train"]] == [(0, 600), (0, 100)]
+    for i, one in enumerate((old, young)):
         assert windows["train"][i].end == windows["select"][i].first
         assert windows["select"][i].end == windows["test"][i].first
-    assert set(split_windows(bars, SharesSplit(select=0.0, test=0.5))) == {"train", "test"}
+        assert windows["test"][i].end == len(one)
+    borders = [{one.time[windows[p][i].first] for i, one in enumerate((old, young))} for p in ("select", "test")]
+    assert [len(times) for times in borders] == [1, 1]
+    own = [round(len(one) * 0.6) for one in (old, young)]  # the wrong cut, which the same check catches
+    assert len({one.time[cut] for one, cut in zip((old, young), own, strict=True)}) == 2
+    assert set(split_windows([old], SharesSplit(select=0.0, test=0.5))) == {"train", "test"}
+    with pytest.raises(DataError, match=r"the train window is empty.*Every symbol needs bars in every window"):
+        split_windows([old, old.slice(700, None)], SharesSplit())
+
+
+def test_in_one_account_all_symbols_begin_together() -> None:
+    """An asset with a gap before the test window must not pull the start back into the train window."""
+    whole = random_walk(seed=0, length=1000)
+    gap = np.r_[0:600, 760:1000]
+    columns = {name: getattr(whole, name)[gap] for name in ("time", "open", "high", "low", "close", "volume")}
+    spec = FeatureSpec.fit(SHORT, [whole.slice(0, 600)])
+    table = spec.table(whole)
+    dataset = Dataset(
+        (Loaded(whole, {}), Loaded(replace(whole, symbol="GAP", **columns), {})),
+        spec,
+        (table, FeatureTable(table.values[gap], table.names, 20)),
+        {"test": (Window(750, 1000), Window(600, 840))},
+    )
+    apart, together = dataset.tables("test"), dataset.tables("test", together=True)
+    assert [t.time[t.first_valid] for t in apart if t.time is not None] == [whole.time[749], whole.time[599]]
+    assert [t.time[t.first_valid] for t in together if t.time is not None] == [whole.time[749], whole.time[760]]
 
 
 def test_synthetic_symbols_one_per_seed_and_the_leak_column() -> None:

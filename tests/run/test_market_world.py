@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_changed_bars_stop_a_resume(tmp_path: Path) -> None:
     config = market(data={"kind": "files", "paths": [str(path)], "symbols": ["ONE"]})
     tailwise.PPO(config=config, run_dir=tmp_path / "run").learn(256)
     save_bars(ar1(seed=4, length=900), path)
-    with pytest.raises(CheckpointError, match="feature specs differ"):
+    with pytest.raises(CheckpointError, match="bars of the train window are not those"):
         tailwise.PPO.resume(tmp_path / "run")
 
 
@@ -223,5 +224,42 @@ def test_a_test_window_that_moved_into_the_train_bars_is_refused(tmp_path: Path)
 
 
 def test_evaluations_without_a_select_window_are_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match="data.split has none"):
+    with pytest.raises(ConfigError, match=r"data\.split has none"):
         parse_config(market(data={**MARKET["data"], "split": {"kind": "shares", "select": 0}}), source="test")
+
+
+def test_every_symbol_is_judged_on_its_own_bars_beside_the_same_rules() -> None:
+    """Two symbols of unequal length in accounts of their own. Rejects bars of another symbol, baselines without costs,
+    one bar late, or over another window."""
+    config = market(data={"kind": "synthetic", "market": "ar1", "seeds": [3, 4], "parameters": {"length": 900}})
+    agent = tailwise.PPO(config=config)
+    agent.learn(128)
+    world = agent.world()
+    assert isinstance(world, MarketWorld)
+    judged = judge(agent)
+    assert [one.symbol for one in judged] == [bars.symbol for bars in world.dataset.bars]
+    for bars, table, one in zip(world.dataset.bars, world.dataset.tables("test"), judged, strict=True):
+        first, last = table.first_valid, len(table.close) - 1
+        for path in one.paths.values():
+            assert np.array_equal(path.time, bars.time[first + 1 : last + 1])
+            assert np.array_equal(path.close[:, 0], bars.close[first + 1 : last + 1])
+        held = backtest(np.ones(len(bars)), bars, world.costs, config=world.settings, first=first, last=last)
+        assert np.array_equal(one.paths["buy and hold"].ledger["equity"], held.ledger["equity"])
+        assert one.paths["buy and hold"].ledger["fee"].sum() > 0
+        targets = np.zeros(len(bars))
+        targets[first:last] = one.paths["policy"].target[:, 0]
+        again = backtest(targets, bars, world.costs, config=world.settings, first=first, last=last)
+        assert np.array_equal(again.ledger["equity"], one.paths["policy"].ledger["equity"])
+
+
+def test_changed_select_bars_stop_a_resume(tmp_path: Path) -> None:
+    """The best checkpoint was chosen on other bars."""
+    path = tmp_path / "bars.parquet"
+    bars = ar1(seed=3, length=900)
+    save_bars(bars, path)
+    config = market(data={"kind": "files", "paths": [str(path)], "symbols": ["ONE"]})
+    tailwise.PPO(config=config, run_dir=tmp_path / "run").learn(256)
+    ramp = np.where(np.arange(900) >= 600, 1.001, 1.0)
+    save_bars(replace(bars, **{n: getattr(bars, n) * ramp for n in ("open", "high", "low", "close")}), path)
+    with pytest.raises(CheckpointError, match="bars of the select window are not those"):
+        tailwise.PPO.resume(tmp_path / "run")

@@ -12,9 +12,8 @@ from tailwise.cli.main import CHECK_FAILED, DONE
 from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
-from tailwise.market.dataset import Dataset, build_dataset
+from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
-from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.features.table import FeatureTable
 from tailwise.market.leak_check import BATCH_TOLERANCE, LeakReport, check_environment, check_features, check_fit
 from tailwise.market.make_env import make_market_env
@@ -52,17 +51,8 @@ def leak_reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> l
         return FeatureTable(np.concatenate([made.values, extra], axis=1), whole.names, made.first_valid)
 
     def fit(bars: Sequence[Bars]) -> Any:
-        # By time and not by row: the probe `truncate` has fewer rows, which must not move the train window.
-        windows = {
-            b.symbol: b.time[[w.first, w.end - 1]] for b, w in zip(dataset.bars, dataset.window("train"), strict=True)
-        }
-        parts = []
-        for one in bars:
-            first, last = windows[one.symbol]
-            inside = (one.time >= first) & (one.time <= last)
-            rows = inside.nonzero()[0]
-            parts.append(one.slice(int(rows[0]), int(rows[-1]) + 1))
-        return FeatureSpec.fit(features, parts)
+        # The very function that training uses, by time: the probe `truncate` has fewer rows.
+        return fit_on_train(features, bars, train_times(dataset.bars, dataset.window("train")))
 
     def build(bars: Sequence[Bars]) -> MarketEnv:
         return make_market_env([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
@@ -74,7 +64,7 @@ def leak_reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> l
     ]
     last = max(b.time[w.end - 1] for b, w in zip(dataset.bars, dataset.window("train"), strict=True))
     end = last + dataset.bars[0].frequency.bar
-    if any(bars.time[-1] >= end for bars in dataset.bars):
+    if all(bars.time[-1] >= end for bars in dataset.bars):
         reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))
     reports.append(check_environment(build, list(dataset.bars), cuts=max(cuts // 2, 1), seed=seed))
     return reports

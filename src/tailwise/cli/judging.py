@@ -10,7 +10,7 @@ from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.evaluate.judgement import Judgement
 from tailwise.evaluate.page import write_page
-from tailwise.evaluate.words import columns
+from tailwise.evaluate.words import columns, ruins
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
@@ -34,11 +34,13 @@ class Playing:
 
 def print_judgement(judged: Judgement) -> None:
     """One column per policy or rule, one row per number."""
-    time = next(iter(judged.paths.values())).time
+    time = judged.time
     span = f"{str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars"
     heads = columns(next(iter(judged.statistics.values())))
     rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
     print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
+    for sentence in ruins(judged.paths):
+        print(sentence)
 
 
 def keep(

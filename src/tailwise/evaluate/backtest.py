@@ -55,7 +55,7 @@ def backtest(
     part = bars.slice(0, end)
     simulator = Simulator([_table(part, first)], settings, costs or CostConfig(), accounts=1)
     ledger = _run(simulator, targets[:, None])
-    return AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])])
+    return AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
 
 
 def backtest_portfolio(
@@ -83,7 +83,8 @@ def backtest_portfolio(
     steps = int(simulator.table.last_rows[0] - simulator.state.accounts["row"][0])
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
-    return AccountPath.of_portfolio(simulator.table, ledger, targets[: len(ledger["row"])].copy(), label=label)
+    lived = targets[: len(ledger["row"])].copy()
+    return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 
 def _settings(config: MarketEnvConfig | None, action: ExposureAction | WeightsAction) -> MarketEnvConfig:

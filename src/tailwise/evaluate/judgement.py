@@ -37,8 +37,13 @@ class Judgement:
     paths: Mapping[str, AccountPath]
     statistics: Mapping[str, PathStatistics]
 
+    @property
+    def time(self) -> npt.NDArray[np.datetime64]:
+        """Open times of the bars of the window (a ruined account has fewer)."""
+        return max((path.time for path in self.paths.values()), key=len)
+
     def to_json(self) -> dict[str, Any]:
-        time = next(iter(self.paths.values())).time
+        time = self.time
         return {
             "symbol": self.symbol,
             "label": self.label,
@@ -74,7 +79,7 @@ def judge(
 
 def _baselines(world: MarketWorld, purpose: Literal["select", "test"]) -> list[dict[str, AccountPath]]:
     """Paths of the rules by name, for each account that a policy has in this window."""
-    tables = world.dataset.tables(purpose)
+    tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
         count, label = len(tables), world.dataset.label
         weights = {"equal weights": np.full(count, 1.0 / count), "flat": np.zeros(count)}

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
 from tailwise.evaluate.judgement import POLICY, Judgement
-from tailwise.evaluate.words import columns, legend
+from tailwise.evaluate.words import columns, legend, ruins
 
 INK, GRID = "#1b2733", "#e6eaee"
 COLOURS = ("#1f6fb2", "#c2452d", "#8a97a3", "#3c8d5a", "#8757a8", "#b8862b")
@@ -55,6 +55,7 @@ def write_page(path: Path, judgements: Sequence[Judgement], *, title: str, facts
         )
         real = judged.label == "real"
         told = "" if real else f'<p class="warning">{html.escape(judged.label)}</p>'
+        told += "".join(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in ruins(judged.paths))
         parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_table(judged)}{plot}")
     example = next(iter(judgements[0].statistics.values()))
     text = _TEMPLATE.format(

@@ -19,7 +19,7 @@ _NOTHING = 1e-12  # a standard deviation per bar below this is no risk at all, o
 class PathStatistics:
     """One path. Both tails are always there, each with its horizon: DESIGN calls them cvar_return and cvar_bar."""
 
-    bars: int
+    bars: int  # of the window
     years: float
     total_return: float  # fraction of the initial equity
     annual_return: float | None  # fraction per year, geometric; None below a year, where it would be a guess
@@ -34,21 +34,30 @@ class PathStatistics:
     costs: float  # all costs per year as a fraction of equity
     mean_exposure: float  # mean of all absolute positions at the closes, a multiple of equity
     trades: int  # bars with an order or an exit
+    ruined: bool  # equity fell to 1% of its start, which ended the account
     shortfall: float  # account currency below the bankruptcy floor at the end
 
 
 def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathStatistics:
-    """Statistics of one path; alpha: tail probability, gamma: discount per bar of the long tail."""
-    returns = path.log_returns
-    years = len(path) / path.periods_per_year
+    """Statistics of one path over its whole window; alpha: tail probability, gamma: discount per bar of the long tail.
+
+    A ruined account earns and pays nothing for the rest of the window. Its ruin counts in the long tail of every bar
+    from which it was within the horizon.
+    """
+    returns = np.concatenate([path.log_returns, np.zeros(path.planned - len(path))])
+    years = path.planned / path.periods_per_year
     wealth = path.wealth
     deviation = float(returns.std(ddof=1)) if len(returns) > 1 else None
     risky = deviation is not None and deviation > _NOTHING
     scale = path.periods_per_year
     horizon = tail_horizon(gamma)
-    forward = discounted_forward_returns(returns, gamma)
+    # What follows ruin is known, nothing; what follows the end of the data is not.
+    known = np.concatenate([returns, np.zeros(horizon - 1)]) if path.ruined else returns
+    forward = discounted_forward_returns(known, gamma)
+    if path.ruined:
+        forward = forward[: len(path)]
     return PathStatistics(
-        bars=len(path),
+        bars=path.planned,
         years=years,
         total_return=float(wealth[-1] - 1),
         annual_return=float(wealth[-1] ** (1 / years) - 1) if years >= 0.99 else None,
@@ -63,6 +72,7 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
         costs=float(path.costs.sum() / years),
         mean_exposure=float(np.abs(path.exposures).sum(axis=1).mean()),
         trades=int((path.traded > 0).sum()),
+        ruined=path.ruined,
         shortfall=float(path.ledger["shortfall"][-1]),
     )
 

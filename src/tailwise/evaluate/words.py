@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.market.path import AccountPath
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -32,6 +33,16 @@ def columns(example: PathStatistics) -> list[Column]:
         ("turnover/year", lambda s: plain(s.turnover, 1)),
         ("costs/year", lambda s: percent(s.costs, 2)),
         ("exposure", lambda s: plain(s.mean_exposure)),
+    ]
+
+
+def ruins(paths: Mapping[str, AccountPath]) -> list[str]:
+    """A sentence for every account that was ruined."""
+    return [
+        f"{name}: ruined on {str(path.time[-1])[:10]}, {len(path):,} of {path.planned:,} bars into the window; equity "
+        f"ended {float(path.ledger['shortfall'][-1]):,.2f} below the bankruptcy floor."
+        for name, path in paths.items()
+        if path.ruined
     ]
 
 

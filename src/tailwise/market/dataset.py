@@ -6,14 +6,15 @@ is fitted (means, deviations, GARCH) saw the train window alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.errors import DataError
-from tailwise.market.bars import Bars, load_bars
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.market.bars import Bars, Moment, load_bars
 from tailwise.market.data_config import BuiltinData, DataConfig, DatesSplit, Purpose, SharesSplit, SyntheticData
 from tailwise.market.features.config import FeaturesConfig
 from tailwise.market.features.spec import FeatureSpec
@@ -63,24 +64,32 @@ class Dataset:
     def periods_per_year(self) -> float:
         return self.bars[0].frequency.periods_per_year
 
-    def hashes(self) -> dict[str, str]:
-        """Symbol -> sha256 of its bars."""
-        return {bars.symbol: bars.data_hash() for bars in self.bars}
+    def hashes(self) -> dict[Purpose, dict[str, str]]:
+        """Purpose -> symbol -> sha256 of the bars of its window."""
+        return {
+            purpose: {b.symbol: b.slice(w.first, w.end).data_hash() for b, w in zip(self.bars, windows, strict=True)}
+            for purpose, windows in self.windows.items()
+        }
 
     def window(self, purpose: Purpose) -> tuple[Window, ...]:
         if purpose not in self.windows:
             raise DataError(f"data.split has no {purpose} window; name one, so that there are bars for it.")
         return self.windows[purpose]
 
-    def tables(self, purpose: Purpose) -> list[SymbolTable]:
+    def tables(self, purpose: Purpose, *, together: bool = False) -> list[SymbolTable]:
         """One table per symbol that ends with its window.
 
         The first decision is made at the close before the window, if its features are valid, so that the first bar
-        lived through is the first one of the window.
+        lived through is the first one of the window. `together`: in one account all symbols begin at the same time, the
+        latest of those closes, because an asset with a gap before the window would begin long before the others.
         """
         tables = []
-        for item, features, window in zip(self.loaded, self.features, self.window(purpose), strict=True):
+        windows = self.window(purpose)
+        begin = max(bars.time[max(w.first - 1, 0)] for bars, w in zip(self.bars, windows, strict=True))
+        for item, features, window in zip(self.loaded, self.features, windows, strict=True):
             first = max(window.first - 1, features.first_valid)
+            if together:
+                first = max(first, int(np.searchsorted(item.bars.time, begin)))
             if window.end - first < SHORTEST_WINDOW:
                 raise DataError(
                     f"{item.bars.symbol}: its {purpose} window has {window.end - window.first} bars, of which the "
@@ -122,11 +131,11 @@ class Dataset:
 def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSpec | None = None) -> Dataset:
     """Read the bars, cut the windows, fit the features on the train rows (unless `spec` was fitted before)."""
     loaded = load_data(data)
-    windows = split_windows([item.bars for item in loaded], data.split)
+    bars = [item.bars for item in loaded]
+    windows = split_windows(bars, data.split)
     if spec is None:
-        train = windows["train"]
-        spec = FeatureSpec.fit(
-            features, [item.bars.slice(w.first, w.end) for item, w in zip(loaded, train, strict=True)]
+        spec = fit_on_train(
+            features, [item.bars for item in loaded], train_times([i.bars for i in loaded], windows["train"])
         )
     tables = tuple(
         with_columns(spec.table(item.bars), item.columns, w) for item, w in zip(loaded, windows["train"], strict=True)
@@ -176,6 +185,8 @@ def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
 
     found = []
     for seed in data.seeds:
+        if "seed" in data.parameters:
+            raise ConfigError("data.parameters has a seed; write it under data.seeds, one symbol is drawn for each.")
         bars, columns = make(data.market, seed=seed, **data.parameters)
         if len(data.seeds) > 1:
             bars = replace(bars, symbol=f"{bars.symbol}-{seed}")
@@ -183,33 +194,53 @@ def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
     return tuple(found)
 
 
-def split_windows(bars: list[Bars], split: SharesSplit | DatesSplit) -> dict[Purpose, tuple[Window, ...]]:
-    """Rows of every purpose that the split has, one window per symbol."""
+def split_windows(bars: Sequence[Bars], split: SharesSplit | DatesSplit) -> dict[Purpose, tuple[Window, ...]]:
+    """Rows of every purpose that the split has, one window per symbol.
+
+    Windows are cut by time for all symbols together, also those by shares: cut by each symbol's own rows, one symbol
+    would train on the days that another is tested on.
+    """
+    limits: dict[Purpose, tuple[Moment | None, Moment | None]] = {}
     if isinstance(split, SharesSplit):
-        shares = {"train": 1 - split.select - split.test, "select": split.select, "test": split.test}
-        return {
-            purpose: tuple(_share_window(len(b), shares, purpose) for b in bars)
-            for purpose in PURPOSES
-            if shares[purpose] > 0
-        }
-    windows: dict[Purpose, tuple[Window, ...]] = {}
-    for purpose in PURPOSES:
-        dates = getattr(split, purpose)
-        if dates is not None:
-            windows[purpose] = tuple(_date_window(b, dates) for b in bars)
-    return windows
+        times = np.unique(np.concatenate([one.time for one in bars]))
+        ends = [round(len(times) * share) for share in (1 - split.select - split.test, 1 - split.test, 1.0)]
+        begin = 0
+        for purpose, end in zip(PURPOSES, ends, strict=True):
+            if end > begin:
+                limits[purpose] = (times[begin], times[end] if end < len(times) else None)
+            begin = end
+    else:
+        limits = {purpose: dates for purpose in PURPOSES if (dates := getattr(split, purpose)) is not None}
+    return {purpose: tuple(_window(one, purpose, *limit) for one in bars) for purpose, limit in limits.items()}
 
 
-def _share_window(rows: int, shares: dict[str, float], purpose: Purpose) -> Window:
-    before = PURPOSES[: PURPOSES.index(purpose)]
-    first = round(rows * sum(shares[p] for p in before))
-    return Window(first, rows if purpose == "test" else round(rows * sum(shares[p] for p in (*before, purpose))))
+def _window(bars: Bars, purpose: Purpose, first: Moment | None, end: Moment | None) -> Window:
+    try:
+        part = bars.between(first, end)
+    except DataError as error:
+        raise DataError(
+            f"data.split: the {purpose} window is empty: {error} Every symbol needs bars in every window; leave the "
+            "symbol out or choose other windows."
+        ) from error
+    row = int(np.searchsorted(bars.time, part.time[0]))
+    return Window(row, row + len(part))
 
 
-def _date_window(bars: Bars, dates: tuple[object, object]) -> Window:
-    part = bars.between(*dates)  # type: ignore[arg-type]
-    first = int(np.searchsorted(bars.time, part.time[0]))
-    return Window(first, first + len(part))
+def train_times(bars: Sequence[Bars], windows: Sequence[Window]) -> dict[str, tuple[np.datetime64, np.datetime64]]:
+    """Symbol -> open times of the first and the last bar of its window."""
+    return {b.symbol: (b.time[w.first], b.time[w.end - 1]) for b, w in zip(bars, windows, strict=True)}
+
+
+def fit_on_train(
+    features: FeaturesConfig, bars: Sequence[Bars], times: Mapping[str, tuple[np.datetime64, np.datetime64]]
+) -> FeatureSpec:
+    """Fit the features on the bars of each symbol's train window, `times` of `train_times`, and on nothing else."""
+    parts = []
+    for one in bars:
+        first, last = times[one.symbol]
+        rows = np.flatnonzero((one.time >= first) & (one.time <= last))
+        parts.append(one.slice(int(rows[0]), int(rows[-1]) + 1))
+    return FeatureSpec.fit(features, parts)
 
 
 def with_columns(table: FeatureTable, columns: Columns, train: Window) -> FeatureTable:

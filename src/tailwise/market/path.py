@@ -13,7 +13,7 @@ from tailwise.core.errors import ShapeError
 from tailwise.market.bars import Bars
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import COMPONENTS
+from tailwise.market.records import BANKRUPT, COMPONENTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,7 @@ class AccountPath:
                 (units, fills, exits)
     target      float64 [n, A], exposures that the decision at the close before the bar asked for, multiples of equity
     close       float64 [n, A], closing price of each bar
+    planned     bars of the window; a ruined account ends before
     """
 
     symbol: str
@@ -45,10 +46,11 @@ class AccountPath:
     ledger: Mapping[str, npt.NDArray[Any]]
     target: Floats
     close: Floats
+    planned: int
 
     @classmethod
     def of_asset(
-        cls, bars: Bars, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, offset: int = 0
+        cls, bars: Bars, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, planned: int, offset: int = 0
     ) -> AccountPath:
         """The path of an account with one asset; offset: number of the ledger's `row` at which `bars` begin."""
         rows = ledger["row"] - offset
@@ -62,11 +64,12 @@ class AccountPath:
             columns,
             target.reshape(len(rows), 1),
             bars.close[rows][:, None],
+            planned,
         )
 
     @classmethod
     def of_portfolio(
-        cls, table: PortfolioTable, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, label: str
+        cls, table: PortfolioTable, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, label: str, planned: int
     ) -> AccountPath:
         """The path of an account with all assets of a portfolio."""
         rows = ledger["row"]
@@ -79,6 +82,7 @@ class AccountPath:
             dict(ledger),
             target,
             np.asarray(table.bars["close"][rows]),
+            planned,
         )
 
     def __post_init__(self) -> None:
@@ -92,6 +96,11 @@ class AccountPath:
 
     def __len__(self) -> int:
         return len(self.time)
+
+    @property
+    def ruined(self) -> bool:
+        """Whether equity fell to the bankruptcy floor, which ended the account."""
+        return bool(self.equity[-1] <= BANKRUPT * self.equity[0])
 
     @property
     def equity(self) -> Floats:

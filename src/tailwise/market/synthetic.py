@@ -213,6 +213,14 @@ def make(kind: str, *, seed: int, **parameters: Any) -> tuple[Bars, dict[str, Fl
     unknown = [name for name in parameters if name not in allowed]
     if unknown:
         raise ConfigError(f"synthetic market {kind}: no parameter {unknown[0]!r}; there are {', '.join(allowed)}.")
+    for name, value in parameters.items():
+        words = isinstance(allowed[name], str)
+        if isinstance(value, bool) or not isinstance(value, str if words else int | float):
+            raise ConfigError(
+                f"synthetic market {kind}: {name} is {value!r}; {'text' if words else 'a number'} is needed."
+            )
+        if name == "length" and not isinstance(value, int):
+            raise ConfigError(f"synthetic market {kind}: length is {value!r}; a whole number of bars is needed.")
     made = makers[kind](seed=seed, **parameters)
     return made if kind == "leak" else (made, {})
 

@@ -25,7 +25,7 @@ from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import Played, play_episodes, play_windows
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
-from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config
+from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config, read_manifest
 from tailwise.run.trainer import Trainer
 from tailwise.run.worlds import Environment, MarketWorld, World, make_world
 
@@ -115,7 +115,12 @@ class Policy:
         if not isinstance(world, MarketWorld):
             raise ConfigError(f"{world.name} is not a market (env.kind is gym); use evaluate")
         driver = world.judging(purpose, episodes=1, seed=self.config.seed)
-        return play_windows(self.model, driver, world.dataset.bars, deterministic=deterministic, seed=self.config.seed)
+        try:
+            return play_windows(
+                self.model, driver, world.dataset.bars, deterministic=deterministic, seed=self.config.seed
+            )
+        finally:
+            driver.close()
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
         """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""
@@ -209,6 +214,8 @@ class PPO(Policy):
                 raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
         world = make_world(config, env)
+        if isinstance(world, MarketWorld):
+            world.check_same_bars(read_manifest(folder), run=str(folder))
         agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
         notes = agent._continue_from_folder(folder)
         return agent, notes

@@ -175,6 +175,11 @@ class Config(Section):
                 )
             assert self.costs is not None
             self.env.check_with(self.costs)
+            if self.evaluate.episodes != EvaluateConfig.model_fields["episodes"].default:
+                raise ValueError(
+                    f"evaluate.episodes is {self.evaluate.episodes}, but a market's windows are played whole, "
+                    "once; leave it out"
+                )
             selects = getattr(self.data.split, "select", None)
             if self.evaluate.every is not None and not selects:
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,14 @@ class Played:
 
 
 def playing(
-    model: ActorCritic, driver: EnvDriver, *, deterministic: bool, seed: int
-) -> Iterator[tuple[npt.NDArray[Any], StepResult]]:
-    """Act from the reset on, without end: (actions as the environment took them, what came of them) for every step.
+    model: ActorCritic,
+    driver: EnvDriver,
+    *,
+    deterministic: bool,
+    seed: int,
+    before: Callable[[npt.NDArray[Any]], None] | None = None,
+) -> Iterator[StepResult]:
+    """Act from the reset on, without end: what came of every step; `before` is shown the actions before they are taken.
 
     All playback goes through here: one inference function with a fixed number of rows, so that a decision does not
     depend on how many others are made beside it.
@@ -81,6 +86,8 @@ def playing(
             uniform,
         )
         action = model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
+        if before is not None:
+            before(action)
         result = driver.step(action)
         if not np.isfinite(result.reward).all():
             row = int(np.argmax(~np.isfinite(result.reward)))
@@ -88,7 +95,7 @@ def playing(
                 f"evaluation environment {row} paid the reward {result.reward[row]} in step {step + 1}; a return "
                 "cannot be computed from it, fix the environment's reward"
             )
-        yield action, result
+        yield result
         obs, mask, state = result.obs, result.mask, decision.state
         step += 1
 
@@ -103,7 +110,7 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
     returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
     found: dict[int, tuple[float, int]] = {}
     count = np.zeros(envs, dtype=np.int64)
-    for _, result in playing(model, driver, deterministic=deterministic, seed=seed):
+    for result in playing(model, driver, deterministic=deterministic, seed=seed):
         returns += result.reward
         lengths += result.valid
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
@@ -133,20 +140,31 @@ def play_windows(
     parts: list[dict[str, list[Any]]] = [{} for _ in range(driver.num_envs)]
     targets: list[list[Any]] = [[] for _ in range(driver.num_envs)]
     running = np.ones(driver.num_envs, dtype=np.bool_)
-    for action, result in playing(model, driver, deterministic=deterministic, seed=seed):
-        wanted = simulator.targets(action)
+
+    def note_targets(action: npt.NDArray[Any]) -> None:
+        for i, target in enumerate(simulator.targets(action)):  # by the bounds of this decision, not of the next one
+            if running[i]:
+                targets[i].append(target)
+
+    planned: list[int] = []
+    for result in playing(model, driver, deterministic=deterministic, seed=seed, before=note_targets):
+        rows = result.infos["parts"]["row"]
+        planned = planned or [int(last - row + 1) for row, last in zip(rows, simulator.table.last_rows, strict=True)]
         for i in np.flatnonzero(running).tolist():
             for name, values in result.infos["parts"].items():
                 parts[i].setdefault(name, []).append(values[i])
-            targets[i].append(wanted[i])
         running &= ~(result.terminated | result.truncated)
         if not running.any():
             break
     ledgers = [{name: np.array(values) for name, values in part.items()} for part in parts]
     if isinstance(simulator, PortfolioSimulator):
         label = "; ".join(dict.fromkeys(one.label for one in bars))
-        return [AccountPath.of_portfolio(simulator.table, ledgers[0], np.array(targets[0]), label=label)]
+        return [
+            AccountPath.of_portfolio(simulator.table, ledgers[0], np.array(targets[0]), label=label, planned=planned[0])
+        ]
     return [
-        AccountPath.of_asset(bars[i], ledgers[i], np.array(targets[i]), offset=int(simulator.table.offsets[i]))
+        AccountPath.of_asset(
+            bars[i], ledgers[i], np.array(targets[i]), offset=int(simulator.table.offsets[i]), planned=planned[i]
+        )
         for i in range(driver.num_envs)
     ]

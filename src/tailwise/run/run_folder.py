@@ -53,6 +53,18 @@ def read_config(run_dir: Path) -> Config:
     return parse_config(load_yaml(path), source=str(path))
 
 
+def read_manifest(run_dir: Path) -> dict[str, Any]:
+    """What was written down when the run began."""
+    path = run_dir / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); restore it, the run's bars are checked by it.") from error
+    if not isinstance(manifest, dict):
+        raise DataError(f"{path} does not hold a mapping; restore it, the run's bars are checked by it.")
+    return manifest
+
+
 def append_alerts(run_dir: Path, alerts: list[Alert]) -> None:
     """Add alerts to alerts.jsonl, one JSON object a line."""
     if not alerts:

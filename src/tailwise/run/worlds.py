@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.core.streams import Streams
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.features.spec import FeatureSpec
@@ -143,12 +143,12 @@ class MarketWorld:
 
     def training(self) -> EnvDriver:
         settings = self.settings.model_copy(update={"report": False})
-        tables = self.dataset.tables("train")
+        tables = self.dataset.tables("train", together=self.portfolio)
         env = make_market_env(tables, settings, self.costs, num_envs=self.config.run.environments)
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
     def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
-        tables = self.dataset.tables(purpose)
+        tables = self.dataset.tables(purpose, together=self.portfolio)
         whole = {"start": "first", "symbol": "fixed", "episode_length": None, "report": True}
         settings = self.settings.model_copy(update=whole)
         env = make_market_env(tables, settings, self.costs, num_envs=self.episodes(episodes))
@@ -164,3 +164,14 @@ class MarketWorld:
 
     def facts(self) -> dict[str, Any]:
         return {"data": self.dataset.hashes(), "label": self.dataset.label}
+
+    def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
+        """Raise when the bars that train or select are not those that a run began with."""
+        now = self.dataset.hashes()
+        for purpose in ("train", "select"):
+            before = manifest.get("data", {}).get(purpose)
+            if before != now.get(purpose):
+                raise CheckpointError(
+                    f"{run}: the bars of the {purpose} window are not those that the run began with; restore them, or "
+                    "train again into another folder."
+                )

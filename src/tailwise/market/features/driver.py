@@ -45,7 +45,10 @@ def run_batch(feature: Feature, parameters: tuple[int, ...], bars: Floats, stamp
     columns = ("open", "high", "low", "close", "volume")
     frame = pd.DataFrame({name: bars[:, 1 + k].copy() for k, name in enumerate(columns)}, index=index)
     assert feature.function is not None
-    result = feature.function(frame, *parameters)
+    try:
+        result = feature.function(frame, *parameters)
+    except Exception as error:  # anything may go wrong in a user's function
+        raise DataError(f"batch feature '{feature.name}' failed: {type(error).__name__}: {error}") from error
     if not isinstance(result, pd.Series) or not result.index.equals(index):
         shape = getattr(result, "shape", "")
         raise DataError(

@@ -139,7 +139,7 @@ def _load_file(name: str, folder: str | Path | None) -> ModuleType:
     sys.modules[key] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except Exception as error:  # anything may go wrong in a user's file
         del sys.modules[key]  # a module that failed half-way is not there
-        raise
+        raise ConfigError(f"features.modules: '{path}' cannot be run: {type(error).__name__}: {error}") from error
     return module
