@@ -31,6 +31,13 @@ class Terminal:
         self.out, self.error = self.capsys.readouterr()
         return code
 
+    def refuses(self, *arguments: str) -> str:
+        """The one sentence with which bad input is refused."""
+        assert self(*arguments) == 2
+        assert self.out == ""
+        (line,) = self.error.splitlines()
+        return line
+
     def json(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         assert self(*arguments, "--json") == code, self.error
         value = json.loads(self.out)  # fails when anything else stands beside the object

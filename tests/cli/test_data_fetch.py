@@ -61,7 +61,13 @@ def test_ctrl_c_keeps_what_was_fetched(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tailwise", *COMMAND, "--url", server.url, "--out", "btc.csv"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         )
         try:
             deadline = time.monotonic() + 60

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tailwise.cli.main import main
+from tests.cli.terminal import Terminal
 
 # A feature that looks ahead by two bars, one that knows the whole series, and one that looks back only.
 FEATURES = """
@@ -44,30 +42,10 @@ env: {{kind: market, action: {{kind: positions, positions: [-1, 0, 1]}}, episode
 """
 
 
-class Terminal:
-    """Runs leak-checks in a folder and keeps what they print."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-        self.out = self.error = ""
-
-    def __call__(self, *arguments: str) -> int:
-        self.capsys.readouterr()
-        code = main(["data", "leak-check", *arguments])
-        self.out, self.error = self.capsys.readouterr()
-        return code
-
-    def json(self, *arguments: str, code: int) -> dict[str, Any]:
-        assert self(*arguments, "--json") == code, self.error
-        value = json.loads(self.out)  # fails when anything else stands beside the object
-        assert isinstance(value, dict)
-        return value
-
-
 @pytest.fixture
 def leak_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
     monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
+    return Terminal(capsys, "data", "leak-check")
 
 
 @pytest.mark.parametrize("preset", ["sp500", "sine"])

@@ -9,7 +9,7 @@ from tailwise.market.path import AccountPath
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{100 * value:.{digits}f}%"
+    return "-" if value is None else f"{100 * value + 0.0:.{digits}f}%"  # + 0.0 turns -0.0 into 0.0
 
 
 def plain(value: float | None, digits: int = 2) -> str:
@@ -29,7 +29,7 @@ def columns(example: PathStatistics) -> list[Column]:
         ("Sharpe", lambda s: plain(s.sharpe)),
         ("worst drawdown", lambda s: percent(-s.max_drawdown)),
         (f"CVaR {tail}, bar", lambda s: percent(s.cvar_bar, 2)),
-        (f"CVaR {tail}, {example.horizon} bars discounted", lambda s: percent(s.cvar_return)),
+        (f"CVaR {tail}, {example.horizon} bars", lambda s: percent(s.cvar_return)),
         ("turnover/year", lambda s: plain(s.turnover, 1)),
         ("costs/year", lambda s: percent(s.costs, 2)),
         ("exposure", lambda s: plain(s.mean_exposure)),

@@ -38,6 +38,12 @@ class MarketEnvSection(MarketEnvConfig):
 
     kind: Literal["market"] = "market"
 
+    @model_validator(mode="after")
+    def _reports_by_itself(self) -> MarketEnvSection:
+        if self.report:
+            raise ValueError("report is for MarketEnv in Python; a run reports where it reads the parts, leave it out")
+        return self
+
 
 class RiskOff(Section):
     """No tail is measured."""

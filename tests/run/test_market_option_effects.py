@@ -1,0 +1,286 @@
+"""Every option of the market changes something that is measured: what training sees, or which bars serve what.
+
+The measured output is a fingerprint of the windows and of 250 steps of the training environment with random actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailwise.core.errors import ConfigError
+from tailwise.market.bars import save_bars
+from tailwise.market.synthetic import jump_diffusion
+from tailwise.run.config import Config, parse_config
+from tailwise.run.worlds import MarketWorld
+from tests.learner.test_option_effects import leaves
+from tests.support import merged
+
+Change = dict[str, Any]
+STEPS = 250
+POSITIONS = {"kind": "positions", "positions": [-2, -1, 0, 1, 2]}
+BASE: Change = {
+    "data": {"kind": "synthetic", "market": "jump_diffusion", "seeds": [0, 1], "parameters": {"length": 600}},
+    "features": {"include": ["return_1", "volatility_20"]},
+    "env": {"kind": "market", "action": POSITIONS, "episode_length": 60},
+    "run": {"environments": 6, "rollout_steps": 8},
+}
+GUARDED: Change = {"env": {"guards": {"drawdown": 0.01}}}
+DATES: Change = {
+    "kind": "dates",
+    "train": ["2000-01-01", "2000-01-15"],
+    "select": ["2000-01-15", "2000-01-20"],
+    "test": ["2000-01-20", "2000-01-24"],
+}
+
+
+def write_files(folder: Path) -> Change:
+    """Files of every sort that the options of data[files] tell apart."""
+    bars = jump_diffusion(seed=5, length=600)
+    save_bars(bars, folder / "a.parquet")
+    save_bars(jump_diffusion(seed=6, length=600), folder / "b.parquet")
+    frame = bars.to_frame()
+    adjusted = frame.assign(**{"adj close": frame["close"] * np.linspace(0.5, 1.0, 600)})
+    adjusted.to_parquet(folder / "adjusted.parquet")
+    broken = frame.copy()
+    broken.iloc[300, broken.columns.get_loc("high")] = broken["low"].iloc[300] * 0.5
+    broken.to_parquet(folder / "broken.parquet")
+    numbers = frame.reset_index(drop=True)
+    numbers.insert(0, "time", np.arange(600) * 3_600_000 + 86_400_000)
+    numbers.to_csv(folder / "numbers.csv", index=False)
+    return {"kind": "files", "paths": [str(folder / "a.parquet")]}
+
+
+def data(kind: str) -> Callable[[Path], Change]:
+    """The section `data` of a kind, and a base that it stands beside."""
+
+    def make(folder: Path) -> Change:
+        return {"synthetic": BASE["data"], "builtin": {"kind": "builtin"}, "files": write_files(folder)}[kind]
+
+    return make
+
+
+def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
+    """Options of data[kind].split: (change of the base, change that is compared)."""
+    years = {
+        "kind": "dates",
+        "train": ["1999-01-01", "2005-01-01"],
+        "select": ["2005-01-01", "2006-01-01"],
+        "test": ["2006-01-01", "2008-01-01"],
+    }
+    dates, ends = (years, "2007-01-01") if kind == "builtin" else (DATES, "2000-01-23")
+    first = "2000-01-01" if kind == "builtin" else "2000-01-05"
+    shares = {"kind": "shares", "select": 0.15, "test": 0.25}
+    key = f"data[{kind}].split"
+    return {
+        f"{key}[shares]": ({"split": dates}, {"split": shares}),
+        f"{key}[shares].select": ({"split": shares}, {"split": {**shares, "select": 0.2}}),
+        f"{key}[shares].test": ({"split": shares}, {"split": {**shares, "test": 0.3}}),
+        f"{key}[dates]": ({"split": shares}, {"split": dates}),
+        f"{key}[dates].train": ({"split": dates}, {"split": {**dates, "train": [first, dates["train"][1]]}}),
+        f"{key}[dates].select": ({"split": dates}, {"split": {k: v for k, v in dates.items() if k != "select"}}),
+        f"{key}[dates].test": ({"split": dates}, {"split": {**dates, "test": [dates["test"][0], ends]}}),
+    }
+
+
+def env(change: Change, **base: Any) -> tuple[Change, Change]:
+    return {"env": base}, {"env": merged(base, change)}
+
+
+def guard(change: Change, base: Change | None = None) -> tuple[Change, Change]:
+    return {"env": {"guards": base or {}}}, {"env": {"guards": {**(base or {}), **change}}}
+
+
+BOX = {"kind": "exposure", "low": -1, "high": 1}
+WEIGHTS = {"kind": "weights", "low": -1, "high": 1, "gross": 1.5}
+STRETCHED = {"env": {"stop_loss": 0.01, "take_profit": 0.01}}
+
+# option -> (changes of the base, changes that are compared with it)
+EFFECTS: dict[str, tuple[Change, Change]] = {
+    **{
+        f"costs.{name}": ({}, {"costs": {name: value}})
+        for name, value in (
+            ("taker_fee_bps", 5),
+            ("half_spread_bps", 5),
+            ("slippage_bps", 5),
+            ("impact_bps", 50),
+            ("borrow_rate", 0.5),
+            ("loan_rate", 0.5),
+            ("cash_rate", 0.5),
+            ("funding_bps", 5),
+            ("latency", 1),
+            ("lot_size", 300.0),
+            ("minimum_notional", 90_000),
+        )
+    },
+    "costs.maker_fee_bps": (STRETCHED, merged(STRETCHED, {"costs": {"maker_fee_bps": 50}})),
+    "costs.liquidation_bps": (
+        {"env": {"maintenance_margin": 0.495}},
+        {"env": {"maintenance_margin": 0.495}, "costs": {"liquidation_bps": 500}},
+    ),
+    "env[market].action[positions]": ({"env": {"action": BOX}}, {}),
+    "env[market].action[positions].positions": ({}, {"env": {"action": {**POSITIONS, "positions": [-1, 0, 1]}}}),
+    "env[market].action[exposure]": ({}, {"env": {"action": BOX}}),
+    "env[market].action[exposure].low": ({"env": {"action": BOX}}, {"env": {"action": {**BOX, "low": 0}}}),
+    "env[market].action[exposure].high": ({"env": {"action": BOX}}, {"env": {"action": {**BOX, "high": 2}}}),
+    "env[market].action[weights]": ({"env": {"action": BOX}}, {"env": {"action": WEIGHTS}}),
+    "env[market].action[weights].low": ({"env": {"action": WEIGHTS}}, {"env": {"action": {**WEIGHTS, "low": 0}}}),
+    "env[market].action[weights].high": ({"env": {"action": WEIGHTS}}, {"env": {"action": {**WEIGHTS, "high": 0.5}}}),
+    "env[market].action[weights].gross": ({"env": {"action": WEIGHTS}}, {"env": {"action": {**WEIGHTS, "gross": 0.5}}}),
+    "env[market].episode_length": env({"episode_length": 30}),
+    "env[market].fill": env({"fill": "close"}),
+    "env[market].initial_cash": env({"initial_cash": 1e9}),  # impact grows with it
+    "env[market].maintenance_margin": env({"maintenance_margin": 0.495}),
+    "env[market].start": env({"start": "first"}),
+    "env[market].symbol": env({"symbol": "fixed"}),
+    "env[market].stop_loss": env({"stop_loss": 0.01}),
+    "env[market].take_profit": env({"take_profit": 0.01}),
+    "env[market].tolerance": env({"tolerance": 1.0}),
+    "env[market].guards.max_exposure": guard({"max_exposure": 0.5}),
+    "env[market].guards.order_fraction": guard({"order_fraction": 0.5}),
+    "env[market].guards.order_notional": guard({"order_notional": 50_000}),
+    "env[market].guards.order_units": guard({"order_units": 100}),
+    "env[market].guards.daily_turnover": guard({"daily_turnover": 1.0}),
+    "env[market].guards.daily_loss": guard({"daily_loss": 0.01}),
+    "env[market].guards.drawdown": guard({"drawdown": 0.01}),
+    "env[market].guards.on_halt": guard({"on_halt": "flatten"}, {"drawdown": 0.01}),
+    "env[market].guards.absurd_move": guard({"absurd_move": 0.005}),
+    "env[market].guards.absurd_volatility": guard({"absurd_volatility": 2.0}),
+    "env[market].guards.volatility_bars": guard({"volatility_bars": 10}, {"absurd_volatility": 2.0}),
+    "features.include": ({}, {"features": {"include": ["return_1", "volatility_10"]}}),
+    "features.timeframes": ({}, {"features": {"timeframes": {"4h": ["return_1"]}}}),
+    "features.standardise": ({}, {"features": {"standardise": False}}),
+    "features.clip": ({}, {"features": {"clip": 0.5}}),
+    "data[synthetic].market": ({}, {"data": {"market": "random_walk"}}),
+    "data[synthetic].seeds": ({}, {"data": {"seeds": [0, 2]}}),
+    "data[synthetic].parameters": ({}, {"data": {"parameters": {"length": 601}}}),
+    "env[market]": ({}, {}),  # that there is a market at all: the fingerprint itself
+    "data[synthetic]": ({}, {}),
+}
+# Options that need files, gaps or a module: by functions of their own below.
+BY_THEMSELVES = {
+    "data[builtin]",
+    "data[builtin].names",
+    "data[files]",
+    "data[files].paths",
+    "data[files].symbols",
+    "data[files].repair",
+    "data[files].adjust",
+    "data[files].time_unit",
+    "data[files].periods_per_year",
+    "env[market].guards.stale_bars",
+    "env[market].guards.absurd_gap",
+    "env[market].guards.absurd_flat_bars",
+    "env[market].report",
+    "features.modules",
+}
+SPLITS = {key: kind for kind in ("builtin", "files", "synthetic") for key in split_effects(kind)}
+
+
+def fingerprint(changes: Change) -> str:
+    """Of the windows, the names of what is observed, and a seeded episode stream of the training environment."""
+    data = changes.get("data")
+    base = BASE if data is None or data.get("kind", "synthetic") == "synthetic" else {**BASE, "data": {}}
+    config = parse_config(merged(base, changes), source="test")
+    world = MarketWorld(config)
+    digest = hashlib.sha256(repr(world.dataset.windows).encode())
+    digest.update(repr([bars.symbol for bars in world.dataset.bars]).encode())
+    driver = world.training()
+    driver.reset()
+    driver.venv.action_space.seed(1)
+    for _ in range(STEPS):
+        result = driver.step(driver.venv.action_space.sample())
+        for values in (result.obs, result.reward, result.terminated, result.truncated, result.mask):
+            digest.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def test_table_has_every_option_of_the_market_and_no_other() -> None:
+    market = {key for key in leaves(Config) if key.startswith(("data", "features", "costs", "env[market]"))}
+    named = EFFECTS.keys() | BY_THEMSELVES | SPLITS.keys()
+    assert sorted(market - named) == []
+    assert sorted(named - market) == []
+
+
+@pytest.mark.parametrize("option", [key for key, (base, change) in EFFECTS.items() if base != change])
+def test_option_changes_what_is_measured(option: str) -> None:
+    base, change = EFFECTS[option]
+    assert fingerprint(base) != fingerprint(change), option
+
+
+@pytest.mark.parametrize("option", list(SPLITS))
+def test_split_changes_the_windows(option: str, tmp_path: Path) -> None:
+    kind = SPLITS[option]
+    section = data(kind)(tmp_path)
+    base, change = split_effects(kind)[option]
+    assert fingerprint({"data": {**section, **base}}) != fingerprint({"data": {**section, **change}})
+
+
+def test_options_of_builtin_bars() -> None:
+    assert fingerprint({"data": {"kind": "builtin"}}) != fingerprint({})
+    assert fingerprint({"data": {"kind": "builtin"}}) != fingerprint({"data": {"kind": "builtin", "names": ["nasdaq"]}})
+
+
+def test_options_of_files(tmp_path: Path) -> None:
+    section = write_files(tmp_path)
+
+    def of(name: str, **options: Any) -> str:
+        return fingerprint({"data": {**section, "paths": [str(tmp_path / name)], **options}})
+
+    plain = of("a.parquet")
+    assert plain != of("b.parquet") and plain != fingerprint({})
+    assert plain != of("a.parquet", symbols=["NAMED"])
+    assert of("broken.parquet", repair="drop") != of("broken.parquet", repair="clip")
+    assert of("adjusted.parquet", adjust="consistent") != of("adjusted.parquet", adjust="ignore")
+    assert plain != of("a.parquet", periods_per_year=100)
+    assert of("numbers.csv", time_unit="ms") != of("numbers.csv", time_unit="s")
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "spoil"),
+    [("stale_bars", 2, "gap"), ("absurd_gap", 0.05, "jump"), ("absurd_flat_bars", 3, "flat")],
+)
+def test_guards_that_need_odd_bars(limit: str, value: float, spoil: str, tmp_path: Path) -> None:
+    frame = jump_diffusion(seed=5, length=600).to_frame()
+    prices = ["open", "high", "low", "close"]
+    if spoil == "gap":
+        frame = frame.drop(frame.index[np.concatenate([np.arange(k, k + 5) for k in range(30, 590, 40)])])
+    elif spoil == "jump":
+        factor = np.where(np.arange(600) // 20 % 2 == 1, 1.2, 1.0)
+        frame[prices] = frame[prices].mul(factor, axis=0)
+    else:
+        for k in range(30, 590, 20):
+            frame.iloc[k : k + 6, :4] = frame["close"].iloc[k - 1]
+    frame.to_parquet(tmp_path / "odd.parquet")
+    section = {"kind": "files", "paths": [str(tmp_path / "odd.parquet")], "periods_per_year": 8760}
+    free = fingerprint({"data": section})
+    assert free != fingerprint({"data": section, "env": {"guards": {limit: value}}})
+
+
+def test_modules_bring_features(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from tailwise.market.features.contract import batch_feature\n"
+        "@batch_feature('mine', meaning='the bar itself', unit='fraction', warm_up=0)\n"
+        "def mine(frame):\n    return frame['close'] / frame['open'] - 1\n"
+    )
+    features = {"include": ["return_1", "mine"], "modules": [str(path)]}
+    assert fingerprint({"features": features}) != fingerprint({"features": {"include": ["return_1"]}})
+    with pytest.raises(ConfigError, match="mine"):
+        fingerprint({"features": {"include": ["return_1", "mine"]}})
+
+
+def test_report_is_refused_in_a_run() -> None:
+    """Training never reads it and playback always reports: a key without effect may not exist."""
+    with pytest.raises(ConfigError, match="report is for MarketEnv in Python"):
+        parse_config(merged(BASE, {"env": {"report": True}}), source="test")
+
+
+def test_an_option_that_is_ignored_would_be_noticed() -> None:
+    """The fingerprint is the same for the same options, so that a difference means something."""
+    assert fingerprint({}) == fingerprint({}) == fingerprint({"costs": {"taker_fee_bps": 2.0}})
