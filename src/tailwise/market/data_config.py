@@ -16,7 +16,7 @@ Dates = tuple[date | None, date | None]
 
 
 class SharesSplit(Section):
-    """The oldest bars train, the next ones select, the newest ones test; by shares of each symbol's bars."""
+    """The oldest bars train, the next ones select, the newest ones test; by shares of all their times."""
 
     kind: Literal["shares"] = "shares"
     select: float = Field(0.15, ge=0, le=0.8, description="share of the bars that selects the best policy")
