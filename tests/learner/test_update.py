@@ -306,3 +306,22 @@ def test_switched_off_entropy_is_no_dead_term() -> None:
     report = backend.update(play(backend, random_world()), knobs(entropy_weight=0.0, measure_terms=True))
     assert "entropy" not in report.term_gradients
     assert report.metrics["policy/entropy"] > 0
+
+
+def test_tiny_gradients_move_critics_in_full_steps_and_the_policy_in_short_ones() -> None:
+    """The outermost quantiles have gradients of 5e-6. Rejects one epsilon of 1e-5 for all (the tail learns at a third of
+    the speed), of 1e-8 for all (a policy without advantages walks at full speed), and a parameter in no group."""
+    backend = small_backend()
+    groups = backend.model.groups()
+    steps = [id(p) for group in backend.optimiser.param_groups for p in group["params"]]
+    assert sorted(steps) == sorted(id(p) for p in backend.model.parameters())
+    before = {name: [p.detach().clone() for p in parameters] for name, parameters in groups.items()}
+    for group in backend.optimiser.param_groups:
+        group["lr"] = 1e-3
+    for parameter in backend.model.parameters():
+        parameter.grad = torch.full_like(parameter, 5e-6)
+    backend.optimiser.step()
+    for name, parameters in groups.items():
+        moved = torch.cat([(b - p.detach()).flatten() for b, p in zip(before[name], parameters, strict=True)])
+        expected = 1e-3 if name.startswith("critic_") else 1e-3 / 3
+        torch.testing.assert_close(moved, torch.full_like(moved, expected), rtol=0.02, atol=1e-7)
