@@ -133,12 +133,12 @@ def _sine(outcomes: list[Outcome]) -> list[Check]:
 
 
 def _ar1(outcomes: list[Outcome]) -> list[Check]:
-    values = [o.returns.mean() / o.returns.std(ddof=1) * np.sqrt(len(o.returns)) for o in outcomes]
+    values = [float(o.returns.mean() / o.returns.std(ddof=1) * np.sqrt(len(o.returns))) for o in outcomes]
     per_bar = ", ".join(f"{1e4 * o.returns.mean():.1f}" for o in outcomes)
     return [
         Check(
             "AR(1), phi .3: t of the mean log-return after costs",
-            float(min(values)),
+            min(values),
             "> 5, every seed",
             min(values) > 5,
             f"{', '.join(f'{v:.1f}' for v in values)}; bps per bar {per_bar}",
