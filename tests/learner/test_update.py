@@ -309,8 +309,8 @@ def test_switched_off_entropy_is_no_dead_term() -> None:
 
 
 def test_tiny_gradients_move_critics_in_full_steps_and_the_policy_in_short_ones() -> None:
-    """The outermost quantiles have gradients of 5e-6. Rejects one epsilon of 1e-5 for all (the tail learns at a third of
-    the speed), of 1e-8 for all (a policy without advantages walks at full speed), and a parameter in no group."""
+    """The outermost quantiles have gradients of 5e-6. Rejects one epsilon of 1e-5 for all (the tail learns at a third
+    of the speed), of 1e-8 for all (a policy without advantages walks at full speed), and a parameter in no group."""
     backend = small_backend()
     groups = backend.model.groups()
     steps = [id(p) for group in backend.optimiser.param_groups for p in group["params"]]
