@@ -38,7 +38,7 @@ def test_episodes_do_not_apply_to_a_market(tailwise: Terminal) -> None:
 def test_data_hash_and_label_are_in_the_manifest(tailwise: Terminal) -> None:
     assert tailwise("train", "sine", *MARKET, "--out", "r", "--quiet") == 0
     manifest = json.loads(Path("r/manifest.json").read_text())
-    assert len(manifest["data"]["SYNTHETIC-SINE"]) == 64
+    assert len(manifest["data"]["train"]["SYNTHETIC-SINE"]) == 64
     assert manifest["label"].startswith("synthetic: sine(")
 
 
