@@ -221,7 +221,7 @@ def test_regime_flip_is_recovered() -> None:
     certain = trainer.history[-1]["policy/entropy"]
     assert certain < 0.1
     best["action"] = 3
-    after = shares(45)
+    after = shares(110)  # of 20 seeds the slowest had found the new action after 67
     assert min(after) < 0.3
     assert np.mean(after[-3:]) > 1.7, after
 
