@@ -60,6 +60,19 @@ class Settings:
     maintenance: Decimal = Decimal("0.25")
     initial_cash: Decimal = Decimal(100_000)
 
+    def order_costs(self, units: Decimal, price: Decimal, volume: Decimal, *, resting: bool) -> dict[str, Decimal]:
+        """What trading `units` costs, by name; an order that rests in the book pays the maker's fee alone."""
+        notional = abs(units) * price
+        if resting:
+            return {"fee": notional * self.maker}
+        participation = abs(units) / volume if volume > 0 else ONE
+        return {
+            "fee": notional * self.taker,
+            "spread": notional * self.half_spread,
+            "slippage": notional * self.slippage,
+            "impact": notional * self.impact * participation.sqrt(),
+        }
+
 
 @dataclass
 class Parts:
@@ -226,17 +239,7 @@ class Reference:
         return self.at_most(self.settings.minimum_notional, abs(wanted - self.units) * price)
 
     def trade(self, units: Decimal, price: Decimal, volume: Decimal, parts: Parts, *, resting: bool = False) -> None:
-        s, notional = self.settings, abs(units) * price
-        if resting:
-            costs = {"fee": notional * s.maker}
-        else:
-            participation = abs(units) / volume if volume > 0 else ONE
-            costs = {
-                "fee": notional * s.taker,
-                "spread": notional * s.half_spread,
-                "slippage": notional * s.slippage,
-                "impact": notional * s.impact * participation.sqrt(),
-            }
+        costs = self.settings.order_costs(units, price, volume, resting=resting)
         for name, cost in costs.items():
             setattr(parts, name, getattr(parts, name) + cost)
         self.cash -= units * price

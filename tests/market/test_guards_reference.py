@@ -19,7 +19,8 @@ from tailwise.market.guards_config import GuardsConfig
 from tailwise.market.tables import MarketTable, SymbolTable
 from tests.market.reference import ZERO
 from tests.market.reference_guards import GuardedReference
-from tests.market.test_reference import World, bars_from, worlds
+from tests.market.strategies import bars_from
+from tests.market.test_reference import World, worlds
 from tests.market.worlds import TOO_CLOSE, exposure_config, first_disagreement, simulator_of
 
 HOUR = np.timedelta64(3600 * 10**9, "ns")

@@ -12,41 +12,17 @@ from hypothesis import strategies as st
 
 from tailwise.market.costs import CostConfig
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.tables import SymbolTable
-from tests.market.portfolio_reference import WRONG, Asset, PortfolioReference
+from tests.market.portfolio_reference import Asset, PortfolioReference
 from tests.market.portfolio_worlds import World, asset_of, first_disagreement, weights_config
 from tests.market.reference import Settings, exact
-from tests.market.worlds import TOO_CLOSE, flat_bars, reference_bars, table_of
-
-Move = tuple[float, float, float, float]
-
-
-def table_from(
-    moves: list[Move], volumes: list[float], price: float, dividend_every: int, first_valid: int
-) -> SymbolTable:
-    """Bars from (gap, body, upper wick, lower wick) in logarithms."""
-    gap, body, up, down = np.array(moves).T
-    log_close = np.log(price) + np.cumsum(gap + body)
-    open_, close = np.exp(log_close - body), np.exp(log_close)
-    high, low = np.maximum(open_, close) * np.exp(up), np.minimum(open_, close) * np.exp(-down)
-    rows = np.arange(len(moves))
-    return table_of(
-        open_,
-        high,
-        low,
-        close,
-        volumes,
-        dividends=np.where(rows % dividend_every == 1, 0.4, 0.0),
-        funding=np.where(rows % 3 == 0, 3e-4, -1e-4),
-        periods_per_year=365.0,
-        first_valid=first_valid,
-    )
+from tests.market.strategies import bars_from, drawn_costs, drawn_rules, exposures, moves_of, volumes_of
+from tests.market.worlds import TOO_CLOSE, flat_bars, reference_bars
+from tests.market.wrong_portfolios import WRONG
 
 
 @st.composite
 def worlds(draw: Any) -> World:
     """One to three assets with gaps in their calendars, late beginnings, early ends, warm-up and every cost."""
-    number = lambda low, high: st.floats(low, high, allow_nan=False, allow_subnormal=False)  # noqa: E731
     count = draw(st.integers(1, 3))
     clock = draw(st.integers(4, 9))
     size = draw(st.sampled_from([0.01, 0.05, 0.3]))
@@ -54,54 +30,22 @@ def worlds(draw: Any) -> World:
     for a in range(count):
         hours = draw(st.one_of(st.just(range(clock)), st.sets(st.integers(0, clock - 1), min_size=3)))
         bars = len(hours)
-        moves = draw(
-            st.lists(
-                st.tuples(number(-size, size), number(-size, size), number(0, size), number(0, size)),
-                min_size=bars,
-                max_size=bars,
-            )
-        )
-        volumes = draw(st.lists(st.sampled_from([0.0, 300.0, 1e4, 1e7]), min_size=bars, max_size=bars))
+        moves, volumes = draw(moves_of(bars, size)), draw(volumes_of(bars))
         price = draw(st.sampled_from([2.0, 50.0, 300.0]))
         first_valid = draw(st.integers(0, min(1, bars - 2)))
-        table = table_from(moves, [*volumes[:-1], 1e6], price, draw(st.integers(2, 5)), first_valid)
+        every = draw(st.integers(2, 5))
+        table = bars_from(moves, [*volumes[:-1], 1e6], every, price=price, first_valid=first_valid)
         assets.append(asset_of(table, f"S{a}", sorted(hours)))
     times = len({time for asset in assets for time in asset.time.tolist()})
     starts = [
         int(np.searchsorted(np.unique(np.concatenate([a.time for a in assets])), a.time[a.first_valid])) for a in assets
     ]
-    # Thousandths, because a weight of 1e-129 exceeds even fifty digits.
-    weight = st.one_of(st.sampled_from([-1.0, 0.0, 1.0, 2.5]), st.integers(-3000, 3000).map(lambda n: n / 1000))
     steps = times - 1 - min(starts)
-    weights = draw(st.lists(st.lists(weight, min_size=count, max_size=count), min_size=steps, max_size=steps))
-    level = st.one_of(st.none(), number(0.01, 0.25))
+    weights = draw(st.lists(st.lists(exposures(), min_size=count, max_size=count), min_size=steps, max_size=steps))
     bounds = draw(st.sampled_from([(-3.0, 3.0), (-1.0, 2.0)]))
-    config = weights_config(
-        WeightsAction(low=bounds[0], high=bounds[1], gross=draw(st.sampled_from([1.0, 3.0]))),
-        fill=draw(st.sampled_from(["next_open", "close"])),
-        tolerance=draw(st.sampled_from([0.0, 0.05, 0.5])),
-        stop_loss=draw(level),
-        take_profit=draw(level),
-        maintenance_margin=draw(st.sampled_from([0.0, 0.125, 0.3])),
-        initial_cash=draw(st.sampled_from([1e3, 1e5])),
-    )
-    bps = number(0, 50)
-    costs = CostConfig(
-        taker_fee_bps=draw(bps),
-        maker_fee_bps=draw(bps),
-        half_spread_bps=draw(bps),
-        slippage_bps=draw(bps),
-        impact_bps=draw(bps),
-        borrow_rate=draw(number(0, 1)),
-        loan_rate=draw(number(0, 1)),
-        cash_rate=draw(number(0, 1)),
-        funding_bps=draw(number(-20, 20)),
-        liquidation_bps=draw(number(0, 500)),
-        latency=draw(st.sampled_from([0, 0, 1, 2])),
-        lot_size=draw(st.sampled_from([0.0, 0.0, 0.01, 1.0])),
-        minimum_notional=draw(st.sampled_from([0.0, 0.0, 50.0, 5000.0])),
-    )
-    return World(tuple(assets), config, costs, weights)
+    action = WeightsAction(low=bounds[0], high=bounds[1], gross=draw(st.sampled_from([1.0, 3.0])))
+    config = weights_config(action, **drawn_rules(draw))
+    return World(tuple(assets), config, drawn_costs(draw, latencies=[0, 0, 1, 2]), weights)
 
 
 @given(worlds())
@@ -130,7 +74,7 @@ def scripted_worlds() -> list[World]:
         for a, hours in enumerate(calendars):
             moves = [(g, b, abs(u), abs(d)) for g, b, u, d in rng.normal(0, 0.03, (len(hours), 4)).tolist()]
             volumes = rng.uniform(1e3, 1e5, len(hours)).tolist()
-            assets.append(asset_of(table_from(moves, volumes, 40.0 + 30 * a, 4, 0), f"S{a}", list(hours)))
+            assets.append(asset_of(bars_from(moves, volumes, 4, price=40.0 + 30 * a), f"S{a}", list(hours)))
         config = weights_config(stop_loss=0.03, take_profit=0.03, maintenance_margin=0.3)
         costs = CostConfig(latency=seed % 2, cash_rate=0.02, funding_bps=0.5)
         weights = rng.choice([-2.9, -1.0, 0.0, 1.0, 2.9], (clock - 1, 3)).tolist()

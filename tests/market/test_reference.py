@@ -13,6 +13,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.tables import SymbolTable
 from tests.market.reference import Reference, Settings, exact
+from tests.market.strategies import bars_from, drawn_costs, drawn_rules, exposures, moves_of, volumes_of
 from tests.market.worlds import (
     TOO_CLOSE,
     exposure_config,
@@ -20,81 +21,22 @@ from tests.market.worlds import (
     flat_bars,
     reference_bars,
     reference_settings,
-    table_of,
 )
 from tests.market.wrong_simulators import WRONG
 
 World = tuple[SymbolTable, MarketEnvConfig, CostConfig, list[float]]
 
 
-def bars_from(moves: list[tuple[float, float, float, float]], volumes: list[float], dividend_every: int) -> SymbolTable:
-    """Bars from (gap, body, upper wick, lower wick) in logarithms."""
-    gap, body, up, down = np.array(moves).T
-    log_close = np.log(50.0) + np.cumsum(gap + body)
-    log_open = log_close - body
-    open_, close = np.exp(log_open), np.exp(log_close)
-    high, low = np.maximum(open_, close) * np.exp(up), np.minimum(open_, close) * np.exp(-down)
-    rows = np.arange(len(moves))
-    return table_of(
-        open_,
-        high,
-        low,
-        close,
-        volumes,
-        dividends=np.where(rows % dividend_every == 1, 0.4, 0.0),
-        funding=np.where(rows % 3 == 0, 3e-4, -1e-4),
-        periods_per_year=365.0,
-    )
-
-
 @st.composite
 def worlds(draw: Any) -> World:
-    number = lambda low, high: st.floats(low, high, allow_nan=False, allow_subnormal=False)  # noqa: E731
     bars = draw(st.integers(3, 14))
-    size = draw(st.sampled_from([0.01, 0.05, 0.3]))
-    moves = draw(
-        st.lists(
-            st.tuples(number(-size, size), number(-size, size), number(0, size), number(0, size)),
-            min_size=bars,
-            max_size=bars,
-        )
-    )
-    volumes = draw(st.lists(st.sampled_from([0.0, 300.0, 1e4, 1e7]), min_size=bars, max_size=bars))
-    targets = draw(
-        st.lists(
-            # Thousandths, because a target of 1e-129 exceeds even fifty digits.
-            st.one_of(st.sampled_from([-1.0, 0.0, 1.0, 2.5]), st.integers(-3000, 3000).map(lambda n: n / 1000)),
-            min_size=bars - 1,
-            max_size=bars - 1,
-        )
-    )
-    level = st.one_of(st.none(), number(0.01, 0.25))
-    config = exposure_config(
-        fill=draw(st.sampled_from(["next_open", "close"])),
-        tolerance=draw(st.sampled_from([0.0, 0.05, 0.5])),
-        stop_loss=draw(level),
-        take_profit=draw(level),
-        maintenance_margin=draw(st.sampled_from([0.0, 0.125, 0.3])),
-        initial_cash=draw(st.sampled_from([1e3, 1e5])),
-    )
-    bps = number(0, 50)
-    costs = CostConfig(
-        taker_fee_bps=draw(bps),
-        maker_fee_bps=draw(bps),
-        half_spread_bps=draw(bps),
-        slippage_bps=draw(bps),
-        impact_bps=draw(bps),
-        borrow_rate=draw(number(0, 1)),
-        loan_rate=draw(number(0, 1)),
-        cash_rate=draw(number(0, 1)),
-        funding_bps=draw(number(-20, 20)),
-        liquidation_bps=draw(number(0, 500)),
-        latency=draw(st.sampled_from([0, 0, 1, 3])),
-        lot_size=draw(st.sampled_from([0.0, 0.0, 0.01, 1.0])),
-        minimum_notional=draw(st.sampled_from([0.0, 0.0, 50.0, 5000.0])),
-    )
+    moves = draw(moves_of(bars, draw(st.sampled_from([0.01, 0.05, 0.3]))))
+    volumes = draw(volumes_of(bars))
+    wanted = draw(st.lists(exposures(), min_size=bars - 1, max_size=bars - 1))
+    config = exposure_config(**drawn_rules(draw))
+    costs = drawn_costs(draw, latencies=[0, 0, 1, 3])
     table = bars_from(moves, [*volumes[:-1], 1e6], draw(st.integers(2, 5)))
-    return table, config, costs, targets
+    return table, config, costs, wanted
 
 
 @given(worlds())

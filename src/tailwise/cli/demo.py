@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailwise.cli.configuring import read_effective
-from tailwise.cli.judging import CAVEAT, PAGE, Playing, keep, print_judgement
+from tailwise.cli.evaluating import EVALUATIONS
+from tailwise.cli.judging import CAVEAT, PAGE, Playing, judge_and_keep, print_judgement
 from tailwise.cli.training import Recorder, make_display, print_facts, run_folder, train
-from tailwise.evaluate.judgement import judge
 from tailwise.run.agent import PPO, choose_checkpoint, load
-from tailwise.run.worlds import MarketWorld
 
 PRESET = "sp500"
 
@@ -26,15 +25,11 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     code = train(agent, recorder, display, folder, as_json=False)
     if code:
         return code
-    policy = load(folder)  # the checkpoint that the selection window chose, as `tailwise evaluate` would
-    judgements = judge(policy)
-    for judged in judgements:
+    checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
+    played = Playing(checkpoint.name, deterministic=True, seed=config.seed)
+    kept = folder / EVALUATIONS / "demo"
+    for judged in judge_and_keep(load(checkpoint), played, kept, name="Tailwise demo: S&P 500, out of sample"):
         print_judgement(judged)
-    world = policy.world()
-    assert isinstance(world, MarketWorld)
-    kept = folder / "evaluations" / "demo"
-    played = Playing(choose_checkpoint(folder)[0].name, deterministic=True, seed=config.seed)
-    keep(kept, judgements, config, world, played, name="Tailwise demo: S&P 500, out of sample")
     print(f"page: {kept / PAGE}")
     print(CAVEAT)
     return 0

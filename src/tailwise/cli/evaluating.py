@@ -65,18 +65,13 @@ def evaluate_market(
     run: Path, checkpoint: str, policy: Policy, *, stochastic: bool, seed: int | None, as_json: bool
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
-    from tailwise.cli.judging import PAGE, Playing, keep, print_judgement
-    from tailwise.evaluate.judgement import judge
-    from tailwise.run.worlds import MarketWorld
+    from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_judgement
 
     config = policy.config
     deterministic = config.evaluate.deterministic and not stochastic
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed)
-    judgements = judge(policy, deterministic=deterministic, seed=played.seed)
-    world = policy.world()
-    assert isinstance(world, MarketWorld)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
-    keep(kept, judgements, config, world, played, name=f"{run.name}, checkpoint {checkpoint}")
+    judgements = judge_and_keep(policy, played, kept, name=f"{run.name}, checkpoint {checkpoint}")
     if as_json:
         print_json(
             {

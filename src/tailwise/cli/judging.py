@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
-from tailwise.evaluate.judgement import Judgement
+from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.page import write_page
 from tailwise.evaluate.words import columns, ruins
+from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
@@ -43,7 +44,15 @@ def print_judgement(judged: Judgement) -> None:
         print(sentence)
 
 
-def keep(
+def judge_and_keep(policy: Policy, played: Playing, folder: Path, *, name: str) -> list[Judgement]:
+    """Play the test window as `played` says and keep what came of it in a new folder."""
+    world = policy.market()
+    judgements = judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)
+    _keep(folder, judgements, policy.config, world, played, name=name)
+    return judgements
+
+
+def _keep(
     folder: Path, judgements: Sequence[Judgement], config: Config, world: MarketWorld, played: Playing, *, name: str
 ) -> None:
     """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
@@ -53,7 +62,7 @@ def keep(
     facts = [
         *world.dataset.describe(),
         f"core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
-        f"{config.run.total_steps:,} steps; fills: {config.env.fill.replace('_', ' ')}; "  # type: ignore[union-attr]
+        f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
         f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
         CAVEAT,
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tailwise.cli.data_check import Reading
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigError
-from tailwise.market.bars import Bars, load_bars
+from tailwise.market.bars import Bars
 from tailwise.market.data_config import SharesSplit
 from tailwise.market.dataset import build_dataset, split_windows
 from tailwise.market.features.config import DEFAULT_COLUMNS
@@ -62,17 +63,7 @@ evaluate: {{every: 5}} # updates between evaluations on the select window
 def write_config(paths: list[Path], how: Reading, *, out: Path, force: bool) -> None:
     """Read the bars, choose what depends on them, write the file, say what comes next."""
     _check_target(out, paths, force=force)
-    bars = [
-        load_bars(
-            path,
-            symbol=path.stem,
-            repair=how.repair,  # type: ignore[arg-type]
-            adjust=how.adjust,  # type: ignore[arg-type]
-            time_unit=how.time_unit,  # type: ignore[arg-type]
-            periods_per_year=how.periods_per_year,
-        )
-        for path in paths
-    ]
+    bars = [replace(how, symbol=path.stem).load(path) for path in paths]
     short = [one for one in bars if len(one) < FEWEST_BARS]
     if short:
         raise ConfigError(

@@ -78,9 +78,7 @@ def backtest_portfolio(
         gross = max(float(np.abs(given).sum()), 1.0)
         action = WeightsAction(low=-gross, high=gross, gross=gross)
     simulator = PortfolioSimulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
-    simulator.seed(0)
-    simulator.reset()
-    steps = int(simulator.table.last_rows[0] - simulator.state.accounts["row"][0])
+    steps = int(simulator.table.last_rows[0] - simulator.table.first_rows[0])
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
     lived = targets[: len(ledger["row"])].copy()
@@ -89,8 +87,7 @@ def backtest_portfolio(
 
 def _settings(config: MarketEnvConfig | None, action: ExposureAction | WeightsAction) -> MarketEnvConfig:
     """The account and execution of `config`, over the whole window."""
-    whole = {"action": action, "start": "first", "symbol": "fixed", "episode_length": None, "report": True}
-    return (config or MarketEnvConfig()).model_copy(update=whole)
+    return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action})
 
 
 def _run(simulator: Simulator | PortfolioSimulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:

@@ -9,14 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.errors import ConfigError
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import Policy
-from tailwise.run.play import play_windows
 from tailwise.run.worlds import MarketWorld
 
 POLICY = "policy"
@@ -54,19 +52,20 @@ class Judgement:
 
 
 def judge(
-    policy: Policy, purpose: Literal["select", "test"] = "test", *, deterministic: bool = True, seed: int | None = None
+    policy: Policy,
+    purpose: Literal["select", "test"] = "test",
+    *,
+    deterministic: bool = True,
+    seed: int | None = None,
+    market: MarketWorld | None = None,
 ) -> list[Judgement]:
     """Play the window of `purpose`, every symbol whole, and the baselines over the same bars with the same costs.
 
-    The baselines have the same account, costs, stops and margin; only their targets differ.
+    The baselines have the same account, costs, stops and margin; only their targets differ. seed and market: as in
+    `Policy.trade`.
     """
-    world = policy.world()
-    if not isinstance(world, MarketWorld):
-        raise ConfigError(f"{world.name} is not a market (env.kind is gym); a policy is judged against rules on bars.")
-    seed = policy.config.seed if seed is None else seed
-    driver = world.judging(purpose, episodes=1, seed=seed)
-    played = play_windows(policy.model, driver, world.dataset.bars, deterministic=deterministic, seed=seed)
-    driver.close()
+    world = policy.market() if market is None else market
+    played = policy.trade(purpose, deterministic=deterministic, seed=seed, market=world)
     alpha = policy.config.tail_alpha or DEFAULT_ALPHA
     gamma = policy.config.learner.gamma
     found = []

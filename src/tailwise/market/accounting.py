@@ -80,6 +80,22 @@ def pay_dividend(account: Any, ledger: Any, per_unit: float) -> None:
 
 
 @kernel
+def clear_components(ledger: Any, equity: float) -> None:
+    """Start the record of a step at `equity`: no component has changed it yet (the names of `records.COMPONENTS`)."""
+    ledger.price_pnl = 0.0
+    ledger.fee = 0.0
+    ledger.spread = 0.0
+    ledger.slippage = 0.0
+    ledger.impact = 0.0
+    ledger.borrow = 0.0
+    ledger.funding = 0.0
+    ledger.liquidation = 0.0
+    ledger.interest = 0.0
+    ledger.dividends = 0.0
+    ledger.equity_before = equity
+
+
+@kernel
 def liquidation_penalty(account: Any, ledger: Any, units: float, price: float, rules: Any) -> None:
     """What a forced liquidation of `units` costs beyond the costs of its trade."""
     penalty = abs(units) * price * rules.liquidation
@@ -95,7 +111,7 @@ def identity_error(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) ->
     return relative
 
 
-def total_cost(ledger: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def total_cost(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
     """Sum of everything that a step cost, in account currency: fees to liquidation, without interest and dividends."""
     costs = [ledger[name] for name, sign in COMPONENTS.items() if sign < 0]
     total: npt.NDArray[np.float64] = np.sum(costs, axis=0)

@@ -60,10 +60,6 @@ class Dataset:
         """ "real", or what the synthetic bars are; every artefact shows it."""
         return "; ".join(dict.fromkeys(bars.label for bars in self.bars))
 
-    @property
-    def periods_per_year(self) -> float:
-        return self.bars[0].frequency.periods_per_year
-
     def hashes(self) -> dict[Purpose, dict[str, str]]:
         """Purpose -> symbol -> sha256 of the bars of its window."""
         return {

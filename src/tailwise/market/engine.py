@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.market.accounting import finance, liquidation_penalty, pay_dividend, trade
+from tailwise.market.accounting import clear_components, finance, liquidation_penalty, pay_dividend, trade
 from tailwise.market.guards import (
     bar_code,
     begin_guard,
@@ -81,17 +81,7 @@ def leave(account: Any, ledger: Any, event: int, price: float, volume: float, ru
 @kernel
 def clear(ledger: Any, equity: float) -> None:
     """Start the record of a step."""
-    ledger.price_pnl = 0.0
-    ledger.fee = 0.0
-    ledger.spread = 0.0
-    ledger.slippage = 0.0
-    ledger.impact = 0.0
-    ledger.borrow = 0.0
-    ledger.funding = 0.0
-    ledger.liquidation = 0.0
-    ledger.interest = 0.0
-    ledger.dividends = 0.0
-    ledger.equity_before = equity
+    clear_components(ledger, equity)
     ledger.order_units = 0.0
     ledger.order_price = 0.0
     ledger.exit_units = 0.0

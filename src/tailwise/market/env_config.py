@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -99,6 +99,10 @@ class MarketEnvConfig(Section):
         default=NO_GUARDS, description="limits between the policy and its orders; all off by default"
     )
     report: bool = Field(False, description="every step reports each cost component, fills and exits in infos['parts']")
+
+    def whole_window(self) -> Self:
+        """The same account over all bars of its table, once, with every component reported: for playback."""
+        return self.model_copy(update={"start": "first", "symbol": "fixed", "episode_length": None, "report": True})
 
     def check_with(self, costs: CostConfig) -> None:
         """Refuse exposures that the margin rule or the costs make impossible to hold."""

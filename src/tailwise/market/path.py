@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ShapeError
+from tailwise.market.accounting import total_cost
 from tailwise.market.bars import Bars
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import BANKRUPT, COMPONENTS
+from tailwise.market.records import BANKRUPT
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-COSTS = tuple(name for name, sign in COMPONENTS.items() if sign < 0)
 _PER_ASSET = ("units", "order_units", "order_price", "exit_units", "exit_price", "event")
 _LOWEST = 1e-6  # equity at or below zero counts as this share of the start, so that its logarithm exists
 
@@ -139,7 +139,7 @@ class AccountPath:
     @property
     def costs(self) -> Floats:
         """float64 [n]: everything that was paid in the bar, as a fraction of the equity before it."""
-        return self._of_equity(sum(self.ledger[name] for name in COSTS))
+        return self._of_equity(total_cost(self.ledger))
 
     def _of_equity(self, amount: Any) -> Floats:
         before = self.ledger["equity_before"]

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
+from tailwise.market.accounting import clear_components
 from tailwise.market.portfolio_accounting import fill_order, finance_account, leave_asset, pay_dividends, revalue, worth
 from tailwise.market.portfolio_exits import liquidate, live_through_bar
 from tailwise.market.portfolio_records import SETTLEMENT
@@ -51,17 +52,7 @@ def fill_orders(
 @kernel
 def clear(ledger: Any, records: Any, equity: float) -> None:
     """Start the records of a step."""
-    ledger.price_pnl = 0.0
-    ledger.fee = 0.0
-    ledger.spread = 0.0
-    ledger.slippage = 0.0
-    ledger.impact = 0.0
-    ledger.borrow = 0.0
-    ledger.funding = 0.0
-    ledger.liquidation = 0.0
-    ledger.interest = 0.0
-    ledger.dividends = 0.0
-    ledger.equity_before = equity
+    clear_components(ledger, equity)
     ledger.margin_call = 0
     for a in range(records.shape[0]):
         records[a].order_units = 0.0

@@ -23,7 +23,7 @@ from tailwise.market.portfolio_records import ASSET_LEDGER, PLAN, PORTFOLIO_LEDG
 from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.records import make_rules
 from tailwise.market.simulator import SimulatorStep
-from tailwise.market.starts import BLOCK, StartPlan
+from tailwise.market.starts import StartPlan
 from tailwise.market.tables import MarketTable, SymbolTable
 
 Integers = npt.NDArray[np.int64]
@@ -67,19 +67,8 @@ class PortfolioSimulator:
         self._unread = (np.zeros(1, dtype=PORTFOLIO_LEDGER), np.zeros((1, self.assets), dtype=ASSET_LEDGER))
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
-        """Begin the streams of episodes again: one seed for all (environment i draws at its own address), or a list
-        with a seed per environment (None leaves that environment as it is), each drawing at the address 0."""
-        episodes = self.state.accounts["episode"]
-        if isinstance(seeds, (int, np.integer)):
-            self._plan.seed_all(_checked_seed(int(seeds)))
-            episodes[:] = -1
-            return
-        if len(seeds) != self.accounts:
-            raise ConfigError(f"reset got {len(seeds)} seeds for {self.accounts} environments; give one for each.")
-        for i, seed in enumerate(seeds):
-            if seed is not None:
-                self._plan.seed_one(i, _checked_seed(int(seed)))
-                episodes[i] = -1
+        """Begin the streams of episodes again; see `StartPlan.seed`."""
+        self._plan.seed(seeds, self.state.accounts["episode"])
 
     def reset(self, which: Integers | None = None, *, rows: Any = None, symbols: Any = None) -> npt.NDArray[np.float32]:
         """Begin the next episode of the accounts `which` (all): observations float32 [N, D].
@@ -97,7 +86,7 @@ class PortfolioSimulator:
             starts, _ = self._plan.at(which, episodes[which])
         state, table = self.state, self.table
         begin_portfolios(state.accounts, state.holdings, state.pending, which, starts, table.bars, self.rules)
-        self._prepare_following(which)
+        self._plan.prepare_following(which, self.state.accounts["episode"])
         return self.observe()
 
     def observe(self) -> npt.NDArray[np.float32]:
@@ -159,7 +148,7 @@ class PortfolioSimulator:
         if ended and autoreset:
             final, self._final = self._final, np.zeros_like(self._final)
             if used_up:
-                self._prepare_following(np.flatnonzero(terminated | truncated))
+                self._plan.prepare_following(np.flatnonzero(terminated | truncated), self.state.accounts["episode"])
         ledger = joined_ledger(ledgers, records) if self.config.report else None
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
 
@@ -175,7 +164,7 @@ class PortfolioSimulator:
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays with which `set_state` continues bit for bit."""
-        return {**self.state.to_dict(), "seeds": self._plan.seeds.copy(), "ids": self._plan.ids.copy()}
+        return {**self.state.to_dict(), **self._plan.get_state()}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         self.state.check(state)
@@ -186,16 +175,7 @@ class PortfolioSimulator:
                 "assets and the same bars."
             )
         self.state.load(state)
-        self._plan.seeds[:] = state["seeds"]
-        self._plan.ids[:] = state["ids"]
-        self._plan.prepare(np.arange(self.accounts), self.state.accounts["episode"] + 1)
-
-    def _prepare_following(self, which: Integers) -> None:
-        """The next episode of `which` must lie ready; a new block begins every BLOCK episodes."""
-        following = self.state.accounts["episode"][which] + 1
-        fresh = following % BLOCK == 0
-        if fresh.any():
-            self._plan.prepare(which[fresh], following[fresh])
+        self._plan.set_state(state, self.state.accounts["episode"])
 
     def _chosen_starts(self, count: int, rows: Any) -> Integers:
         first, last = int(self.table.first_rows[0]), int(self.table.last_rows[0])
@@ -207,9 +187,3 @@ class PortfolioSimulator:
                 f"valid features) to {last - 1} (last time but one)."
             )
         return chosen
-
-
-def _checked_seed(seed: int) -> int:
-    if not 0 <= seed < 2**63:
-        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63.")
-    return seed

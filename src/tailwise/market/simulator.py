@@ -29,7 +29,7 @@ from tailwise.market.guard_arrays import build_guard_arrays, guard_state, load_g
 from tailwise.market.guards import GUARDS
 from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.records import LEDGER, AccountState, make_rules
-from tailwise.market.starts import BLOCK, StartPlan
+from tailwise.market.starts import StartPlan
 from tailwise.market.tables import MarketTable, SymbolTable
 
 Integers = npt.NDArray[np.int64]
@@ -100,19 +100,8 @@ class Simulator:
         self._unread_ledger = np.zeros(1, dtype=LEDGER)
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
-        """Begin the streams of episodes again: one seed for all (environment i draws at its own address), or a list
-        with a seed per environment (None leaves that environment as it is), each drawing at the address 0."""
-        plan, records = self._plan, self.state.records
-        if isinstance(seeds, (int, np.integer)):
-            plan.seed_all(_checked_seed(int(seeds)))
-            records["episode"] = -1
-            return
-        if len(seeds) != self.accounts:
-            raise ConfigError(f"reset got {len(seeds)} seeds for {self.accounts} environments; give one for each.")
-        for i, seed in enumerate(seeds):
-            if seed is not None:
-                plan.seed_one(i, _checked_seed(int(seed)))
-                records["episode"][i] = -1
+        """Begin the streams of episodes again; see `StartPlan.seed`."""
+        self._plan.seed(seeds, self.state.records["episode"])
 
     def reset(self, which: Integers | None = None, *, rows: Any = None, symbols: Any = None) -> npt.NDArray[np.float32]:
         """Begin the next episode of the accounts `which` (all): observations float32 [N, D].
@@ -138,7 +127,7 @@ class Simulator:
             self.rules,
             self._guards,
         )
-        self._prepare_following(which)
+        self._plan.prepare_following(which, self.state.records["episode"])
         return self.observe()
 
     def observe(self) -> npt.NDArray[np.float32]:
@@ -204,7 +193,7 @@ class Simulator:
         if ended and autoreset:
             final, self._final = self._final, np.zeros((n, self.size), dtype=np.float32)
             if used_up:
-                self._prepare_following(np.flatnonzero(terminated | truncated))
+                self._plan.prepare_following(np.flatnonzero(terminated | truncated), self.state.records["episode"])
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
 
     def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
@@ -227,8 +216,7 @@ class Simulator:
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays with which `set_state` continues bit for bit."""
-        seeds = {"seeds": self._plan.seeds.copy(), "ids": self._plan.ids.copy()}
-        return {**self.state.to_dict(), **seeds, **guard_state(self._guards)}
+        return {**self.state.to_dict(), **self._plan.get_state(), **guard_state(self._guards)}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         symbol, row = np.asarray(state["symbol"]), np.asarray(state["row"])
@@ -241,10 +229,7 @@ class Simulator:
             )
         self.state.load(state)
         load_guard_state(self._guards, state)
-        self._plan.seeds[:] = state["seeds"]
-        self._plan.ids[:] = state["ids"]
-        which = np.arange(self.accounts)
-        self._plan.prepare(which, self.state.records["episode"] + 1)
+        self._plan.set_state(state, self.state.records["episode"])
 
     def _venue_range(self) -> npt.NDArray[np.float64]:
         """[low, high] float64 [N, 2] of `exposure`, cut to what margin and the smallest order leave."""
@@ -253,13 +238,6 @@ class Simulator:
         if self._venue_bounds:
             venue_bounds_of_accounts(self.state.records, self.table.bars, low, high, self.rules, bounds)
         return bounds
-
-    def _prepare_following(self, which: Integers) -> None:
-        """The next episode of `which` must lie ready; a new block begins every BLOCK episodes."""
-        following = self.state.records["episode"][which] + 1
-        fresh = following % BLOCK == 0
-        if fresh.any():
-            self._plan.prepare(which[fresh], following[fresh])
 
     def _chosen_starts(self, count: int, rows: Any, symbols: Any) -> tuple[Integers, Integers]:
         table = self.table
@@ -278,9 +256,3 @@ class Simulator:
                 f"{first[i] - offset[i]} (first valid features) to {last[i] - offset[i] - 1} (last bar but one)."
             )
         return absolute, chosen
-
-
-def _checked_seed(seed: int) -> int:
-    if not 0 <= seed < 2**63:
-        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63.")
-    return seed

@@ -6,9 +6,13 @@ next episodes lie ready in two arrays [N, BLOCK]. Nothing here needs to be saved
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.tables import MarketTable
@@ -49,6 +53,38 @@ class StartPlan:
         self.seeds[row] = seed
         self.ids[row] = 0
 
+    def seed(self, seeds: int | Sequence[int | None], episodes: Integers) -> None:
+        """Begin the streams of episodes again, and set `episodes` [N] of the environments concerned to -1, before the
+        first one: one seed for all (environment i draws at its own address), or a list with a seed per environment
+        (None leaves that environment as it is), each drawing at the address 0."""
+        if isinstance(seeds, (int, np.integer)):
+            self.seed_all(_checked_seed(int(seeds)))
+            episodes[:] = -1
+            return
+        if len(seeds) != len(self.seeds):
+            raise ConfigError(f"reset got {len(seeds)} seeds for {len(self.seeds)} environments; give one for each.")
+        for i, seed in enumerate(seeds):
+            if seed is not None:
+                self.seed_one(i, _checked_seed(int(seed)))
+                episodes[i] = -1
+
+    def get_state(self) -> dict[str, Integers]:
+        """Copies of the addresses that episodes are drawn from."""
+        return {"seeds": self.seeds.copy(), "ids": self.ids.copy()}
+
+    def set_state(self, state: Mapping[str, npt.NDArray[Any]], episodes: Integers) -> None:
+        """Continue from `get_state` in the middle of `episodes` [N]; the ones that follow them lie ready."""
+        self.seeds[:] = state["seeds"]
+        self.ids[:] = state["ids"]
+        self.prepare(np.arange(len(self.seeds)), episodes + 1)
+
+    def prepare_following(self, which: Integers, episodes: Integers) -> None:
+        """Lay ready what follows `episodes` [N] of the environments `which`, where a new block begins."""
+        following = episodes[which] + 1
+        fresh = following % BLOCK == 0
+        if fresh.any():
+            self.prepare(which[fresh], following[fresh])
+
     def prepare(self, which: Integers, episodes: Integers) -> None:
         """Lay ready the blocks that contain episode `episodes[j]` of environment `which[j]`."""
         blocks = episodes // BLOCK
@@ -79,3 +115,9 @@ class StartPlan:
             symbols = np.searchsorted(self._bounds, position, side="right")
             inside = position - (self._bounds - self._counts)[symbols]
         return self._first_rows[symbols] + inside, np.array(symbols, dtype=np.int64)
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63.")
+    return seed

@@ -109,16 +109,30 @@ class Policy:
         finally:
             driver.close()
 
-    def trade(self, purpose: Literal["select", "test"] = "test", *, deterministic: bool = True) -> list[AccountPath]:
-        """Trade a window of the market that the policy was trained for: one path per symbol."""
+    def market(self) -> MarketWorld:
+        """The market that the policy was trained for; its bars are read again at every call."""
         world = self.world()
         if not isinstance(world, MarketWorld):
             raise ConfigError(f"{world.name} is not a market (env.kind is gym); use evaluate")
-        driver = world.judging(purpose, episodes=1, seed=self.config.seed)
+        return world
+
+    def trade(
+        self,
+        purpose: Literal["select", "test"] = "test",
+        *,
+        deterministic: bool = True,
+        seed: int | None = None,
+        market: MarketWorld | None = None,
+    ) -> list[AccountPath]:
+        """Trade a window of the market that the policy was trained for: one path per symbol.
+
+        seed: of sampled actions, default the run's; market: what `market` gave, if it is at hand.
+        """
+        world = self.market() if market is None else market
+        seed = self.config.seed if seed is None else seed
+        driver = world.judging(purpose, episodes=1, seed=seed)
         try:
-            return play_windows(
-                self.model, driver, world.dataset.bars, deterministic=deterministic, seed=self.config.seed
-            )
+            return play_windows(self.model, driver, world.dataset.bars, deterministic=deterministic, seed=seed)
         finally:
             driver.close()
 

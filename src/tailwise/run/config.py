@@ -186,8 +186,7 @@ class Config(Section):
                     f"evaluate.episodes is {self.evaluate.episodes}, but a market's windows are played whole, "
                     "once; leave it out"
                 )
-            selects = getattr(self.data.split, "select", None)
-            if self.evaluate.every is not None and not selects:
+            if self.evaluate.every is not None and not self.data.split.select:
                 raise ValueError(
                     "evaluate.every asks for evaluations on the select window, and data.split has none; name one, or "
                     "set evaluate.every to null"

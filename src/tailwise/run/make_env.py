@@ -12,12 +12,12 @@ from gymnasium.vector import VectorEnv
 
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
+from tailwise.market.single_env import ENV_ID as MARKET_ID
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv
 from tailwise.run.toy_envs import register_toys
 
 Purpose = Literal["train", "select", "test"]
-MARKET_ID = "tailwise/Market-v0"
 
 
 def make_driver(

@@ -149,9 +149,7 @@ class MarketWorld:
 
     def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
-        whole = {"start": "first", "symbol": "fixed", "episode_length": None, "report": True}
-        settings = self.settings.model_copy(update=whole)
-        env = make_market_env(tables, settings, self.costs, num_envs=self.episodes(episodes))
+        env = make_market_env(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
 
     @property
