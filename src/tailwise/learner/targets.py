@@ -20,12 +20,19 @@ CriticConfig = ScalarCritic | QuantileCritic | CategoricalCritic
 
 @dataclass(frozen=True)
 class Targets:
-    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics)."""
+    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics).
+
+    predicted [T, B, M]: particles of the critics' own law at s[t], None where particles are not those of a law.
+    near [T, B, M]: SR(lambda) particles with the lambda of the advantages, which lean on the critics sooner and are
+    far less noisy; only where risk acts on the policy.
+    """
 
     advantage: Tensor
     lambda_return: Tensor
     value: Tensor
     particles: Tensor | None
+    predicted: Tensor | None
+    near: Tensor | None
 
 
 def combine_means(mean: Tensor, how: str) -> Tensor:
@@ -48,8 +55,13 @@ def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: floa
     return torch.stack(per_critic).mean(0)
 
 
-def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float) -> Targets:
-    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units."""
+def build_targets(
+    rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float, near: bool = False
+) -> Targets:
+    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units.
+
+    near: also make the particles with the lambda of the advantages.
+    """
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
     final_value = combine_means(record.raw(record.final_mean), config.combine)
@@ -66,11 +78,17 @@ def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, g
     )
     returns = lambda_return(advantage, value[:-1])
     particles: Tensor | None = None
+    predicted: Tensor | None = None
+    nearer: Tensor | None = None
     if isinstance(config, QuantileCritic) and config.target == "scalar":
         particles = returns[..., None]
     elif isinstance(config, QuantileCritic | CategoricalCritic):
-        particles = _particle_returns(rollout, record, config, streams, gamma=gamma)
-    return Targets(advantage, returns, value[:-1], particles)
+        lambdas = (config.lam, lam) if near else (config.lam,)
+        predicted, (particles, *others) = _particle_returns(
+            rollout, record, config, streams, gamma=gamma, lambdas=lambdas
+        )
+        nearer = others[0] if near else None
+    return Targets(advantage, returns, value[:-1], particles, predicted, nearer)
 
 
 def _particle_returns(
@@ -80,7 +98,9 @@ def _particle_returns(
     streams: Streams,
     *,
     gamma: float,
-) -> Tensor:
+    lambdas: tuple[float, ...],
+) -> tuple[Tensor, list[Tensor]]:
+    """Particles of the critics' law at every state, and SR(lambda) ones for each lambda, all [T, B, M]."""
     assert record.law is not None and record.final_law is not None
     count, dtype = config.particle_count, rollout.reward.dtype
     ids: np.ndarray = rollout.environment.numpy()
@@ -97,14 +117,18 @@ def _particle_returns(
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
     z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
-    return sr_lambda(
-        rollout.reward,
-        z,
-        z_final,
-        rollout.terminated,
-        rollout.truncated,
-        draw("bootstrap", rollout.steps),
-        gamma=gamma,
-        lam=config.lam,
-        valid=rollout.valid,
-    )
+    uniform = draw("bootstrap", rollout.steps)
+    return z[:-1], [
+        sr_lambda(
+            rollout.reward,
+            z,
+            z_final,
+            rollout.terminated,
+            rollout.truncated,
+            uniform,
+            gamma=gamma,
+            lam=lam,
+            valid=rollout.valid,
+        )
+        for lam in lambdas
+    ]
