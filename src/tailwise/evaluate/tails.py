@@ -26,15 +26,19 @@ def value_at_risk(values: Floats, alpha: float) -> float:
 
 def empirical_cvar(values: Floats, alpha: float) -> float:
     """Mean of the worst alpha of values [n], the border value counted with the part of it that belongs there."""
+    return float(worst_share(values, alpha)[1])
+
+
+def worst_share(values: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Border value and mean of the worst alpha of values [..., n], each [...]."""
     _check_alpha(alpha)
-    ordered = np.sort(values)
-    mass = alpha * len(ordered)
-    whole = int(np.floor(mass + 1e-9))
-    if whole == 0:
-        return float(ordered[0])
+    count = values.shape[-1]
+    mass = alpha * count
+    whole = max(int(np.floor(mass + 1e-9)), 1)
+    ordered = np.sort(np.partition(values, min(whole, count - 1), axis=-1)[..., : whole + 1], axis=-1)
     rest = max(mass - whole, 0.0)
-    border = ordered[whole] if whole < len(ordered) else 0.0
-    return float((ordered[:whole].sum() + rest * border) / (whole + rest))
+    border = ordered[..., whole] if rest > 1e-9 and whole < count else ordered[..., whole - 1]
+    return border, np.asarray((ordered[..., :whole].sum(axis=-1) + rest * border) / (whole + rest))
 
 
 def tail_ratio(values: Floats, alpha: float) -> float | None:
