@@ -8,7 +8,7 @@ more false alarms than they promise. docs/evidence.md shows what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,32 +102,57 @@ def studentised_interval(
     series: Floats, statistic: Statistic, *, level: float = LEVEL, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Interval:
     """The interval of a statistic of series [k, n]; the same resampled bars for all k."""
+    return studentised_intervals(series, [statistic], level=level, repetitions=repetitions, seed=seed)[0]
+
+
+def studentised_intervals(
+    series: Floats,
+    statistics: Sequence[Statistic],
+    *,
+    level: float = LEVEL,
+    repetitions: int = REPETITIONS,
+    seed: int = 0,
+) -> list[Interval]:
+    """Intervals of several statistics of series [k, n]; those with blocks of one length share their resamples."""
     if not 0.5 < level < 1:
         raise ConfigError(f"the level of an interval is {level}; it lies between 0.5 and 1, for instance 0.95.")
-    estimate = float(statistic.value(series))
-    nothing = Interval(estimate, None, None, level, None, None)
-    bars = series.shape[-1]
-    if bars < FEWEST_BARS:
-        return nothing
-    influence = statistic.influence(series)
-    error = float(standard_error(influence))
-    if not error > NOTHING:
-        return nothing
-    block = block_length(influence)
+    drawn: dict[int, Rows] = {}
+    found = []
+    for statistic in statistics:
+        estimate = float(statistic.value(series))
+        influence = statistic.influence(series)
+        if series.shape[-1] < FEWEST_BARS or not float(standard_error(influence)) > NOTHING:
+            found.append(Interval(estimate, None, None, level, None, None))
+            continue
+        block = block_length(influence)
+        if block not in drawn:
+            drawn[block] = resampled_rows(series.shape[-1], block, repetitions, seed=seed, name="bootstrap")
+        ratios = _ratios(series, statistic, estimate, drawn[block])
+        found.append(_interval(estimate, influence, ratios, level, block, repetitions))
+    return found
+
+
+def _ratios(series: Floats, statistic: Statistic, estimate: float, rows: Rows) -> Floats:
+    """(statistic - estimate) / standard error of each resample that has any spread: float64 [at most repetitions]."""
     part = max(_LARGEST_PART // series.size, 1)
     found = []
-    rows = resampled_rows(bars, block, repetitions, seed=seed, name=f"bootstrap/{statistic.name}")
-    for first in range(0, repetitions, part):
-        drawn = series[:, rows[first : first + part]].swapaxes(0, 1)  # [r, k, n]
-        errors = standard_error(statistic.influence(drawn))
+    for first in range(0, len(rows), part):
+        resampled = series[:, rows[first : first + part]].swapaxes(0, 1)  # [r, k, n]
+        errors = standard_error(statistic.influence(resampled))
         usable = errors > NOTHING
-        found.append((statistic.value(drawn)[usable] - estimate) / errors[usable])
-    ratios = np.concatenate(found)
+        found.append((statistic.value(resampled)[usable] - estimate) / errors[usable])
+    return np.concatenate(found)
+
+
+def _interval(
+    estimate: float, influence: Floats, ratios: Floats, level: float, block: int, repetitions: int
+) -> Interval:
     if len(ratios) < (1 - _DEGENERATE) * repetitions:
-        return nothing
-    law = student(long_run_variance(influence)[1])
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
-    low, high = min(low, law.ppf((1 - level) / 2)), max(high, law.ppf((1 + level) / 2))
+        return Interval(estimate, None, None, level, None, None)
+    error, law = float(standard_error(influence)), student(long_run_variance(influence)[1])
+    outer = (1 - level) / 2
+    low, high = np.quantile(ratios, [outer, 1 - outer])
+    low, high = min(low, law.ppf(outer)), max(high, law.ppf(1 - outer))
     beyond = max((1 + np.sum(ratios >= estimate / error)) / (1 + len(ratios)), law.sf(estimate / error))
     return Interval(
         estimate, float(estimate - high * error), float(estimate - low * error), level, float(beyond), block

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate import estimates
-from tailwise.evaluate.bootstrap import LEVEL, REPETITIONS, Interval, Statistic, studentised_interval
+from tailwise.evaluate.bootstrap import LEVEL, REPETITIONS, Interval, studentised_intervals
 from tailwise.evaluate.sharpe import DeflatedSharpe, deflated_sharpe
 from tailwise.evaluate.statistics import window_returns
 from tailwise.market.path import AccountPath
@@ -62,16 +62,17 @@ def path_evidence(
     """
     returns, scale = window_returns(path), path.periods_per_year
 
-    def interval(statistic: Statistic) -> Interval:
-        return studentised_interval(returns[None], statistic, level=level, repetitions=repetitions, seed=seed)
-
-    return PathEvidence(
-        mean_return=interval(estimates.mean_return(scale)),
-        sharpe=interval(estimates.sharpe(scale)),
-        volatility=interval(estimates.volatility(scale)),
-        cvar_bar=interval(estimates.cvar(alpha)),
-        deflated=deflated_sharpe(returns, scale, trials=trials, trial_sharpes=trial_sharpes),
+    statistics = [
+        estimates.mean_return(scale),
+        estimates.sharpe(scale),
+        estimates.volatility(scale),
+        estimates.cvar(alpha),
+    ]
+    mean, ratio, spread, tail = studentised_intervals(
+        returns[None], statistics, level=level, repetitions=repetitions, seed=seed
     )
+    deflated = deflated_sharpe(returns, scale, trials=trials, trial_sharpes=trial_sharpes)
+    return PathEvidence(mean, ratio, spread, tail, deflated)
 
 
 def compare_paths(
@@ -94,8 +95,6 @@ def compare_paths(
             "one window."
         )
     series, scale = np.stack([window_returns(first), window_returns(second)]), first.periods_per_year
-    found = [
-        studentised_interval(series, statistic(scale), level=level, repetitions=repetitions, seed=seed)
-        for statistic in (estimates.mean_difference, estimates.sharpe_difference)
-    ]
-    return Comparison(*found)
+    statistics = [estimates.mean_difference(scale), estimates.sharpe_difference(scale)]
+    mean, ratio = studentised_intervals(series, statistics, level=level, repetitions=repetitions, seed=seed)
+    return Comparison(mean, ratio)
