@@ -32,7 +32,8 @@ PUBLISHED = 0.9004
 def run(options: Options) -> list[Check]:
     """The parts that `--only` leaves."""
     checks: list[Check] = []
-    for name, part in (("golden", _golden), ("level", _level_and_power), ("annualisation", _annualisation)):
+    parts = {"golden": _golden, "level": _level_and_power, "annualisation": _annualisation, "folds": _folds}
+    for name, part in parts.items():
         if not options.only or name in options.only:
             checks += part(options)
     return checks
@@ -178,6 +179,40 @@ def _annualisation(options: Options) -> list[Check]:
             "1, and none of the right ones",
             caught == 6 and silent == 2,
             "daily S&P 500 with 12, 365 and 8760 bars per year; hourly bars with 252, 365 and 2190",
+        )
+    ]
+
+
+def _folds(options: Options) -> list[Check]:
+    """Folds of all three kinds pass their check; with one train row inside the purge of a test range, none does."""
+    from dataclasses import replace
+
+    from tailwise.core.errors import DataError
+    from tailwise.evaluate.splits import Range, check_fold, combinatorial, walk_forward
+
+    purge, caught, passed = 20, 0, 0
+    folds = walk_forward(2000, folds=5, purge=purge, select=100)
+    folds += walk_forward(2000, folds=5, purge=purge, embargo=10, anchored=False)
+    folds += combinatorial(2000, folds=6, test_folds=2, purge=purge, embargo=10)
+    for fold in folds:
+        check_fold(fold, 2000, label_horizon=1, look_back=purge)
+        passed += 1
+        test = fold.test[0]
+        near = min(fold.train, key=lambda r: max(test.first - r.end, r.first - test.end))
+        before = near.end <= test.first
+        grown = Range(near.first, test.first - purge + 1) if before else Range(test.end + purge - 1, near.end)
+        planted = replace(fold, select=None, train=tuple(grown if r == near else r for r in fold.train))
+        try:
+            check_fold(planted, 2000, label_horizon=1, look_back=purge)
+        except DataError:
+            caught += 1
+    return [
+        Check(
+            "folds that reach into their purge and are caught",
+            caught / len(folds),
+            "1, and none of the right ones",
+            caught == passed == len(folds),
+            f"{len(folds)} folds: walk-forward anchored and rolling, combinatorial; purge {purge} bars",
         )
     ]
 

@@ -107,7 +107,7 @@ def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo
     try:
         from skfolio.model_selection import CombinatorialPurgedCV
     except ImportError as error:
-        raise ConfigError("combinatorial folds need skfolio; install tailwise[portfolio].") from error
+        raise ConfigError("combinatorial folds need skfolio; pip install 'tailwise[portfolio]'.") from error
     try:
         cross = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=purge, embargo_size=embargo)
         cuts = list(cross.split(np.zeros((rows, 1))))
@@ -143,15 +143,17 @@ def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> 
     for one in (*fold.train, *chosen, *fold.test):
         if not 0 <= one.first < one.end <= rows:
             raise DataError(f"{name}: the rows {one} are empty or outside the {rows} rows of the data.")
+    after = fold.purge + fold.embargo
+    before = fold.purge if fold.paths else after  # combinatorial folds have their embargo after a test range only
     for train, select in ((t, s) for t in fold.train for s in chosen):
-        _apart(name, "train", train, "select", select, fold.purge, fold.purge)
+        _apart(name, "train", train, "select", select, before, after)
     for test in fold.test:
         for what, ranges in (("train", fold.train), ("select", chosen)):
             for one in ranges:
-                _apart(name, what, one, "test", test, fold.purge, fold.purge + fold.embargo)
-    for before, after in pairwise(sorted(fold.test, key=lambda r: r.first)):
-        if after.first < before.end:
-            raise DataError(f"{name}: the test rows {before} and {after} overlap.")
+                _apart(name, what, one, "test", test, before, after)
+    for one, other in pairwise(sorted(fold.test, key=lambda r: r.first)):
+        if other.first < one.end:
+            raise DataError(f"{name}: the test rows {one} and {other} overlap.")
 
 
 def common_clock(times: Sequence[Times]) -> Times:
