@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.risk_truth import CliffProblem, ExposureProblem, LotteryProblem
+from benchmarks.risk_truth import CliffModel, CliffProblem, ExposureProblem, LotteryProblem
 
 Floats = npt.NDArray[np.float64]
-ENVIRONMENTS, STEPS = 16, 128  # per update: 2,048 decisions
+Bools = npt.NDArray[np.bool_]
+# Environments, steps per update, updates, learning rate. Returns that go on need rollouts that are long against the
+# discount; single decisions do not.
+Size = tuple[int, int, int, float]
+ONE_STEP_SIZE: Size = (128, 32, 150, 2e-3)
+CONTINUING_SIZE: Size = (16, 128, 250, 2e-3)
+LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
+CLIFF_SIZE: Size = (64, 64, 150, 2e-3)
 LOG_STD = -1.9  # of exposures before squashing: about .07 in the middle of [0, 1], less towards its ends
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
@@ -24,16 +31,16 @@ class Outcome:
     action: float
     cvar: float
     mean: float
-    shares: Floats  # of discrete actions in all states together, empty for exposures
 
 
 def settings(
-    *, seed: int, updates: int, gamma: float, alpha: float, limit: float | None, box: bool = False
+    size: Size, *, seed: int, gamma: float, alpha: float, limit: float | None, box: bool, entropy: float
 ) -> dict[str, Any]:
-    """A small network and large steps; everything about risk is at its defaults."""
-    risk = (
-        {"mode": "report", "alpha": alpha} if limit is None else {"mode": "constraint", "alpha": alpha, "limit": limit}
-    )
+    """A small network and large steps; everything about risk but the limit is at its defaults."""
+    environments, steps, updates, rate = size
+    risk = {"mode": "report", "alpha": alpha}
+    if limit is not None:
+        risk = {"mode": "constraint", "alpha": alpha, "limit": limit}
     return {
         "seed": seed,
         "model": {
@@ -44,15 +51,15 @@ def settings(
         "learner": {
             "gamma": gamma,
             "lambda": 0.8,
-            "learning_rate": 2e-3,
+            "learning_rate": rate,
             "minibatches": 2,
-            "entropy": {"kind": "constant", "weight": 0.0},
+            "entropy": {"kind": "constant", "weight": entropy},
         },
         "risk": risk,
         "run": {
-            "environments": ENVIRONMENTS,
-            "rollout_steps": STEPS,
-            "total_steps": updates * ENVIRONMENTS * STEPS,
+            "environments": environments,
+            "rollout_steps": steps,
+            "total_steps": updates * environments * steps,
             "tensorboard": False,
         },
     }
@@ -67,8 +74,8 @@ def train(env: Any, data: dict[str, Any]) -> Any:
     return agent
 
 
-def play(agent: Any, env: Any, *, steps: int, seed: int) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """Sampled actions [steps, N], rewards [steps, N] and ends of episodes [steps, N] on fresh draws."""
+def play(agent: Any, env: Any, *, steps: int, seed: int) -> tuple[Floats, Floats, Bools]:
+    """Sampled actions, rewards and ends of episodes on fresh draws, each [steps, N]."""
     observation, _ = env.reset(seed=seed)
     actions, rewards, ends = [], [], []
     for _ in range(steps):
@@ -80,7 +87,7 @@ def play(agent: Any, env: Any, *, steps: int, seed: int) -> tuple[Floats, Floats
     return np.stack(actions), np.stack(rewards), np.stack(ends)
 
 
-def forward_returns(rewards: Floats, ends: npt.NDArray[np.bool_], gamma: float, *, whole: int) -> Floats:
+def forward_returns(rewards: Floats, ends: Bools, gamma: float, *, whole: int) -> Floats:
     """Discounted returns from every step that has `whole` further steps in the record or whose episode ends in it."""
     carry = np.zeros(rewards.shape[1])
     known = np.zeros(rewards.shape[1], dtype=bool)
@@ -93,49 +100,45 @@ def forward_returns(rewards: Floats, ends: npt.NDArray[np.bool_], gamma: float, 
 
 
 def cvar(sample: Floats, alpha: float) -> float:
-    """Mean of the worst share alpha of a large sample, plain and without our own code."""
+    """Mean of the worst share alpha of a large sample, plain and without the code that is judged."""
     ordered = np.sort(sample)
     return float(ordered[: max(1, round(alpha * len(ordered)))].mean())
 
 
-def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, updates: int) -> Outcome:
+def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
     """One step (gamma 0 of the problem) or continuing."""
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
-    data = settings(seed=seed, updates=updates, gamma=gamma, alpha=problem.alpha, limit=limit, box=True)
-    agent = train(problem.make(ENVIRONMENTS), data)
+    data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, box=True, entropy=0.0)
+    agent = train(problem.make(size[0]), data)
     if problem.gamma == 0.0:
-        actions, rewards, ends = play(agent, problem.make(JUDGES), steps=50, seed=10_000 + seed)
+        actions, rewards, ends = play(agent, problem.make(JUDGES), steps=100, seed=10_000 + seed)
         returns = rewards.ravel()
     else:
         whole = math.ceil(math.log(1e-3) / math.log(problem.gamma))
         judge = problem.make(JUDGES, time_limit=10**6)  # no end inside the record
         actions, rewards, ends = play(agent, judge, steps=whole + 60, seed=10_000 + seed)
         returns = forward_returns(rewards, ends, problem.gamma, whole=whole)
-    return Outcome(float(actions.mean()), cvar(returns, problem.alpha), float(rewards.mean()), np.zeros(0))
+    return Outcome(float(actions.mean()), cvar(returns, problem.alpha), float(rewards.mean()))
 
 
-def lottery(problem: LotteryProblem, limit: float | None, *, seed: int, updates: int) -> Outcome:
-    """Action 1 is the risky arm."""
-    data = settings(seed=seed, updates=updates, gamma=0.99, alpha=problem.alpha, limit=limit)
-    agent = train(problem.make(ENVIRONMENTS), data)
-    actions, rewards, _ = play(agent, problem.make(JUDGES), steps=50, seed=10_000 + seed)
-    share = float(actions.mean())
-    return Outcome(share, cvar(rewards.ravel(), problem.alpha), float(rewards.mean()), np.array([1 - share, share]))
+def lottery(problem: LotteryProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
+    """`action` is the share of the risky arm."""
+    data = settings(size, seed=seed, gamma=0.99, alpha=problem.alpha, limit=limit, box=False, entropy=0.01)
+    agent = train(problem.make(size[0]), data)
+    actions, rewards, _ = play(agent, problem.make(JUDGES), steps=100, seed=10_000 + seed)
+    return Outcome(float(actions.mean()), cvar(rewards.ravel(), problem.alpha), float(rewards.mean()))
 
 
-def cliff(problem: CliffProblem, limit: float | None, *, seed: int, updates: int) -> tuple[Outcome, Floats]:
-    """The outcome by the exact value of the learnt policy, and its table of probabilities [states, 4]."""
+def cliff(problem: CliffProblem, limit: float | None, *, seed: int, size: Size) -> Any:
+    """The exact value of the learnt policy: its table of probabilities is read off the network."""
     import torch
 
-    from benchmarks.risk_truth import CliffModel
-
-    data = settings(seed=seed, updates=updates, gamma=problem.gamma, alpha=problem.alpha, limit=limit)
-    agent = train(problem.make(ENVIRONMENTS), data)
+    data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, box=False, entropy=0.01)
+    model = train(problem.make(size[0]), data).model
     states = np.arange(problem.states)
-    flat = torch.from_numpy(agent.model.observation.flatten(states, len(states)))
+    flat = torch.from_numpy(model.observation.flatten(states, len(states)))
     with torch.no_grad():
-        start = torch.ones(len(states), dtype=torch.bool)
-        latent = agent.model.latent(flat[None], agent.model.initial_state(len(states)), start[None])
-        table = agent.model.policy(latent.features[0], None).softmax(-1).double().numpy()
-    value = CliffModel(problem).evaluate(table / table.sum(axis=1, keepdims=True))
-    return Outcome(float(np.argmax(value.roads)), value.cvar, value.mean, np.array(value.roads)), table
+        start = torch.ones(1, len(states), dtype=torch.bool)
+        features = model.latent(flat[None], model.initial_state(len(states)), start).features[0]
+        table = model.policy(features, None).double().softmax(-1).numpy()
+    return CliffModel(problem).evaluate(table)

@@ -215,7 +215,7 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
 def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) -> None:
     assert tailwise("demo", "--steps", "16384", "--out", "d") == 0
     assert "train 1999-01-04 to 2009-12-31" in tailwise.out and "test 2013-01-02 to 2018-12-31 (1,510)" in tailwise.out
-    for shown in ("buy and hold", "flat", "volatility target 10%", "CVaR 5%, bar", "CVaR 5%, 100 bars"):
+    for shown in ("buy and hold", "flat", "volatility target 10%", "momentum", "CVaR 5%, bar", "CVaR 5%, 100 bars"):
         assert shown in tailwise.out
     page = Path("d/evaluations/demo/report.html").read_text()
     assert "Plotly.newPlot" in page

@@ -14,7 +14,7 @@ import pytest
 
 import tailwise as tw
 from tailwise.evaluate.judgement import judge
-from tailwise.evaluate.statistics import empirical_cvar
+from tailwise.evaluate.tails import empirical_cvar
 from tailwise.run.metric_store import equal_without_time
 from tests.cli.terminal import SMALL, Terminal
 

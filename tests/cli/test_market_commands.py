@@ -16,7 +16,14 @@ def test_train_evaluate_and_resume_on_a_market(tailwise: Terminal) -> None:
     assert "environment    market SYNTHETIC-SINE x 4, 10 observed numbers, discrete actions" in tailwise.out
     result = tailwise.json("evaluate", "r")
     numbers = result["symbols"][0]["statistics"]
-    assert set(numbers) == {"policy", "buy and hold", "flat", "volatility target 10%"}
+    assert set(numbers) == {
+        "policy",
+        "buy and hold",
+        "flat",
+        "volatility target 10%",
+        "momentum",
+        "random, same turnover",
+    }
     assert result["symbols"][0]["label"].startswith("synthetic: sine(")
     assert numbers["policy"]["bars"] == 225 and numbers["flat"]["sharpe"] is None
     kept = Path(result["folder"])

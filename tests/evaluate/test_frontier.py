@@ -26,14 +26,14 @@ from tailwise.evaluate.frontier import (
     cell_config,
     check_base,
     check_folder,
-    forward_returns,
     market_score,
     plan,
     play_rewards,
     summarise,
 )
 from tailwise.evaluate.frontier_page import legend, shown_band, table_rows, verdict, warnings_about, write_frontier_page
-from tailwise.evaluate.statistics import empirical_cvar, path_statistics
+from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.market.synthetic import random_walk
@@ -123,12 +123,12 @@ def test_what_follows_the_end_of_a_game_is_known_and_what_follows_a_cut_is_not()
     """gamma 0.5 looks 6 steps ahead. Rejects a cut that is taken for an end: the last steps before it would look like
     returns of almost nothing and hide the tail."""
     rewards = np.array([1.0, -2.0, 4.0])
-    assert forward_returns(rewards, 0.5, over=True) == pytest.approx([1 - 1 + 1, -2 + 2, 4])
-    assert len(forward_returns(rewards, 0.5, over=False)) == 0
+    assert known_forward_returns(rewards, 0.5, over=True) == pytest.approx([1 - 1 + 1, -2 + 2, 4])
+    assert len(known_forward_returns(rewards, 0.5, over=False)) == 0
     long = np.ones(8)
     whole = 2 - 2 * 0.5**6
-    assert forward_returns(long, 0.5, over=False) == pytest.approx([whole, whole, whole])
-    assert forward_returns(long, 0.5, over=True)[-2:] == pytest.approx([1.5, 1.0])
+    assert known_forward_returns(long, 0.5, over=False) == pytest.approx([whole, whole, whole])
+    assert known_forward_returns(long, 0.5, over=True)[-2:] == pytest.approx([1.5, 1.0])
 
 
 def paths() -> list[AccountPath]:
@@ -157,7 +157,7 @@ def test_the_tail_of_several_accounts_is_that_of_the_pool() -> None:
     calm, wild, _ = paths()
     score = market_score([calm, wild], alpha=0.05, gamma=0.9)
     alone = [market_score([path], alpha=0.05, gamma=0.9) for path in (calm, wild)]
-    pool = np.concatenate([forward_returns(path.log_returns, 0.9, over=False) for path in (calm, wild)])
+    pool = np.concatenate([known_forward_returns(path.log_returns, 0.9, over=False) for path in (calm, wild)])
     assert score.cvar_return == pytest.approx(empirical_cvar(pool, 0.05))
     wrong = np.mean([one.cvar_return for one in alone if one.cvar_return is not None])
     assert score.cvar_return is not None and score.cvar_return < wrong - 0.02

@@ -11,7 +11,8 @@ from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.judgement import POLICY, SAMPLED, judge
 from tailwise.evaluate.limit import forward_returns, judge_limit, rule_sentence
 from tailwise.evaluate.page import write_page
-from tailwise.evaluate.statistics import discounted_forward_returns, path_statistics
+from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.tails import discounted_forward_returns
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath

@@ -10,12 +10,8 @@ from scipy import stats
 
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.statistics import (
-    discounted_forward_returns,
-    empirical_cvar,
-    path_statistics,
-    tail_horizon,
-)
+from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.tails import discounted_forward_returns, empirical_cvar, tail_horizon
 from tailwise.evaluate.words import ruins
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.path import AccountPath

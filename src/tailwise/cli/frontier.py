@@ -41,7 +41,7 @@ from tailwise.evaluate.frontier import (
     plan,
 )
 from tailwise.evaluate.frontier_page import HOW, headings, legend, table_rows, warnings_about, write_frontier_page
-from tailwise.evaluate.statistics import tail_horizon
+from tailwise.evaluate.tails import tail_horizon
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
 from tailwise.run.worlds import MarketWorld, World, make_world

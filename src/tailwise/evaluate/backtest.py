@@ -66,19 +66,25 @@ def backtest_portfolio(
     config: MarketEnvConfig | None = None,
     label: str,
 ) -> AccountPath:
-    """Trade several assets in one account by fixed weights [A], held at every decision: the path of the account.
+    """Trade several assets in one account by weights: [A], held at every decision, or [n, A], one row per decision.
 
-    tables: one per asset, as `Dataset.tables` gives them; the first decision is made at the first row with features.
+    tables: one per asset, as `Dataset.tables` gives them; the first decision is made at the first row with features,
+    the last one bar before the end of their common clock.
     """
     given = np.asarray(weights, dtype=np.float64)
-    if given.shape != (len(tables),) or not np.isfinite(given).all():
-        raise ShapeError(f"weights are {given.tolist()}; one finite number for each of {len(tables)} assets is needed.")
+    if given.ndim not in (1, 2) or given.shape[-1] != len(tables) or not np.isfinite(given).all():
+        raise ShapeError(
+            f"weights of shape {given.shape} were given; one finite number for each of {len(tables)} assets is needed, "
+            "once or for each decision."
+        )
     action = None if config is None else config.action
     if not isinstance(action, WeightsAction):
-        gross = max(float(np.abs(given).sum()), 1.0)
+        gross = max(float(np.abs(given).sum(axis=-1).max()), 1.0)
         action = WeightsAction(low=-gross, high=gross, gross=gross)
     simulator = PortfolioSimulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
     steps = int(simulator.table.last_rows[0] - simulator.table.first_rows[0])
+    if given.ndim == 2 and len(given) != steps:
+        raise ShapeError(f"weights for {len(given)} decisions were given; the window has {steps} of them.")
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
     lived = targets[: len(ledger["row"])].copy()

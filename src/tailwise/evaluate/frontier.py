@@ -13,7 +13,7 @@ import torch
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
 from tailwise.evaluate.judgement import judge
-from tailwise.evaluate.statistics import discounted_forward_returns, empirical_cvar, tail_horizon
+from tailwise.evaluate.tails import empirical_cvar, known_forward_returns, tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.model.config import QuantileCritic, ScalarCritic
@@ -204,7 +204,7 @@ def judge_run(
 def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
     """Of the accounts of one policy, one path each."""
     yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
-    forward = np.concatenate([forward_returns(path.log_returns, gamma, over=path.ruined) for path in paths])
+    forward = np.concatenate([known_forward_returns(path.log_returns, gamma, over=path.ruined) for path in paths])
     # A ruined account earns nothing for the rest of the window, as in `path_statistics`.
     bars = np.concatenate([np.concatenate([p.log_returns, np.zeros(p.planned - len(p))]) for p in paths])
     return _score(float(np.mean(yearly)), forward, bars, alpha)
@@ -222,7 +222,7 @@ def episode_score(policy: Policy, world: World, *, episodes: int, deterministic:
         driver.close()
     gamma = config.learner.gamma
     starts = [float(one.rewards @ gamma ** np.arange(len(one.rewards))) for one in played]
-    forward = np.concatenate([forward_returns(one.rewards, gamma, over=one.over) for one in played])
+    forward = np.concatenate([known_forward_returns(one.rewards, gamma, over=one.over) for one in played])
     steps = np.concatenate([one.rewards for one in played])
     return _score(float(np.mean(starts)), forward, steps, alpha_of(config))
 
@@ -236,14 +236,6 @@ def alpha_of(config: Config) -> float:
     """Tail probability of a run."""
     assert config.tail_alpha is not None  # a frontier trains no run without a tail
     return config.tail_alpha
-
-
-def forward_returns(rewards: Floats, gamma: float, *, over: bool) -> Floats:
-    """Discounted returns over the horizon from every step whose future is known: float64 [n] if it is over, else
-    [n - h + 1]. After the end of a game or ruin nothing follows, which is known; after a cut, what follows is not."""
-    if over:
-        rewards = np.concatenate([rewards, np.zeros(tail_horizon(gamma) - 1)])
-    return discounted_forward_returns(rewards, gamma)
 
 
 def play_rewards(policy: Policy, driver: Any, *, episodes: int, deterministic: bool, seed: int) -> list[Episode]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
-from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
+from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import plain
@@ -32,7 +32,9 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
     "buy and hold": buy_and_hold,
     "flat": flat,
     "volatility target 10%": volatility_target,
+    "momentum": momentum,
 }
+RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
 
@@ -103,7 +105,7 @@ def judge(
     """
     world = policy.market() if market is None else market
     played = policy.trade(purpose, deterministic=deterministic, seed=seed, market=world)
-    others = _baselines(world, purpose)
+    others = _baselines(world, purpose, played)
     if isinstance(policy.config.risk, RiskConstraint):
         name = SAMPLED if deterministic else MOST_LIKELY
         again = policy.trade(purpose, deterministic=not deterministic, seed=seed, market=world)
@@ -126,8 +128,10 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -
     )
 
 
-def _baselines(world: MarketWorld, purpose: Literal["select", "test"]) -> list[dict[str, AccountPath]]:
-    """Paths of the rules by name, for each account that a policy has in this window."""
+def _baselines(
+    world: MarketWorld, purpose: Literal["select", "test"], played: Sequence[AccountPath]
+) -> list[dict[str, AccountPath]]:
+    """Paths of the rules by name, for each account that a policy has in this window; played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
         count, label = len(tables), world.dataset.label
@@ -138,17 +142,12 @@ def _baselines(world: MarketWorld, purpose: Literal["select", "test"]) -> list[d
                 for name, w in weights.items()
             }
         ]
-    return [
-        {
-            name: backtest(
-                rule(bars),
-                bars,
-                world.costs,
-                config=world.settings,
-                first=table.first_valid,
-                last=len(table.close) - 1,
-            )
-            for name, rule in BASELINES.items()
-        }
-        for bars, table in zip(world.dataset.bars, tables, strict=True)
-    ]
+    found = []
+    for bars, table, path in zip(world.dataset.bars, tables, played, strict=True):
+        targets = {name: rule(bars) for name, rule in BASELINES.items()}
+        targets[RANDOM] = random_matched(bars, path, seed=world.config.seed)
+        window = {"first": table.first_valid, "last": len(table.close) - 1}
+        found.append(
+            {name: backtest(t, bars, world.costs, config=world.settings, **window) for name, t in targets.items()}
+        )
+    return found

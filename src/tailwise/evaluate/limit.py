@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from tailwise.evaluate.statistics import Floats, discounted_forward_returns, empirical_cvar, tail_horizon
+from tailwise.evaluate.tails import Floats, empirical_cvar, known_forward_returns, tail_horizon
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
 from tailwise.market.path import AccountPath
@@ -98,10 +97,7 @@ def forward_returns(path: AccountPath, gamma: float) -> Floats:
 
     What follows ruin is known, nothing, so every bar of a ruined account counts.
     """
-    if not path.ruined:
-        return discounted_forward_returns(path.log_returns, gamma)
-    known = np.concatenate([path.log_returns, np.zeros(path.planned - len(path) + tail_horizon(gamma) - 1)])
-    return discounted_forward_returns(known, gamma)[: len(path)]
+    return known_forward_returns(path.log_returns, gamma, over=path.ruined)
 
 
 def rule_sentence(name: str, verdict: LimitVerdict) -> str | None:

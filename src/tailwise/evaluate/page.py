@@ -14,6 +14,7 @@ from plotly.io import to_html
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
+from tailwise.evaluate.drawdowns import drawdowns
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
 from tailwise.evaluate.limit import forward_returns
 from tailwise.evaluate.words import columns, legend, ruins
@@ -109,7 +110,7 @@ def _figure(judged: Judgement) -> Any:
     for (name, path), colour in zip(judged.paths.items(), COLOURS, strict=False):
         wealth = path.wealth
         line = {"color": colour, "width": 2.4 if name == POLICY else 1.4}
-        drawdown = wealth / np.maximum.accumulate(wealth) - 1
+        drawdown = -drawdowns(wealth)
         time = np.concatenate([path.time[:1] - (path.time[1:2] - path.time[:1]), path.time])  # where it starts at 1
         figure.add_trace(go.Scatter(x=time, y=wealth, name=name, line=line, legendgroup=name), row=1, col=1)
         figure.add_trace(

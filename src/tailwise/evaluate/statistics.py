@@ -1,4 +1,8 @@
-"""Numbers of one account's path. What is undefined is None, never infinite; every unit is in the name or the text."""
+"""Numbers of one account's path. What is undefined is None, never infinite; every unit is in the name or the text.
+
+Each number has one implementation: performance.py (per year), tails.py (laws and tails), drawdowns.py, trips.py (what
+single positions earned); this file puts them together.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
 
-from tailwise.core.errors import ConfigError
+from tailwise.evaluate import drawdowns, performance, tails
+from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
+from tailwise.market.accounting import total_cost
 from tailwise.market.path import AccountPath
 
 Floats = npt.NDArray[np.float64]
-_NOTHING = 1e-12  # a standard deviation per bar below this is no risk at all, only rounding
+_DAYS_PER_YEAR = 365.25
+_DOUBT = 1.25  # bars per year that are off by more than this factor are wrong; holidays and gaps stay well below
+_SHORTEST_SPAN = np.timedelta64(30, "D")  # below, weekends alone can explain such a factor
 
 
 @dataclass(frozen=True)
@@ -20,20 +27,35 @@ class PathStatistics:
     """One path. Both tails are always there, each with its horizon: DESIGN calls them cvar_return and cvar_bar."""
 
     bars: int  # of the window
+    periods_per_year: float  # bars per year: what every number per year was made with
     years: float
     total_return: float  # fraction of the initial equity
-    annual_return: float | None  # fraction per year, geometric; None below a year, where it would be a guess
+    annual_return: float | None  # fraction per year, geometric (CAGR); None below a year, where it would be a guess
     annual_volatility: float | None  # standard deviation of log-returns, per square root of a year
     sharpe: float | None  # mean over standard deviation of log-returns, annualised; None without risk
+    sortino: float | None  # mean over downside deviation of log-returns, annualised; None without losses
+    calmar: float | None  # annual_return over max_drawdown
+    omega: float | None  # sum of gains over sum of losses of log-returns per bar
     max_drawdown: float  # fraction of the highest equity before
+    longest_drawdown: int  # bars from a peak until equity stands as high again, or until the end
+    cdar: float  # mean of the worst alpha of the drawdowns at the closes, a positive fraction
+    var_bar: float  # alpha-quantile of log-returns per bar
     cvar_bar: float  # mean of the worst alpha of log-returns per bar
     cvar_return: float | None  # mean of the worst alpha of discounted log-returns over `horizon` bars
     horizon: int  # bars, 3 / (1 - gamma)
     alpha: float
+    skewness: float | None  # of log-returns per bar
+    excess_kurtosis: float | None  # of log-returns per bar; 0 for a normal law
+    tail_ratio: float | None  # size of the upper alpha-quantile of log-returns over that of the lower one
     turnover: float  # notional traded per year as a multiple of equity
     costs: float  # all costs per year as a fraction of equity
+    cost_share: float | None  # costs over what was earned before them; None where nothing was earned
     mean_exposure: float  # mean of all absolute positions at the closes, a multiple of equity
+    time_in_market: float  # share of the bars with a position at the close
     trades: int  # bars with an order or an exit
+    round_trips: int  # positions opened; one that is still open counts
+    hit_rate: float | None  # share of the round trips that made money after costs
+    profit_factor: float | None  # what winning round trips made over what losing ones lost
     ruined: bool  # equity fell to 1% of its start, which ended the account
     shortfall: float  # account currency below the bankruptcy floor at the end
 
@@ -41,69 +63,84 @@ class PathStatistics:
 def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathStatistics:
     """Statistics of one path over its whole window; alpha: tail probability, gamma: discount per bar of the long tail.
 
-    A ruined account earns and pays nothing for the rest of the window. Its ruin counts in the long tail of every bar
-    from which it was within the horizon.
+    A ruined account earns, holds and pays nothing for the rest of the window. Its ruin counts in the long tail of every
+    bar from which it was within the horizon.
     """
-    returns = np.concatenate([path.log_returns, np.zeros(path.planned - len(path))])
-    years = path.planned / path.periods_per_year
-    wealth = path.wealth
-    deviation = float(returns.std(ddof=1)) if len(returns) > 1 else None
-    risky = deviation is not None and deviation > _NOTHING
-    scale = path.periods_per_year
-    horizon = tail_horizon(gamma)
-    # What follows ruin is known, nothing; what follows the end of the data is not.
-    known = np.concatenate([returns, np.zeros(horizon - 1)]) if path.ruined else returns
-    forward = discounted_forward_returns(known, gamma)
-    if path.ruined:
-        forward = forward[: len(path)]
+    returns, scale = window_returns(path), path.periods_per_year
+    wealth = np.concatenate([path.wealth, np.full(path.planned - len(path), path.wealth[-1])])
+    years = performance.years_of(path.planned, scale)
+    per_year = performance.annual_return(float(wealth[-1]), years)
+    deepest = drawdowns.max_drawdown(wealth)
+    trips = round_trips(path)
+    held = np.abs(path.exposures).sum(axis=1)
     return PathStatistics(
         bars=path.planned,
+        periods_per_year=scale,
         years=years,
         total_return=float(wealth[-1] - 1),
-        annual_return=float(wealth[-1] ** (1 / years) - 1) if years >= 0.99 else None,
-        annual_volatility=float(deviation * np.sqrt(scale)) if deviation is not None else None,
-        sharpe=float(returns.mean() / deviation * np.sqrt(scale)) if risky and deviation is not None else None,
-        max_drawdown=float((1 - wealth / np.maximum.accumulate(wealth)).max()),
-        cvar_bar=empirical_cvar(returns, alpha),
-        cvar_return=empirical_cvar(forward, alpha) if len(forward) else None,
-        horizon=horizon,
+        annual_return=per_year,
+        annual_volatility=performance.annual_volatility(returns, scale),
+        sharpe=performance.sharpe_ratio(returns, scale),
+        sortino=performance.sortino_ratio(returns, scale),
+        calmar=performance.calmar_ratio(per_year, deepest),
+        omega=performance.omega_ratio(returns),
+        max_drawdown=deepest,
+        longest_drawdown=drawdowns.longest_drawdown(wealth),
+        cdar=drawdowns.conditional_drawdown(wealth, alpha),
+        var_bar=tails.value_at_risk(returns, alpha),
+        cvar_bar=tails.empirical_cvar(returns, alpha),
+        cvar_return=_long_tail(path, alpha=alpha, gamma=gamma),
+        horizon=tails.tail_horizon(gamma),
         alpha=alpha,
+        skewness=tails.skewness(returns),
+        excess_kurtosis=tails.excess_kurtosis(returns),
+        tail_ratio=tails.tail_ratio(returns, alpha),
         turnover=float(path.traded.sum() / years),
         costs=float(path.costs.sum() / years),
-        mean_exposure=float(np.abs(path.exposures).sum(axis=1).mean()),
+        cost_share=cost_share(path),
+        mean_exposure=float(held.sum() / path.planned),
+        time_in_market=float((held > 0).sum() / path.planned),
         trades=int((path.traded > 0).sum()),
+        round_trips=len(trips),
+        hit_rate=hit_rate(trips),
+        profit_factor=profit_factor(trips),
         ruined=path.ruined,
         shortfall=float(path.ledger["shortfall"][-1]),
     )
 
 
-def tail_horizon(gamma: float) -> int:
-    """Bars after which a discounted return is over: 3 / (1 - gamma), where the weight has fallen to 5%."""
-    if not 0 <= gamma < 1:
-        raise ConfigError(f"gamma is {gamma}; a discount per bar lies in [0, 1).")
-    return int(np.ceil(round(3 / (1 - gamma), 6)))  # 3 / (1 - 0.9) is 30, not 30.000000000000004
+def window_returns(path: AccountPath) -> Floats:
+    """Log-returns of every bar of the window, float64 [planned]: 0 after a ruin."""
+    return np.concatenate([path.log_returns, np.zeros(path.planned - len(path))])
 
 
-def discounted_forward_returns(returns: Floats, gamma: float) -> Floats:
-    """sum_k gamma**k r[t + k] over the horizon h, from every bar t that has all of it ahead: float64 [n - h + 1]."""
-    horizon = tail_horizon(gamma)
-    if len(returns) < horizon:
-        return np.zeros(0)
-    # The sum to the end of the data, minus what lies beyond the horizon.
-    whole = np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]
-    beyond = np.concatenate([whole[horizon:], np.zeros(1)]) * gamma**horizon
-    return whole[: len(beyond)] - beyond
+def cost_share(path: AccountPath) -> float | None:
+    """All costs / (change of equity + all costs): how much of what was earned before costs they took."""
+    paid = float(total_cost(path.ledger).sum())
+    earned = float(path.equity[-1] - path.equity[0]) + paid
+    return paid / earned if earned > performance.NOTHING * path.equity[0] else None
 
 
-def empirical_cvar(values: Floats, alpha: float) -> float:
-    """Mean of the worst alpha of values [n], the border value counted with the part of it that belongs there."""
-    if not 0 < alpha <= 1:
-        raise ConfigError(f"alpha is {alpha}; a tail probability lies in (0, 1].")
-    ordered = np.sort(values)
-    mass = alpha * len(ordered)
-    whole = int(np.floor(mass + 1e-9))
-    if whole == 0:
-        return float(ordered[0])
-    rest = max(mass - whole, 0.0)
-    border = ordered[whole] if whole < len(ordered) else 0.0
-    return float((ordered[:whole].sum() + rest * border) / (whole + rest))
+def annualisation_doubt(path: AccountPath) -> str | None:
+    """A sentence when the bars per year of a path contradict its own times, which makes every annual number wrong.
+
+    Says nothing about windows below a month, where weekends and holidays alone can explain such a difference.
+    """
+    span = path.time[-1] - path.time[0]
+    if span < _SHORTEST_SPAN:
+        return None
+    counted = (len(path) - 1) / (span / np.timedelta64(1, "D")) * _DAYS_PER_YEAR
+    ratio = path.periods_per_year / counted
+    if 1 / _DOUBT <= ratio <= _DOUBT:
+        return None
+    return (
+        f"{path.symbol}: annual numbers assume {path.periods_per_year:,.5g} bars per year, but its {len(path):,} bars "
+        f"from {str(path.time[0])[:10]} to {str(path.time[-1])[:10]} are {counted:,.5g} per year: Sharpe ratios are "
+        f"off by a factor of {np.sqrt(ratio):.3g}. Set data.periods_per_year, or look for missing bars."
+    )
+
+
+def _long_tail(path: AccountPath, *, alpha: float, gamma: float) -> float | None:
+    # What follows ruin is known, nothing; what follows the end of the data is not.
+    forward = tails.known_forward_returns(path.log_returns, gamma, over=path.ruined)
+    return tails.empirical_cvar(forward, alpha) if len(forward) else None

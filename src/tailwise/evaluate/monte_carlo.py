@@ -1,0 +1,99 @@
+"""What else could have happened: the odds of ruin, drawdowns and losses over a horizon, by resampling account returns.
+
+Blocks of the account's own log-returns are put together anew (stationary bootstrap), so that calm and stormy spells
+keep their length. The odds are those of a future that is like the past, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.bootstrap import block_length, resampled_rows
+from tailwise.evaluate.drawdowns import drawdowns
+from tailwise.evaluate.performance import years_of
+from tailwise.market.records import BANKRUPT
+
+Floats = npt.NDArray[np.float64]
+REPETITIONS = 5000
+DRAWDOWNS = (0.1, 0.2, 0.3, 0.5)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_LARGEST_PART = 4_000_000
+
+
+@dataclass(frozen=True)
+class AccountOdds:
+    """Odds over `bars` bars, from `repetitions` resampled futures."""
+
+    bars: int
+    years: float
+    repetitions: int
+    block: int  # mean length of the resampled blocks, bars
+    ruin_level: float  # fraction of the start
+    ruin: float  # probability that wealth ever falls to `ruin_level`; it stays there
+    loss: float  # probability of ending below the start
+    drawdowns: tuple[tuple[float, float], ...]  # (size, probability of a drawdown of at least that size)
+    wealth: tuple[tuple[float, float], ...]  # (level, quantile of final wealth as a multiple of the start)
+    error: float  # largest standard error of a probability here, from the number of repetitions alone
+
+
+def account_odds(
+    returns: Floats,
+    periods_per_year: float,
+    *,
+    bars: int | None = None,
+    ruin_level: float = BANKRUPT,
+    sizes: Sequence[float] = DRAWDOWNS,
+    block: int | None = None,
+    repetitions: int = REPETITIONS,
+    seed: int = 0,
+) -> AccountOdds:
+    """Odds of an account with log-returns [n] over the next `bars` bars (default: as many as were seen)."""
+    horizon = len(returns) if bars is None else bars
+    if len(returns) < 2 or horizon < 1 or repetitions < 1:
+        raise ConfigError(
+            f"{len(returns)} returns, {horizon} bars ahead, {repetitions} repetitions: at least 2, 1 and 1 are needed."
+        )
+    if not 0 < ruin_level < 1 or not all(0 < size < 1 for size in sizes):
+        raise ConfigError(f"ruin at {ruin_level} and drawdowns of {list(sizes)} are fractions between 0 and 1.")
+    length = block_length(returns) if block is None else block
+    if length < 1:
+        raise ConfigError(f"blocks of {length} bars; a block has at least one.")
+    part = max(_LARGEST_PART // horizon, 1)
+    worst, final, ruined = [], [], []
+    for number, first in enumerate(range(0, repetitions, part)):
+        count = min(part, repetitions - first)
+        wealth = np.exp(np.cumsum(returns[_rows(len(returns), horizon, length, count, seed, number)], axis=1))
+        wealth = np.concatenate([np.ones((count, 1)), wealth], axis=1)
+        over = np.maximum.accumulate(wealth <= ruin_level, axis=1)
+        first_over = np.take_along_axis(wealth, over.argmax(axis=1)[:, None], axis=1)
+        wealth = np.where(over, first_over, wealth)  # what is ruined stays
+        worst.append(drawdowns(wealth).max(axis=1))
+        final.append(wealth[:, -1])
+        ruined.append(over[:, -1])
+    deepest, ends, gone = (np.concatenate(values) for values in (worst, final, ruined))
+    odds = [float((deepest >= size).mean()) for size in sizes]
+    ruin, loss = float(gone.mean()), float((ends < 1).mean())
+    return AccountOdds(
+        bars=horizon,
+        years=years_of(horizon, periods_per_year),
+        repetitions=repetitions,
+        block=length,
+        ruin_level=ruin_level,
+        ruin=ruin,
+        loss=loss,
+        drawdowns=tuple(zip(map(float, sizes), odds, strict=True)),
+        wealth=tuple((level, float(np.quantile(ends, level))) for level in QUANTILES),
+        error=float(np.sqrt(max(p * (1 - p) for p in (ruin, loss, *odds)) / repetitions)),
+    )
+
+
+def _rows(bars: int, horizon: int, block: int, count: int, seed: int, number: int) -> npt.NDArray[np.int64]:
+    """Rows int64 [count, horizon]; a horizon beyond the data is made of several resamples in a row."""
+    pieces = -(-horizon // bars)
+    rows = resampled_rows(bars, block, count * pieces, seed=seed, name=f"futures/{number}")
+    return rows.reshape(count, pieces * bars)[:, :horizon]

@@ -1,0 +1,197 @@
+"""Folds: which rows train, select and test, again and again, with gaps that nothing can leak across.
+
+Rows are those of one clock, the union of the times of all symbols, so that no symbol trains on the days that another is
+tested on. Ranges are half-open. Two things reach across a cut: what a decision is judged by lies `label_horizon` bars
+ahead, and what it sees lies `look_back` bars behind. A purge of at least the longer of the two keeps both apart; an
+embargo adds bars against dependence that fades more slowly than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import ConfigError, DataError
+
+Times = npt.NDArray[np.datetime64]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Rows [first, end)."""
+
+    first: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.end})"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One cut of the rows. Walk-forward has one train and one test range; combinatorial folds may have several.
+
+    paths: for each test range, the path of all rows that it is a part of (combinatorial folds); else empty
+    """
+
+    number: int
+    train: tuple[Range, ...]
+    select: Range | None
+    test: tuple[Range, ...]
+    purge: int  # bars left out on each side of a test range
+    embargo: int  # further bars left out: before a test range in walk-forward, after it in combinatorial folds
+    paths: tuple[int, ...] = ()
+
+
+def least_purge(*, label_horizon: int, look_back: int) -> int:
+    """The smallest purge in bars that keeps labels and feature windows of two sides apart.
+
+    label_horizon: bars ahead that a decision is judged by (1, plus the latency); look_back: bars behind that it sees.
+    """
+    if label_horizon < 0 or look_back < 0:
+        raise ConfigError(f"label horizon {label_horizon} and look-back {look_back} are numbers of bars, at least 0.")
+    return max(label_horizon, look_back)
+
+
+def walk_forward(
+    rows: int,
+    *,
+    folds: int,
+    purge: int,
+    embargo: int = 0,
+    anchored: bool = True,
+    tested: float = 0.5,
+    select: int = 0,
+) -> list[Fold]:
+    """Test windows one after the other over the newest share `tested` of the rows, each with the rows before it.
+
+    anchored: training begins at row 0 and grows; otherwise it rolls with the length that the first fold has
+    select: rows of the window that selects, between train and test; 0: none
+    Between train, select and test lie purge + embargo rows.
+    """
+    gap = _gap(purge, embargo)
+    if folds < 1 or not 0 < tested < 1 or select < 0:
+        raise ConfigError(f"folds {folds}, tested {tested}, select {select}: at least 1, between 0 and 1, at least 0.")
+    size = int(rows * tested) // folds
+    begin = rows - folds * size
+    before = gap + (select + gap if select else 0)  # rows between the end of training and the test
+    length = begin - before
+    if size < 1 or length < 1:
+        raise ConfigError(
+            f"{rows} rows are too few for {folds} folds that test {tested:.0%} of them, with {select} rows to select "
+            f"and gaps of {gap}: {max(length, 0)} are left to train on; use fewer folds, smaller gaps or more bars."
+        )
+    found = []
+    for number in range(folds):
+        first = begin + number * size
+        end = first - before
+        chosen = Range(first - gap - select, first - gap) if select else None
+        train = Range(0 if anchored else end - length, end)
+        found.append(Fold(number, (train,), chosen, (Range(first, first + size),), purge, embargo))
+    return found
+
+
+def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo: int = 0) -> list[Fold]:
+    """Combinatorial purged cross-validation (López de Prado 2018) by skfolio: every choice of `test_folds` of `folds`.
+
+    Training may follow a test range, after purge + embargo rows. Needs the extra `portfolio`.
+    """
+    _gap(purge, embargo)
+    try:
+        from skfolio.model_selection import CombinatorialPurgedCV
+    except ImportError as error:
+        raise ConfigError("combinatorial folds need skfolio; pip install 'tailwise[portfolio]'.") from error
+    try:
+        cross = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=purge, embargo_size=embargo)
+        cuts = list(cross.split(np.zeros((rows, 1))))
+    except ValueError as error:
+        raise ConfigError(
+            f"combinatorial folds, {test_folds} of {folds} over {rows} rows with purge {purge} and embargo {embargo}: "
+            f"{error}"
+        ) from error
+    names = cross.get_path_ids()
+    found = []
+    for number, (train, tests) in enumerate(cuts):
+        ranges = tuple(Range(int(test[0]), int(test[-1]) + 1) for test in tests)
+        paths = tuple(int(name) for name in names[number])
+        found.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
+    return found
+
+
+def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> None:
+    """Raise unless nothing can leak from the rows that test into those that train or select, nor between those two.
+
+    Rows that come before must end, and rows that come after must begin, the purge away: an overlap of the ranges, a
+    purge below label horizon or look-back, and a gap shorter than the fold itself claims are all errors.
+    """
+    name, needed = f"fold {fold.number}", least_purge(label_horizon=label_horizon, look_back=look_back)
+    if fold.purge < needed:
+        raise DataError(
+            f"{name}: its purge of {fold.purge} bars is shorter than the label horizon {label_horizon} or the "
+            f"look-back {look_back}; purge at least {needed}."
+        )
+    chosen = () if fold.select is None else (fold.select,)
+    if not fold.train or not fold.test:
+        raise DataError(f"{name}: there are no rows to train or to test on.")
+    for one in (*fold.train, *chosen, *fold.test):
+        if not 0 <= one.first < one.end <= rows:
+            raise DataError(f"{name}: the rows {one} are empty or outside the {rows} rows of the data.")
+    after = fold.purge + fold.embargo
+    before = fold.purge if fold.paths else after  # combinatorial folds have their embargo after a test range only
+    for train, select in ((t, s) for t in fold.train for s in chosen):
+        _apart(name, "train", train, "select", select, before, after)
+    for test in fold.test:
+        for what, ranges in (("train", fold.train), ("select", chosen)):
+            for one in ranges:
+                _apart(name, what, one, "test", test, before, after)
+    for one, other in pairwise(sorted(fold.test, key=lambda r: r.first)):
+        if other.first < one.end:
+            raise DataError(f"{name}: the test rows {one} and {other} overlap.")
+
+
+def common_clock(times: Sequence[Times]) -> Times:
+    """All open times of all symbols, each once, in order: the rows of the folds."""
+    if not times:
+        raise DataError("folds need the times of at least one symbol.")
+    return np.unique(np.concatenate(list(times)))
+
+
+def rows_of_symbol(time: Times, clock: Times, part: Range) -> Range:
+    """The rows of one symbol whose bars open in the rows `part` of the clock; may be empty."""
+    first = int(np.searchsorted(time, clock[part.first]))
+    end = len(time) if part.end >= len(clock) else int(np.searchsorted(time, clock[part.end]))
+    return Range(first, end)
+
+
+def _gap(purge: int, embargo: int) -> int:
+    if purge < 0 or embargo < 0:
+        raise ConfigError(f"purge {purge} and embargo {embargo} are numbers of bars, at least 0.")
+    return purge + embargo
+
+
+def _ranges(rows: npt.NDArray[np.int64]) -> Iterator[Range]:
+    """Rows in increasing order as contiguous ranges."""
+    for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+        yield Range(int(part[0]), int(part[-1]) + 1)
+
+
+def _apart(name: str, what: str, one: Range, other_name: str, other: Range, before: int, after: int) -> None:
+    """Raise unless `one` ends at least `before` rows before `other`, or begins at least `after` rows after it."""
+    if one.end <= other.first:
+        gap, needed, where = other.first - one.end, before, "before"
+    elif one.first >= other.end:
+        gap, needed, where = one.first - other.end, after, "after"
+    else:
+        raise DataError(f"{name}: the {what} rows {one} overlap the {other_name} rows {other}.")
+    if gap < needed:
+        raise DataError(
+            f"{name}: only {gap} rows lie between the {what} rows {one} and the {other_name} rows {other}, which they "
+            f"come {where}; purge and embargo need {needed}."
+        )

@@ -1,0 +1,176 @@
+"""What would have become of a policy or a rule if trading had cost more, orders had come later, or the bars been worse.
+
+A scenario is a pure change of bars or costs. `stress` replays a player, anything that turns bars and costs into the
+path of an account, through each of them. Changed bars are labelled synthetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.config import parse
+from tailwise.core.errors import ConfigError
+from tailwise.core.streams import Streams
+from tailwise.evaluate.statistics import PathStatistics, path_statistics
+from tailwise.market.bars import Bars
+from tailwise.market.costs import CostConfig
+from tailwise.market.path import AccountPath
+
+Floats = npt.NDArray[np.float64]
+Player = Callable[[Bars, CostConfig], AccountPath]
+
+_SCALED = (
+    "taker_fee_bps",
+    "maker_fee_bps",
+    "half_spread_bps",
+    "slippage_bps",
+    "impact_bps",
+    "borrow_rate",
+    "loan_rate",
+    "liquidation_bps",
+)
+_PRICES = ("open", "high", "low", "close")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One change. `bars` is also given the path without any change, so that a crash can hit where it hurts."""
+
+    group: str  # what is changed: costs, latency, crash, volatility, missing bars
+    value: float  # how much
+    label: str
+    bars: Callable[[Bars, AccountPath], Bars] | None = None
+    costs: Callable[[CostConfig], CostConfig] | None = None
+
+
+@dataclass(frozen=True)
+class StressResult:
+    """A row of the table of a stress test."""
+
+    group: str
+    value: float
+    label: str
+    statistics: PathStatistics
+
+
+def stress(
+    play: Player,
+    bars: Bars,
+    costs: CostConfig,
+    scenarios: Sequence[Scenario] | None = None,
+    *,
+    alpha: float = 0.05,
+    gamma: float = 0.99,
+) -> list[StressResult]:
+    """Statistics without any change ("as it was", the first row), then in every scenario."""
+    base = play(bars, costs)
+    found = [StressResult("none", 0.0, "as it was", path_statistics(base, alpha=alpha, gamma=gamma))]
+    for scenario in default_scenarios() if scenarios is None else scenarios:
+        changed = bars if scenario.bars is None else scenario.bars(bars, base)
+        path = play(changed, costs if scenario.costs is None else scenario.costs(costs))
+        numbers = path_statistics(path, alpha=alpha, gamma=gamma)
+        found.append(StressResult(scenario.group, scenario.value, scenario.label, numbers))
+    return found
+
+
+def default_scenarios(*, seed: int = 0) -> list[Scenario]:
+    """Costs from 0 to 5 times, latency up to 5 bars, crashes of 10 to 40%, volatility doubled, bars missing."""
+    found = [cost_scenario(factor) for factor in (0.0, 0.5, 2.0, 3.0, 5.0)]
+    found += [latency_scenario(extra) for extra in (1, 2, 5)]
+    found += [crash_scenario(size) for size in (0.1, 0.2, 0.4)]
+    found.append(volatility_scenario(2.0))
+    return [*found, missing_scenario(0.02, seed=seed), missing_scenario(0.10, seed=seed)]
+
+
+def cost_scenario(factor: float) -> Scenario:
+    """All costs times a factor."""
+    return Scenario("costs", factor, f"costs x {factor:g}", costs=lambda costs: scaled_costs(costs, factor))
+
+
+def latency_scenario(extra: int) -> Scenario:
+    """Orders that are filled `extra` bars later."""
+    return Scenario(
+        "latency", extra, f"{extra} bars later", costs=lambda costs: with_latency(costs, costs.latency + extra)
+    )
+
+
+def crash_scenario(size: float) -> Scenario:
+    """A gap of `size` against the largest position of the unchanged path, in the bar after it was reached."""
+
+    def change(bars: Bars, base: AccountPath) -> Bars:
+        at = int(np.argmax(np.abs(base.exposure[:-1]))) if len(base) > 1 else 0
+        row = int(np.searchsorted(bars.time, base.time[min(at + 1, len(base) - 1)]))
+        return crashed(bars, row, size if base.exposure[at] >= 0 else -size)
+
+    return Scenario("crash", size, f"crash of {size:.0%} against the largest position", bars=change)
+
+
+def volatility_scenario(factor: float) -> Scenario:
+    """Returns spread `factor` times as wide around the same mean."""
+    return Scenario(
+        "volatility", factor, f"volatility x {factor:g}", bars=lambda bars, _: with_volatility(bars, factor)
+    )
+
+
+def missing_scenario(share: float, *, seed: int = 0) -> Scenario:
+    """A random share of the bars is not there."""
+    return Scenario(
+        "missing bars", share, f"{share:.0%} of the bars missing", bars=lambda bars, _: without_bars(bars, share, seed)
+    )
+
+
+def scaled_costs(costs: CostConfig, factor: float) -> CostConfig:
+    """Fees, spread, slippage, impact, borrow, loans and liquidations times `factor`; what is received stays."""
+    if factor < 0:
+        raise ConfigError(f"costs times {factor} would be paid to the account; the factor is at least 0.")
+    changed = {name: getattr(costs, name) * factor for name in _SCALED}
+    return parse(CostConfig, {**costs.model_dump(), **changed}, source=f"costs x {factor:g}")
+
+
+def with_latency(costs: CostConfig, latency: int) -> CostConfig:
+    """The same costs with fills that come `latency` bars later."""
+    return parse(CostConfig, {**costs.model_dump(), "latency": latency}, source="latency sweep")
+
+
+def crashed(bars: Bars, row: int, size: float) -> Bars:
+    """Bar `row` opens a fraction `size` lower (negative: higher) than it did, and the level stays there.
+
+    A gap: nothing trades between the close before and that open, so no stop can be filled in between.
+    """
+    if not 0 < row < len(bars) or not -10 < size < 1:
+        raise ConfigError(f"a crash of {size} at bar {row} of {len(bars)}: bar 1 or later, a fraction below 1.")
+    factor = np.where(np.arange(len(bars)) >= row, 1.0 - size, 1.0)
+    return _changed(bars, {name: getattr(bars, name) * factor for name in _PRICES}, f"crash of {size:g} at bar {row}")
+
+
+def with_volatility(bars: Bars, factor: float) -> Bars:
+    """Every move from the close before, to open, high, low and close, `factor` times as large; the mean stays."""
+    if not 0 < factor <= 100:
+        raise ConfigError(f"volatility times {factor}; the factor lies above 0 and up to 100.")
+    before = np.concatenate([bars.open[:1], bars.close[:-1]])
+    mean = float(np.log(bars.close[-1] / bars.open[0])) / len(bars)
+    moves = {name: factor * np.log(getattr(bars, name) / before) - (factor - 1) * mean for name in _PRICES}
+    level = np.log(bars.open[0]) + np.concatenate([[0.0], np.cumsum(moves["close"])[:-1]])
+    return _changed(bars, {name: np.exp(level + move) for name, move in moves.items()}, f"volatility times {factor:g}")
+
+
+def without_bars(bars: Bars, share: float, seed: int) -> Bars:
+    """Leave out a random share of the bars, never the first or the last; the rhythm stays that of the whole."""
+    if not 0 <= share < 1:
+        raise ConfigError(f"a share of {share} of the bars cannot be missing; it lies in [0, 1).")
+    draws = Streams(seed).uniforms("evaluate/missing", update=0, environments=1, steps=len(bars), draws=1)[:, 0, 0]
+    kept = draws >= share
+    kept[[0, -1]] = True
+    names = ("time", *_PRICES, "volume")
+    dividends = None if bars.dividends is None else bars.dividends[kept]
+    columns = {name: getattr(bars, name)[kept] for name in names} | {"dividends": dividends}
+    return _changed(bars, columns, f"{share:.0%} of the bars left out, seed {seed}")
+
+
+def _changed(bars: Bars, columns: dict[str, npt.NDArray[np.generic] | None], what: str) -> Bars:
+    label = f"synthetic: {what}, of {bars.symbol} ({bars.label})"
+    return replace(bars, **columns, label=label, notes=(*bars.notes, what))  # type: ignore[arg-type]

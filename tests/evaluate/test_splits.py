@@ -1,0 +1,201 @@
+"""Folds without leaks: properties, planted overlaps, and what really happens to labels and feature windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.splits import (
+    Fold,
+    Range,
+    check_fold,
+    combinatorial,
+    common_clock,
+    least_purge,
+    rows_of_symbol,
+    walk_forward,
+)
+
+
+def members(ranges: tuple[Range, ...]) -> set[int]:
+    return {row for one in ranges for row in range(one.first, one.end)}
+
+
+def forbidden(fold: Fold, *, embargo_before: int, embargo_after: int) -> set[int]:
+    """Rows that must not train: the test rows and what purge and embargo add."""
+    return {
+        row
+        for one in fold.test
+        for row in range(one.first - fold.purge - embargo_before, one.end + fold.purge + embargo_after)
+    }
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.integers(50, 3000),
+    folds=st.integers(1, 8),
+    purge=st.integers(0, 40),
+    embargo=st.integers(0, 20),
+    anchored=st.booleans(),
+    tested=st.floats(0.1, 0.8),
+    select=st.integers(0, 60),
+)
+def test_walk_forward_keeps_its_gaps(
+    rows: int, folds: int, purge: int, embargo: int, anchored: bool, tested: float, select: int
+) -> None:
+    """No train or select row in the test rows or their purge and embargo; tests follow one another to the last row."""
+    try:
+        found = walk_forward(
+            rows, folds=folds, purge=purge, embargo=embargo, anchored=anchored, tested=tested, select=select
+        )
+    except ConfigError:
+        assume(False)
+        return
+    assert [fold.number for fold in found] == list(range(folds))
+    tested_rows = [row for fold in found for row in sorted(members(fold.test))]
+    assert tested_rows == list(range(tested_rows[0], rows))
+    lengths = {len(fold.train[0]) for fold in found}
+    for fold in found:
+        check_fold(fold, rows, label_horizon=0, look_back=purge)
+        used = members(fold.train) | (members((fold.select,)) if fold.select else set())
+        assert not used & forbidden(fold, embargo_before=embargo, embargo_after=0)
+        assert max(used) < fold.test[0].first  # the future never trains
+        assert (fold.select is None) == (select == 0)
+        if fold.select is not None:
+            assert len(fold.select) == select and fold.select.first - fold.train[0].end == purge + embargo
+        assert not anchored or fold.train[0].first == 0
+    assert len(lengths) == (folds if anchored else 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.integers(120, 600),
+    folds=st.integers(4, 7),
+    test_folds=st.integers(2, 3),
+    purge=st.integers(0, 8),
+    embargo=st.integers(0, 6),
+)
+def test_combinatorial_keeps_its_gaps(rows: int, folds: int, test_folds: int, purge: int, embargo: int) -> None:
+    found = combinatorial(rows, folds=folds, test_folds=test_folds, purge=purge, embargo=embargo)
+    for fold in found:
+        check_fold(fold, rows, label_horizon=purge, look_back=0)
+        assert not members(fold.train) & forbidden(fold, embargo_before=0, embargo_after=embargo)
+        assert len(fold.paths) == len(fold.test) == test_folds
+    # Each path is made of all rows, each once.
+    for path in {name for fold in found for name in fold.paths}:
+        parts = [one for fold in found for one, name in zip(fold.test, fold.paths, strict=True) if name == path]
+        assert sorted(row for one in parts for row in range(one.first, one.end)) == list(range(rows))
+
+
+def test_walk_forward_by_hand() -> None:
+    """100 rows, the newest 40 tested in two folds; gaps of 3 + 2."""
+    first, second = walk_forward(100, folds=2, purge=3, embargo=2, tested=0.4, select=10)
+    assert first == Fold(0, (Range(0, 40),), Range(45, 55), (Range(60, 80),), 3, 2)
+    assert second == Fold(1, (Range(0, 60),), Range(65, 75), (Range(80, 100),), 3, 2)
+    rolling = walk_forward(100, folds=2, purge=3, embargo=2, tested=0.4, select=10, anchored=False)
+    assert [fold.train for fold in rolling] == [(Range(0, 40),), (Range(20, 60),)]
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_walk_forward_equals_skfolio(anchored: bool) -> None:
+    """Without a select window and an embargo it is skfolio's WalkForward."""
+    from skfolio.model_selection import WalkForward
+
+    ours = walk_forward(500, folds=4, purge=7, tested=0.4, anchored=anchored)
+    theirs = list(
+        WalkForward(test_size=50, train_size=293, expand_train=anchored, purged_size=7).split(np.zeros((500, 1)))
+    )
+    assert len(theirs) == 4
+    for fold, (train, test) in zip(ours, theirs, strict=True):
+        assert sorted(members(fold.train)) == train.tolist() and sorted(members(fold.test)) == test.tolist()
+
+
+GOOD = Fold(0, (Range(0, 50),), Range(60, 70), (Range(80, 100),), 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("planted", "sentence"),
+    [
+        (replace(GOOD, train=(Range(0, 85),), select=None), "train rows .* overlap the test rows"),
+        (replace(GOOD, train=(Range(0, 51),)), "only 9 rows lie between the train rows .* and the select rows"),
+        (replace(GOOD, select=Range(60, 75)), "only 5 rows lie between the select rows"),
+        (replace(GOOD, select=Range(40, 45)), "train rows .* overlap the select rows"),
+        (replace(GOOD, purge=9), "purge of 9 bars is shorter"),
+        (replace(GOOD, train=(Range(0, 50), Range(115, 120)), embargo=6, paths=(0,)), "only 15 rows .* come after"),
+        (replace(GOOD, embargo=1), "only 10 rows lie between"),
+        (replace(GOOD, test=(Range(80, 100), Range(95, 110))), "test rows .* overlap"),
+        (replace(GOOD, test=(Range(80, 121),)), "outside the 120 rows"),
+        (replace(GOOD, train=()), "no rows to train"),
+    ],
+)
+def test_a_planted_overlap_is_caught(planted: Fold, sentence: str) -> None:
+    check_fold(GOOD, 120, label_horizon=1, look_back=10)
+    with pytest.raises(DataError, match=sentence):
+        check_fold(planted, 120, label_horizon=1, look_back=10)
+
+
+LOOK_BACK, HORIZON = 12, 5
+
+
+def what_training_sees(prices: np.ndarray, fold: Fold) -> np.ndarray:
+    """Features (mean of LOOK_BACK closes) and labels (return over HORIZON bars) of the train rows."""
+    rows = np.array(sorted(members(fold.train)))
+    rows = rows[(rows >= LOOK_BACK) & (rows < len(prices) - HORIZON)]
+    windows = np.stack([prices[rows - k] for k in range(LOOK_BACK + 1)])
+    return np.concatenate([windows.mean(axis=0), np.log(prices[rows + HORIZON] / prices[rows])])
+
+
+def test_labels_and_feature_windows_do_not_cross_the_cut() -> None:
+    """Other prices in the test rows change nothing that training sees, with the purge that `least_purge` asks for; with
+    the label horizon alone, feature windows reach into the test, and without a purge labels do as well."""
+    prices = 100 * np.exp(0.01 * np.random.default_rng(0).standard_normal(400).cumsum())
+    purge = least_purge(label_horizon=HORIZON, look_back=LOOK_BACK)
+    assert purge == 12
+
+    def leaks(fold: Fold) -> bool:
+        changed = prices.copy()
+        for one in fold.test:
+            changed[one.first : one.end] *= 3.0
+        return not np.array_equal(what_training_sees(prices, fold), what_training_sees(changed, fold))
+
+    for make in (
+        lambda p: walk_forward(400, folds=3, purge=p),
+        lambda p: combinatorial(400, folds=6, test_folds=2, purge=p),
+    ):
+        assert not any(leaks(fold) for fold in make(purge))
+        assert any(leaks(fold) for fold in make(0))
+    assert any(leaks(fold) for fold in combinatorial(400, folds=6, test_folds=2, purge=HORIZON))
+    with pytest.raises(DataError, match="shorter than the label horizon 5 or the look-back 12"):
+        check_fold(walk_forward(400, folds=3, purge=HORIZON)[0], 400, label_horizon=HORIZON, look_back=LOOK_BACK)
+
+
+def test_symbols_are_cut_by_common_time() -> None:
+    """A symbol that begins later and one with a gap: their rows of a fold share the fold's times. Rejects cutting each
+    symbol by its own row numbers."""
+    day = np.datetime64("2020-01-01", "ns") + np.arange(100) * np.timedelta64(1, "D")
+    late, gap = day[30:], np.delete(day, np.arange(40, 60))
+    clock = common_clock([late, gap])
+    assert np.array_equal(clock, day)
+    fold = walk_forward(100, folds=2, purge=2, tested=0.4)[1]
+    for time in (late, gap):
+        train, test = (rows_of_symbol(time, clock, part) for part in (fold.train[0], fold.test[0]))
+        assert time[test.first] == day[80] and len(test) == 20 and test.end == len(time)
+        assert time[train.end - 1] == day[77]
+    assert len(rows_of_symbol(late, clock, Range(0, 10))) == 0
+    assert rows_of_symbol(late, clock, Range(20, 40)) == Range(0, 10)
+
+
+def test_impossible_folds_are_sentences() -> None:
+    with pytest.raises(ConfigError, match="0 are left to train on"):
+        walk_forward(100, folds=2, purge=60)
+    with pytest.raises(ConfigError, match="at least 0"):
+        walk_forward(100, folds=2, purge=-1)
+    with pytest.raises(ConfigError, match="combinatorial folds, 3 of 3 over 100 rows"):
+        combinatorial(100, folds=3, test_folds=3, purge=0)
+    with pytest.raises(ConfigError, match="must be smaller than the size of a train fold"):
+        combinatorial(40, folds=4, test_folds=2, purge=30)
