@@ -20,6 +20,7 @@ ONE_STEP_SIZE: Size = (128, 32, 150, 2e-3)
 CONTINUING_SIZE: Size = (16, 128, 250, 2e-3)
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
 CLIFF_SIZE: Size = (64, 64, 150, 2e-3)
+WALK = 30  # updates without a limit on the cliff
 LOG_STD = -1.9  # of exposures before squashing: about .07 in the middle of [0, 1], less towards its ends
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
@@ -134,6 +135,10 @@ def cliff(problem: CliffProblem, limit: float | None, *, seed: int, size: Size) 
     import torch
 
     data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, box=False, entropy=0.01)
+    if limit is not None:
+        # First learn to walk: under a limit from the beginning, standing still for ever (CVaR -2) is safer than a
+        # walker who still falls, and no small step from there keeps the limit of 2.
+        data["risk"]["warmup"] = {"updates": WALK, "longest": WALK}
     model = train(problem.make(size[0]), data).model
     states = np.arange(problem.states)
     flat = torch.from_numpy(model.observation.flatten(states, len(states)))
