@@ -19,7 +19,7 @@ from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_k
 from tailwise.learner.preparation import Prepared, describe_targets, prepare
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.tally import Tally
-from tailwise.learner.targets import build_targets
+from tailwise.learner.targets import Targets, build_targets
 from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import Decision, decide
@@ -88,18 +88,16 @@ class TorchBackend:
         if broken:
             counts = ", ".join(f"{n} in {name}" for name, n in broken.items())
             return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
-        targets = build_targets(
-            rollout, self.model.config.critic, self.streams, gamma=self.config.gamma, lam=self.config.lam
-        )
-        snapshot = take_snapshot(self.model, self.optimiser)
+        targets = self._targets(rollout)
+        snapshot = self._take_snapshot()
         prepared, metrics = prepare(rollout, targets, self.model, self.optimiser, self.config, self.mix_advantages)
         if not prepared.finite():
-            restore(snapshot, self.model, self.optimiser)
+            self._restore(snapshot)
             return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
         metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha)
         for group in self.optimiser.param_groups:
             group["lr"] = knobs.step_size.value
-        run = _Epochs(self, rollout, prepared, knobs)
+        run = self._epochs(rollout, prepared, knobs)
         reason = run.all()
         too_far = None if reason is not None else self._final_check(run)
         reason = reason or too_far
@@ -107,7 +105,7 @@ class TorchBackend:
         metrics |= {"policy/kl_after": run.kl_after, "policy/epochs": float(run.epochs_done)}
         metrics |= {"policy/stopped_early": float(run.stopped), "policy/first_log_ratio": run.first_log_ratio}
         if reason is not None:
-            restore(snapshot, self.model, self.optimiser)
+            self._restore(snapshot)
             return UpdateReport(
                 False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
             )
@@ -115,7 +113,23 @@ class TorchBackend:
         metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(seen)
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
 
-    def _final_check(self, run: _Epochs) -> str | None:
+    # What another implementation may do in its own way, with the same result.
+
+    def _targets(self, rollout: Rollout) -> Targets:
+        return build_targets(
+            rollout, self.model.config.critic, self.streams, gamma=self.config.gamma, lam=self.config.lam
+        )
+
+    def _take_snapshot(self) -> Any:
+        return take_snapshot(self.model, self.optimiser)
+
+    def _restore(self, snapshot: Any) -> None:
+        restore(snapshot, self.model, self.optimiser)
+
+    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        return Epochs(self, rollout, prepared, knobs)
+
+    def _final_check(self, run: Epochs) -> str | None:
         name = first_non_finite(self.model)
         if name is not None:
             return f"parameter {name} became NaN or infinite; the update was rolled back"
@@ -171,7 +185,7 @@ def _refused(reason: str) -> UpdateReport:
     return UpdateReport(False, reason, False, 0.0, {})
 
 
-class _Epochs:
+class Epochs:
     """The passes over one rollout; holds what they measured."""
 
     def __init__(self, backend: TorchBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:

@@ -1,0 +1,135 @@
+"""The fused CPU implementation of `Backend`: the torch backend with its inner loops replaced by compiled kernels.
+
+Everything around the loops (targets, transaction, KL control, metrics, checkpoints) is inherited, so that both
+implementations cannot drift apart. The torch model stays the owner of its parameters: they become views into one flat
+buffer (`layout`), and Adam's moments are views into two more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import ConfigError
+from tailwise.core.streams import Streams
+from tailwise.kernels.coverage import why_not_fused
+from tailwise.kernels.epochs import FusedEpochs
+from tailwise.kernels.layout import aligned_zeros, bind
+from tailwise.kernels.workers import Workers
+from tailwise.learner.backend import Knobs
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.preparation import Prepared
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.torch_backend import Epochs, TorchBackend
+from tailwise.model.actor_critic import ActorCritic
+
+
+@dataclass(frozen=True)
+class _FlatSnapshot:
+    """Copies of what an update changes: parameters, Adam's moments and step, the model's buffers by name."""
+
+    flat: Tensor
+    average: Tensor
+    square: Tensor
+    step: int
+    buffers: dict[str, Tensor]
+
+
+class FusedBackend(TorchBackend):
+    """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        streams: Streams,
+        *,
+        threads: int = 1,
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        **more: Any,
+    ) -> None:
+        reason = why_not_fused(model.config, config, model.action, auxiliary=auxiliary)
+        if reason is not None:
+            raise ConfigError(f"backend fused: {reason}")
+        super().__init__(model, config, streams, auxiliary=auxiliary, **more)
+        self.bound = bind(model)
+        self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
+        self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
+        self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads, config, model)
+
+    # ---------------------------------------------------------------- optimiser
+
+    @property
+    def step_count(self) -> int:
+        """Steps that Adam has taken."""
+        return int(self.step_tensor)
+
+    def count_step(self) -> int:
+        """One more step; the first one gives the optimiser its state. Returns the number."""
+        if not self.optimiser.state:
+            self._expose_moments()
+        self.step_tensor.add_(1.0)
+        return self.step_count
+
+    def _expose_moments(self) -> None:
+        """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name, parameter in self.model.named_parameters():
+            self.optimiser.state[parameter] = {
+                "step": self.step_tensor,
+                "exp_avg": averages[name],
+                "exp_avg_sq": squares[name],
+            }
+
+    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """See `Backend.load_training_tensors`."""
+        self.check_training_tensors(tensors, fresh=True)
+        self._forget_moments()
+        if not tensors:
+            return
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name in averages:
+            averages[name].copy_(tensors[f"optimiser/{name}/exp_avg"])
+            squares[name].copy_(tensors[f"optimiser/{name}/exp_avg_sq"])
+            self.step_tensor.copy_(tensors[f"optimiser/{name}/step"])
+        self._expose_moments()
+
+    def _forget_moments(self) -> None:
+        self.optimiser.state.clear()
+        self.average.zero_()
+        self.square.zero_()
+        self.step_tensor.zero_()
+
+    # ---------------------------------------------------------------- parts of the update
+
+    def _take_snapshot(self) -> _FlatSnapshot:
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        return _FlatSnapshot(
+            self.bound.flat.clone(), self.average.clone(), self.square.clone(), self.step_count, buffers
+        )
+
+    @torch.no_grad()
+    def _restore(self, snapshot: _FlatSnapshot) -> None:
+        self.bound.flat.copy_(snapshot.flat)
+        self.average.copy_(snapshot.average)
+        self.square.copy_(snapshot.square)
+        self.step_tensor.fill_(float(snapshot.step))
+        if snapshot.step == 0:
+            self.optimiser.state.clear()
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(snapshot.buffers[name])
+
+    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        return FusedEpochs(self, rollout, prepared, knobs)
+
+
+def normalise_observations(model: ActorCritic, obs: Tensor) -> np.ndarray:
+    """Normalised observations, flat rows [R, D] float32; the statistics stay the same during an update."""
+    rows: np.ndarray = model.normaliser(obs).reshape(-1, obs.shape[-1]).contiguous().numpy()
+    return rows

@@ -1,0 +1,75 @@
+"""KL(old || new) of the policy over a whole rollout: forward passes of trunk and heads, nothing backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.dense import forward
+from tailwise.kernels.layout import Network
+from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.rows import Rows
+from tailwise.kernels.shares import BLOCK, Scratch, gather
+
+if TYPE_CHECKING:
+    from tailwise.kernels.backend import FusedBackend
+
+
+@kernel
+def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, log_p: np.ndarray) -> float:
+    """KL of one row with the actor's outputs out [K or A]."""
+    size, kl = out.shape[0], 0.0
+    if log_std.shape[0] == 0:
+        log_softmax(out, rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_), log_p)
+        for k in range(size):
+            before = np.float64(rows.old[r, k])
+            p = np.exp(before)
+            if p > 0.0:
+                kl += p * (before - log_p[k])
+        return kl
+    for a in range(size):
+        spread = np.float64(log_std[a])
+        twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
+        moved = (np.float64(rows.old[r, a]) - np.float64(out[a])) * np.exp(-spread)
+        kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
+    return kl
+
+
+@kernel
+def block_kl(
+    network: Network, rows: Rows, index: np.ndarray, out: np.ndarray, log_std: np.ndarray, policy: np.ndarray
+) -> float:
+    """Sum of KL over the valid rows `index` [n] whose network outputs are `out`, flat."""
+    total = 0.0
+    for i in range(index.shape[0]):
+        if rows.valid[index[i]]:
+            at = i * network.output_width
+            total += _row_kl(out[at : at + network.actor], log_std, index[i], rows, policy)
+    return total
+
+
+@kernel
+def kl_of_rows(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, scratch: Scratch) -> None:
+    """Without a core: add the KL of the rows `index` to the scratch's first sum."""
+    log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
+    for first in range(0, index.shape[0], BLOCK):
+        part = index[first : first + BLOCK]
+        n = part.shape[0]
+        gather(rows, part, scratch.work)
+        forward(network.trunk, flat, scratch.work, n)
+        forward(network.heads, flat, scratch.work, n)
+        scratch.sums[0] += block_kl(network, rows, part, scratch.work[network.output * n :], log_std, scratch.policy)
+
+
+def policy_kl(backend: FusedBackend, rows: Rows) -> float:
+    """Mean of KL(old || new) over all valid rows, nats."""
+    network, flat = backend.bound.network, backend.bound.flat.numpy()
+    index = np.flatnonzero(rows.valid)
+
+    def work(part: np.ndarray, scratch: Scratch) -> None:
+        kl_of_rows(network, flat, rows, part, scratch)
+
+    _, sums = backend.workers.run(index, work)
+    return float(sums[0]) / len(index)
