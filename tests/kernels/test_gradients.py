@@ -24,7 +24,7 @@ def test_all_gradients_equal_autograd(first: int) -> None:
     float32 leaves of the whole gradient's (1e-7 of it) where a tensor's own is smaller by cancellation.
     """
     for seed in range(first, first + PER_TEST):
-        case = random_case(seed, core="none")
+        case = random_case(seed)
         plain, fused = twins(case)
         # The second rollout comes from another policy: ratios beyond both clips, a KL above 0.
         for update, entropy_weight in ((0, 0.0), (1, 0.01)):

@@ -40,7 +40,7 @@ def check_metrics(plain: dict[str, float], fused: dict[str, float]) -> None:
 def test_parameters_after_an_update_are_equal(first: int) -> None:
     """Several epochs of clipped Adam steps. Rejects one epsilon for both groups, a step counted twice, and the like."""
     for seed in range(first, first + 10):
-        case = random_case(seed, core="none")
+        case = random_case(seed)
         plain, fused = twins(case)
         for update in range(2):
             rollout = rollout_for(case, plain, update)

@@ -111,7 +111,7 @@ def twins(case: Case) -> tuple[TorchBackend, FusedBackend]:
 
 
 def rollout_for(case: Case, backend: TorchBackend, update: int) -> Rollout:
-    """A rollout with random ends and masks, in recurrent cases from a random hidden state that an episode carries in."""
+    """A rollout with random ends and masks, and a random hidden state that an episode carries in."""
     world = random_world(
         case.steps, case.envs, features=case.features, seed=1000 * case.seed + update, end=case.end,
         next_step=case.next_step, choices=4 if case.masked else 0,
@@ -126,7 +126,9 @@ def another_policy(rollout: Rollout, seed: int) -> Rollout:
     """The rollout as if a slightly different policy had made it, so that clips of either kind are active."""
     g = torch.Generator().manual_seed(seed)
     noise = 0.3 * torch.randn(rollout.log_prob.shape, generator=g)
-    params = torch.where(rollout.params > -1e30, rollout.params + 0.1 * torch.randn(rollout.params.shape, generator=g), rollout.params)
+    params = torch.where(
+        rollout.params > -1e30, rollout.params + 0.1 * torch.randn(rollout.params.shape, generator=g), rollout.params
+    )
     return dataclasses.replace(rollout, log_prob=rollout.log_prob + noise, params=params)
 
 
@@ -147,9 +149,7 @@ def exact_gradient(backend: TorchBackend, rollout: Rollout, entropy_weight: floa
     torch.set_default_dtype(torch.float64)
     try:
         model = _in_double(backend)
-        (part,) = batching.parts(
-            _units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend)
-        )
+        (part,) = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
         batch = ready.batch(part.rows, draws)
         batch = dataclasses.replace(
             batch, **{f.name: v.double() for f in dataclasses.fields(batch) if _is_float(v := getattr(batch, f.name))}
@@ -190,5 +190,3 @@ def _recurrent(backend: TorchBackend) -> bool:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-

@@ -38,7 +38,7 @@ def adam_step(
     """
     size = np.float32(learning_rate / (1.0 - BETA1**step))
     root = np.float32(np.sqrt(1.0 - BETA2**step))
-    one, factor = np.float32(1.0), np.float32(scale)
+    factor = np.float32(scale)
     rest1, keep2, rest2 = np.float32(1.0 - BETA1), np.float32(BETA2), np.float32(1.0 - BETA2)
     total = 0.0
     for k in range(segments.shape[0]):

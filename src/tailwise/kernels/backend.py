@@ -13,21 +13,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
+from tailwise.kernels.inference import Standard, StepMemory, act, look, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind
+from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.workers import Workers
 from tailwise.learner.backend import Knobs
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
+from tailwise.learner.targets import Targets, build_targets
 from tailwise.learner.torch_backend import Epochs, TorchBackend
 from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.critics import CriticOutput
+from tailwise.model.inference import Decision
+
+_NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.numpy())
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,62 @@ class FusedBackend(TorchBackend):
         self.bound = bind(model)
         self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
+        self._memory = step_memory(self.bound.network, 1)
+        self._standard: tuple[tuple[int, int], Standard] | None = None
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads, config, model)
+
+    # ---------------------------------------------------------------- inference
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.act`."""
+        network, rows, discrete = self.bound.network, obs.shape[0], self.model.law.discrete
+        choice = torch.empty(rows if discrete else 0, 1, dtype=torch.int64)
+        action = torch.empty(0 if discrete else rows, network.actor)
+        log_prob, params = torch.empty(rows), torch.empty(rows, self.model.law.parameters)
+        features, after = torch.empty(rows, network.features_width), torch.empty(rows, *self.model.state_shape)
+        noise = np.zeros((0, 0)) if uniform is None else uniform.numpy()
+        act(
+            *(network, self.bound.flat.numpy(), self._standardise(), _array(obs), _array(state), _array(start)),
+            _NO_MASK if mask is None else _array(mask),
+            np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
+            *(self._memory_for(rows), choice.numpy().reshape(-1), action.numpy(), log_prob.numpy(), params.numpy()),
+            *(features.numpy(), after.numpy()),
+        )
+        return Decision(choice if discrete else action, log_prob, params, features, after)
+
+    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.look`."""
+        network, rows = self.bound.network, obs.shape[0]
+        features, after = torch.empty(rows, network.features_width), torch.empty(rows, *self.model.state_shape)
+        look(
+            *(network, self.bound.flat.numpy(), self._standardise(), _array(obs), _array(state), _array(start)),
+            *(self._memory_for(rows), features.numpy(), after.numpy()),
+        )
+        return features
+
+    def _values(self, features: Tensor) -> CriticOutput:
+        network = self.bound.network
+        flat_features = features.reshape(-1, features.shape[-1])
+        rows = flat_features.shape[0]
+        mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
+        work = self.workers.scratches[0].work  # wide enough: the critics' workspace is part of the heads'
+        values(network, self.bound.flat.numpy(), _array(flat_features), work, mean.numpy(), law.numpy())
+        lead = features.shape[:-1]
+        return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
+
+    def _memory_for(self, rows: int) -> StepMemory:
+        width = self.bound.network.trunk_width
+        if self._memory.trunk.shape[0] < rows * width:
+            self._memory = step_memory(self.bound.network, rows)
+        return self._memory
+
+    def _standardise(self) -> Standard:
+        """The normaliser's numbers, read again when its buffers were written to."""
+        normaliser = self.model.normaliser
+        written = (normaliser.mean._version, normaliser.variance._version)
+        if self._standard is None or self._standard[0] != written:
+            self._standard = (written, standard_of(normaliser))
+        return self._standard[1]
 
     # ---------------------------------------------------------------- optimiser
 
@@ -108,6 +175,16 @@ class FusedBackend(TorchBackend):
 
     # ---------------------------------------------------------------- parts of the update
 
+    def _targets(self, rollout: Rollout) -> Targets:
+        return build_targets(
+            rollout,
+            self.model.config.critic,
+            self.streams,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+            make_particles=particle_returns,
+        )
+
     def _take_snapshot(self) -> _FlatSnapshot:
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         return _FlatSnapshot(
@@ -127,9 +204,3 @@ class FusedBackend(TorchBackend):
 
     def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
         return FusedEpochs(self, rollout, prepared, knobs)
-
-
-def normalise_observations(model: ActorCritic, obs: Tensor) -> np.ndarray:
-    """Normalised observations, flat rows [R, D] float32; the statistics stay the same during an update."""
-    rows: np.ndarray = model.normaliser(obs).reshape(-1, obs.shape[-1]).contiguous().numpy()
-    return rows

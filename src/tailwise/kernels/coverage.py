@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from tailwise.learner.config import Awr, LearnerConfig
-from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.config import GruCore, LstmCore, MlpEncoder, ModelConfig, NoValueClip, QuantileCritic
 
@@ -17,9 +19,13 @@ def why_not_fused(
     learner: LearnerConfig,
     action: ActionSpec,
     *,
-    auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+    auxiliary: Sequence[tuple[str, Any]] = (),
 ) -> str | None:
     """The first option that the fused backend does not cover, as a sentence that names it; None when all are."""
+    if torch.get_default_dtype() != torch.float32:
+        return (
+            f"torch's default dtype is {torch.get_default_dtype()}, which is not covered; use float32, or backend torch"
+        )
     return why_not_configured(model, learner) or _why_not_actions(model, action) or _why_not_auxiliary(auxiliary)
 
 
@@ -54,7 +60,7 @@ def _why_not_actions(model: ModelConfig, action: ActionSpec) -> str | None:
     return None
 
 
-def _why_not_auxiliary(auxiliary: Sequence[tuple[str, AuxiliaryLoss]]) -> str | None:
+def _why_not_auxiliary(auxiliary: Sequence[tuple[str, Any]]) -> str | None:
     if auxiliary:
         return f"the auxiliary loss {auxiliary[0][0]!r} is not covered; use backend torch"
     return None

@@ -52,9 +52,7 @@ def backward(
         width, inner, lead = o[OUT_WIDTH], o[IN_WIDTH], o[OUT_LEAD]
         at_source, at_target = o[IN] * rows + o[IN_COLUMN], o[OUT] * rows + o[OUT_COLUMN]
         above = back[at_target:]
-        back_through_activation(
-            above, work[at_target:], lead, rows, grad[o[BIAS] : o[BIAS] + width], o[ACTIVATION]
-        )
+        back_through_activation(above, work[at_target:], lead, rows, grad[o[BIAS] : o[BIAS] + width], o[ACTIVATION])
         gemm(
             *(width, inner, rows, above, lead, True),
             *(work[at_source:], o[IN_LEAD], False, 1.0, grad[o[WEIGHT] :], inner),

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
+from tailwise.kernels.layout import NO_CORE
+from tailwise.kernels.philox import choose_particles
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
+from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, Weights
-from tailwise.kernels.shares import Scratch, learn_rows
+from tailwise.kernels.shares import Trunk, learn_rows, learn_sequences
 from tailwise.learner import batching
 from tailwise.learner.backend import Knobs
 from tailwise.learner.gradients import term_gradients
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
 Draws = tuple[Tensor | None, Tensor | None]
+Memory = list[tuple[Trunk, Tape]]
 
 
 class FusedEpochs(Epochs):
@@ -42,10 +46,22 @@ class FusedEpochs(Epochs):
         self._squares = np.zeros(len(backend.bound.segments))
         critic = backend.model.config.critic
         assert isinstance(critic, QuantileCritic)
-        self._kappa = critic.kappa
+        self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
         lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
         self._lean = np.tile(lean, backend.model.critic_count)
         self._order = _groups(backend)
+
+    def _draws(self, epoch: int) -> Draws:
+        """The particles of each row that this epoch looks at, [R, m]; no draws for entropies, which are exact."""
+        particles, sampled = self.rows.particles.shape[1], self._sampled
+        if particles <= sampled:
+            return None, None
+        chosen = np.empty((len(self.rows.log_prob), sampled), dtype=np.int64)
+        choose_particles(
+            *(self.backend.streams.key("particle"), self.rollout.update, epoch, self.rollout.environment.numpy()),
+            *(particles // sampled, chosen),
+        )
+        return torch.from_numpy(chosen), None
 
     def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:
         backend, config = self.fused, self.backend.config
@@ -96,11 +112,19 @@ class FusedEpochs(Epochs):
             lean=self._lean,
         )
 
-        def work(part: np.ndarray, scratch: Scratch) -> None:
-            learn_rows(network, flat, self.rows, part, chosen, weights, scratch)
+        workers = backend.workers
+        workers.begin()
+        for units in _units_of(parts):
+            memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
 
-        # Microbatches bound memory; blocks of rows do so already, whatever their number.
-        return backend.workers.run(np.concatenate([part.rows.numpy() for part in parts]), work)
+            def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
+                if memory:
+                    learn_sequences(network, flat, self.rows, mine, chosen, weights, workers.scratches[k], *memory[k])
+                else:
+                    learn_rows(network, flat, self.rows, mine, chosen, weights, workers.scratches[k])
+
+            workers.run(units, work)
+        return workers.result()
 
     def _measure_terms(self, part: batching.Part, draws: Draws) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
@@ -149,7 +173,7 @@ class FusedEpochs(Epochs):
 
     def measure_after(self) -> None:
         """Exact KL(old||new) over all valid rows of the rollout."""
-        self.kl_after = policy_kl(self.fused, self.rows)
+        self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
 
 
 _MEANS = {
@@ -166,6 +190,13 @@ _MAXIMA = {
     "policy/ratio_max": numbers.RATIO_MAX,
     "policy/entropy_max": numbers.ENTROPY_MAX,
 }
+
+
+def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
+    """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway)."""
+    if parts[0].envs is None:
+        return [np.concatenate([part.rows.numpy() for part in parts])]
+    return [part.envs.numpy() for part in parts if part.envs is not None]
 
 
 def _groups(backend: FusedBackend) -> dict[str, np.ndarray]:

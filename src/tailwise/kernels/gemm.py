@@ -47,7 +47,9 @@ def _multiplies(address: int) -> bool:
     one_zero, letter = np.array([1, 0], dtype=np.float32), np.frombuffer(b"N", dtype=np.uint8)
     n, m = sizes.ctypes.data, one_zero.ctypes.data
     text, size = letter.ctypes.data, sizes.itemsize
-    function(text, text, n, n + size, n + 2 * size, m, a.ctypes.data, n, b.ctypes.data, n + 2 * size, m + 4, c.ctypes.data, n)
+    function(
+        text, text, n, n + size, n + 2 * size, m, a.ctypes.data, n, b.ctypes.data, n + 2 * size, m + 4, c.ctypes.data, n
+    )
     expected = a.reshape(3, 2).T @ b.reshape(4, 3).T
     return bool(np.array_equal(c.reshape(4, 2).T, expected))
 
@@ -107,8 +109,10 @@ def _sgemm(
         one = on_stack(ir.Constant(f32, 1.0), f32)
         builder.call(
             function,
-            [*letters, *numbers, one, address(a), on_stack(lead_a, i32), address(b), on_stack(lead_b, i32)]
-            + [on_stack(beta, f32), address(c), on_stack(lead_c, i32)],
+            [
+                *(*letters, *numbers, one, address(a), on_stack(lead_a, i32), address(b), on_stack(lead_b, i32)),
+                *(on_stack(beta, f32), address(c), on_stack(lead_c, i32)),
+            ],
         )
         return context.get_dummy_value()
 

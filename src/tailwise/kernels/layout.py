@@ -2,7 +2,7 @@
 
 The torch model keeps its parameters, but their memory becomes a view into the buffer: state_dict, checkpoints and
 torch's own inference work as before, and kernels need one array. Parameters that are multiplied with the same input lie
-one after the other, so that they form one matrix: the first layers of actor and critics, mean and quantiles of a critic.
+one after the other, so that they form one matrix: first layers of actor and critics, mean and quantiles of a critic.
 
 Workspace: the activations of R rows live in one flat array. A buffer of width w begins at (widths before it) * R and
 holds its rows one after the other. The output buffer is [actor | mean 0 | quantiles 0 | quantiles 1 | mean 1]: the
@@ -23,7 +23,9 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import MlpEncoder, QuantileCritic
 
 # Columns of an operation out[:, part] = f(in[:, part] @ W' + b); buffers are named by their offset per row.
-IN, IN_LEAD, IN_COLUMN, IN_WIDTH, OUT, OUT_LEAD, OUT_COLUMN, OUT_WIDTH, WEIGHT, BIAS, ACTIVATION, IN_GRADIENT = range(12)
+IN, IN_LEAD, IN_COLUMN, IN_WIDTH, OUT, OUT_LEAD, OUT_COLUMN, OUT_WIDTH, WEIGHT, BIAS, ACTIVATION, IN_GRADIENT = range(
+    12
+)
 NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with the gradient of the input
 NO_CORE, LSTM, GRU = 0, 1, 2
 
@@ -45,8 +47,9 @@ class Network(NamedTuple):
 
     trunk, heads: operations [n, 12]; trunk_width, heads_width: floats per row of their workspaces (without a core they
     share one); inputs: D; encoded: offset and width of the trunk's result; features, output: what the heads read and
-    write; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU; hidden: H;
-    w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete.
+    write; policy, values: operations of the actor alone and of the critics alone, in workspaces of their own that begin
+    with the features; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU;
+    hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete.
     """
 
     trunk: np.ndarray
@@ -60,6 +63,12 @@ class Network(NamedTuple):
     features_width: int
     output: int
     output_width: int
+    policy: np.ndarray
+    policy_width: int
+    policy_output: int
+    values: np.ndarray
+    values_width: int
+    values_output: int
     actor: int
     critics: int
     quantiles: int
@@ -159,11 +168,17 @@ def bind(model: ActorCritic) -> Bound:
     if model.core is not None:
         net = model.core.net
         core, hidden = (LSTM if model.core.is_lstm else GRU), model.core.hidden
-        at_list = [places.matrix(getattr(net, f"{name}_l0")) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        at_list = [
+            places.matrix(getattr(net, f"{name}_l0")) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
         at = (at_list[0], at_list[1], at_list[2], at_list[3])
         trunk_rows, table, learnt = 0, _Table(hidden), True
         features = table.input
-    output = _heads(model, places, table, features, activation, learnt=learnt)
+    heads = _place_heads(model, places)
+    output = _run_heads(heads, table, features, activation, learnt=learnt)
+    policy_table, values_table = _Table(features.width), _Table(features.width)
+    policy = _run_heads(heads[:1], policy_table, policy_table.input, activation, learnt=False)
+    values = _run_heads(heads[1:], values_table, values_table.input, activation, learnt=False)
     if core == NO_CORE:
         trunk = table.operations(0, trunk_rows)  # again: the heads decide whose gradients add up
     log_std = -1 if model.actor.log_std is None else places.matrix(model.actor.log_std)
@@ -179,6 +194,12 @@ def bind(model: ActorCritic) -> Bound:
         features_width=features.width,
         output=output.offset,
         output_width=output.width,
+        policy=policy_table.operations(),
+        policy_width=policy_table.width,
+        policy_output=policy.offset,
+        values=values_table.operations(),
+        values_width=values_table.width,
+        values_output=values.offset,
         actor=model.actor.head.out_features,
         critics=model.critic_count,
         quantiles=model.config.critic.quantiles,
@@ -197,36 +218,67 @@ def _linears(module: nn.Module) -> list[nn.Linear]:
     return [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
 
 
-def _heads(
-    model: ActorCritic, places: _Places, table: _Table, features: Slice, activation: int, *, learnt: bool
-) -> Slice:
-    """Operations of actor and critics from `features` on; `learnt`: whether a gradient goes back into them."""
+class _Layer(NamedTuple):
+    """Places of the weight [width, inputs] and the bias of one dense layer."""
+
+    weight: int
+    bias: int
+    width: int
+
+
+class _Head(NamedTuple):
+    """The actor or a critic: its hidden layers and its output layer; joined: the first one is part of a matrix."""
+
+    body: list[_Layer]
+    last: _Layer
+    joined: bool
+
+
+def _place_heads(model: ActorCritic, places: _Places) -> list[_Head]:
+    """Actor first, then the critics."""
     bodies = [_linears(model.actor.body), *(_linears(critic.body) for critic in model.critic_heads())]
-    sources = [features] * len(bodies)
-    if all(bodies):  # the first layers share their input, so they are one matrix
-        first = [body.pop(0) for body in bodies]
-        widths = [layer.out_features for layer in first]
-        weight, bias = places.matrix(*(la.weight for la in first)), places.matrix(*(la.bias for la in first))
-        joined = table.dense(features, table.buffer(sum(widths)), weight, bias, activation, gradient=learnt)
-        begins = np.cumsum([0, *widths])
-        sources = [Slice(joined.offset, joined.lead, int(b), w) for b, w in zip(begins, widths)]
-    for i, body in enumerate(bodies):
-        for layer in body:
-            weight, bias = places.matrix(layer.weight), places.matrix(layer.bias)
-            back = learnt or sources[i] is not features
-            target = table.buffer(layer.out_features)
-            sources[i] = table.dense(sources[i], target, weight, bias, activation, gradient=back)
-    last: list[list[nn.Linear]] = [[model.actor.head]]
+    joined = all(bodies)
+    if joined:  # the first layers share their input, so they are one matrix
+        places.matrix(*(body[0].weight for body in bodies))
+        places.matrix(*(body[0].bias for body in bodies))
+    outputs: list[list[nn.Linear]] = [[model.actor.head]]
     for critic in model.critic_heads():
         assert critic.mean_head is not None and critic.law_head is not None
         pair = [critic.mean_head, critic.law_head]
-        last.append(pair if len(last) == 1 else pair[::-1])
-    widths = [sum(layer.out_features for layer in group) for group in last]
-    output = table.buffer(sum(widths))
-    for i, group in enumerate(last):
-        weight, bias = places.matrix(*(la.weight for la in group)), places.matrix(*(la.bias for la in group))
-        target = Slice(output.offset, output.lead, sum(widths[:i]), widths[i])
-        table.dense(sources[i], target, weight, bias, NONE, gradient=learnt or sources[i] is not features)
+        outputs.append(pair if len(outputs) == 1 else pair[::-1])
+    heads = []
+    for body, output in zip(bodies, outputs):
+        for layer in body[1:] if joined else body:
+            places.matrix(layer.weight)
+            places.matrix(layer.bias)
+        layers = [_Layer(places.first[la.weight], places.first[la.bias], la.out_features) for la in body]
+        weight, bias = places.matrix(*(la.weight for la in output)), places.matrix(*(la.bias for la in output))
+        heads.append(_Head(layers, _Layer(weight, bias, sum(la.out_features for la in output)), joined))
+    return heads
+
+
+def _run_heads(heads: list[_Head], table: _Table, features: Slice, activation: int, *, learnt: bool) -> Slice:
+    """Operations of neighbouring heads from `features` on; `learnt`: whether a gradient goes back into them."""
+    sources = [features] * len(heads)
+    joined = heads[0].joined
+    if joined:
+        first = [head.body[0] for head in heads]
+        whole = table.buffer(sum(layer.width for layer in first))
+        table.dense(features, whole, first[0].weight, first[0].bias, activation, gradient=learnt)
+        begins = np.cumsum([0, *(layer.width for layer in first)])
+        sources = [Slice(whole.offset, whole.lead, int(b), la.width) for b, la in zip(begins, first)]
+    for i, head in enumerate(heads):
+        for layer in head.body[1:] if joined else head.body:
+            back = learnt or sources[i] is not features
+            target = table.buffer(layer.width)
+            sources[i] = table.dense(sources[i], target, layer.weight, layer.bias, activation, gradient=back)
+    output = table.buffer(sum(head.last.width for head in heads))
+    column = 0
+    for source, head in zip(sources, heads):
+        target = Slice(output.offset, output.lead, column, head.last.width)
+        back = learnt or source is not features
+        table.dense(source, target, head.last.weight, head.last.bias, NONE, gradient=back)
+        column += head.last.width
     return output
 
 

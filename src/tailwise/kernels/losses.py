@@ -1,7 +1,7 @@
 """All loss terms of a block of rows and their gradient by the network's outputs, in one pass.
 
-The plain twin is `tailwise.learner.losses.compute_losses`. A policy has few outputs, so its part is computed in float64;
-the critics' part is `particle_loss`.
+The plain twin is `tailwise.learner.losses.compute_losses`. A policy has few outputs, so its part is computed in
+float64; the critics' part is `particle_loss`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KL(old || new) of the policy over a whole rollout: forward passes of trunk and heads, nothing backward."""
+"""KL(old || new) of the policy over a whole rollout: forward passes of trunk and actor, nothing backward."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
-from tailwise.kernels.layout import Network
+from tailwise.kernels.layout import NO_CORE, Network
 from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import Rows
-from tailwise.kernels.shares import BLOCK, Scratch, gather
+from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, sequence_rows
 
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
@@ -41,11 +42,11 @@ def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, log_p: np.
 def block_kl(
     network: Network, rows: Rows, index: np.ndarray, out: np.ndarray, log_std: np.ndarray, policy: np.ndarray
 ) -> float:
-    """Sum of KL over the valid rows `index` [n] whose network outputs are `out`, flat."""
+    """Sum of KL over the valid rows `index` [n] whose outputs of the actor are `out`, flat."""
     total = 0.0
     for i in range(index.shape[0]):
         if rows.valid[index[i]]:
-            at = i * network.output_width
+            at = i * network.actor
             total += _row_kl(out[at : at + network.actor], log_std, index[i], rows, policy)
     return total
 
@@ -59,17 +60,45 @@ def kl_of_rows(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray
         n = part.shape[0]
         gather(rows, part, scratch.work)
         forward(network.trunk, flat, scratch.work, n)
-        forward(network.heads, flat, scratch.work, n)
-        scratch.sums[0] += block_kl(network, rows, part, scratch.work[network.output * n :], log_std, scratch.policy)
+        width = network.features_width
+        scratch.back[: n * width] = scratch.work[network.features * n : network.features * n + n * width]
+        forward(network.policy, flat, scratch.back, n)
+        out = scratch.back[network.policy_output * n :]
+        scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
 
 
-def policy_kl(backend: FusedBackend, rows: Rows) -> float:
-    """Mean of KL(old || new) over all valid rows, nats."""
-    network, flat = backend.bound.network, backend.bound.flat.numpy()
-    index = np.flatnonzero(rows.valid)
+@kernel
+def kl_of_sequences(
+    network: Network, flat: np.ndarray, rows: Rows, envs: np.ndarray, scratch: Scratch, trunk: Trunk, tape: Tape
+) -> None:
+    """With a core: add the KL of all steps of the environments `envs` [b]."""
+    log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
+    index, width = sequence_rows(rows, envs, trunk), network.hidden
+    encode(network, flat, rows, index, envs, trunk, tape)
+    for first in range(0, index.shape[0], BLOCK):
+        part = index[first : first + BLOCK]
+        n = part.shape[0]
+        scratch.back[: n * width] = tape.features[first * width : (first + n) * width]
+        forward(network.policy, flat, scratch.back, n)
+        out = scratch.back[network.policy_output * n :]
+        scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
 
-    def work(part: np.ndarray, scratch: Scratch) -> None:
-        kl_of_rows(network, flat, rows, part, scratch)
 
-    _, sums = backend.workers.run(index, work)
-    return float(sums[0]) / len(index)
+def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
+    """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
+    network, flat, workers = backend.bound.network, backend.bound.flat.numpy(), backend.workers
+    workers.begin()
+    if network.core == NO_CORE:
+        workers.run(
+            np.flatnonzero(rows.valid), lambda part, k: kl_of_rows(network, flat, rows, part, workers.scratches[k])
+        )
+    else:
+        count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)
+        for envs in np.array_split(np.arange(rows.envs), count):
+            memory = workers.sequences(steps, len(envs))
+
+            def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
+                kl_of_sequences(network, flat, rows, part, workers.scratches[k], *memory[k])
+
+            workers.run(envs, work)
+    return float(workers.result()[1][0]) / int(rows.valid.sum())

@@ -10,6 +10,7 @@ from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import backward, forward
 from tailwise.kernels.layout import Network
 from tailwise.kernels.losses import losses
+from tailwise.kernels.recurrent import Tape, core_backward, core_forward
 from tailwise.kernels.rows import Rows, Weights
 
 BLOCK = 256  # rows: with the usual widths their activations and gradients fill half a megabyte
@@ -30,6 +31,14 @@ class Scratch(NamedTuple):
     loss: np.ndarray
     particles: np.ndarray
     log_std_grad: np.ndarray
+
+
+class Trunk(NamedTuple):
+    """Memory of one worker for whole sequences: activations of the trunk and their gradients, and row numbers."""
+
+    work: np.ndarray
+    back: np.ndarray
+    index: np.ndarray
 
 
 @kernel
@@ -64,6 +73,59 @@ def learn_rows(
         backward(network.heads, flat, scratch.work, scratch.back, n, scratch.grad)
         backward(network.trunk, flat, scratch.work, scratch.back, n, scratch.grad)
     _keep_log_std(network, scratch)
+
+
+@kernel
+def learn_sequences(
+    network: Network, flat: np.ndarray, rows: Rows, envs: np.ndarray, chosen: np.ndarray, weights: Weights,
+    scratch: Scratch, trunk: Trunk, tape: Tape,
+) -> None:  # fmt: skip
+    """With a core: add losses and gradients of all steps of the environments `envs` [b]."""
+    shape = (network.actor, network.critics, network.quantiles)
+    steps, width = rows.log_prob.shape[0] // rows.envs, network.hidden
+    spread, n = _log_std(network, flat), steps * envs.shape[0]
+    index = sequence_rows(rows, envs, trunk)
+    encode(network, flat, rows, index, envs, trunk, tape)
+    for first in range(0, n, BLOCK):
+        part = index[first : first + BLOCK]
+        m = part.shape[0]
+        # The heads run block by block, like everything without a core: copies in and out are cheap beside products.
+        scratch.work[: m * width] = tape.features[first * width : (first + m) * width]
+        forward(network.heads, flat, scratch.work, m)
+        at = network.output * m
+        losses(
+            *(part, rows, chosen, weights, shape, spread, scratch.policy, scratch.loss, scratch.particles),
+            *(scratch.work[at:], scratch.back[at:], scratch.log_std_grad, scratch.sums),
+        )
+        backward(network.heads, flat, scratch.work, scratch.back, m, scratch.grad)
+        tape.back_features[first * width : (first + m) * width] = scratch.back[: m * width]
+    encoded, back = network.encoded * n, trunk.back[network.encoded * n :]
+    core_backward(*(network, flat, trunk.work[encoded:], steps, envs, rows.start, rows.envs, tape, back, scratch.grad))
+    backward(network.trunk, flat, trunk.work, trunk.back, n, scratch.grad)
+    _keep_log_std(network, scratch)
+
+
+@kernel
+def sequence_rows(rows: Rows, envs: np.ndarray, trunk: Trunk) -> np.ndarray:
+    """Flat rows of the rollout [T*b] of the sequences `envs` [b], step by step."""
+    b = envs.shape[0]
+    steps = rows.log_prob.shape[0] // rows.envs
+    index = trunk.index[: steps * b]
+    for t in range(steps):
+        for i in range(b):
+            index[t * b + i] = t * rows.envs + envs[i]
+    return index
+
+
+@kernel
+def encode(
+    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, envs: np.ndarray, trunk: Trunk, tape: Tape
+) -> None:
+    """Trunk and core forward over whole sequences; the features are tape.features."""
+    n, steps = index.shape[0], rows.log_prob.shape[0] // rows.envs
+    gather(rows, index, trunk.work)
+    forward(network.trunk, flat, trunk.work, n)
+    core_forward(network, flat, trunk.work[network.encoded * n :], steps, envs, rows.state, rows.start, rows.envs, tape)
 
 
 @kernel

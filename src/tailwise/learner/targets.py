@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from tailwise.core.streams import Streams
 from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
 from tailwise.learner.returns import gae, lambda_return, next_values
-from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.rollout import Rollout
 from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
 from tailwise.model.critics import normalised_atoms
 
@@ -48,8 +49,19 @@ def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: floa
     return torch.stack(per_critic).mean(0)
 
 
-def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float) -> Targets:
-    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units."""
+def build_targets(
+    rollout: Rollout,
+    config: CriticConfig,
+    streams: Streams,
+    *,
+    gamma: float,
+    lam: float,
+    make_particles: Callable[..., Tensor] | None = None,
+) -> Targets:
+    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units.
+
+    make_particles: another implementation of `particle_returns`.
+    """
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
     final_value = combine_means(record.raw(record.final_mean), config.combine)
@@ -69,18 +81,15 @@ def build_targets(rollout: Rollout, config: CriticConfig, streams: Streams, *, g
     if isinstance(config, QuantileCritic) and config.target == "scalar":
         particles = returns[..., None]
     elif isinstance(config, QuantileCritic | CategoricalCritic):
-        particles = _particle_returns(rollout, record, config, streams, gamma=gamma)
+        particles = (make_particles or particle_returns)(rollout, config, streams, gamma=gamma)
     return Targets(advantage, returns, value[:-1], particles)
 
 
-def _particle_returns(
-    rollout: Rollout,
-    record: CriticRecord,
-    config: QuantileCritic | CategoricalCritic,
-    streams: Streams,
-    *,
-    gamma: float,
+def particle_returns(
+    rollout: Rollout, config: QuantileCritic | CategoricalCritic, streams: Streams, *, gamma: float
 ) -> Tensor:
+    """Particles [T, B, M] of the return of every step, raw units."""
+    record = rollout.critic
     assert record.law is not None and record.final_law is not None
     count, dtype = config.particle_count, rollout.reward.dtype
     ids: np.ndarray = rollout.environment.numpy()

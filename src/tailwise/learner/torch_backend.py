@@ -22,6 +22,7 @@ from tailwise.learner.tally import Tally
 from tailwise.learner.targets import Targets, build_targets
 from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
 from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.critics import CriticOutput
 from tailwise.model.inference import Decision, decide
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
@@ -68,12 +69,12 @@ class TorchBackend:
     @torch.no_grad()
     def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
         """See `Backend.record`."""
-        out = self.model.values(features)
+        out = self._values(features)
         steps = features.shape[0] - 1
         final_mean = torch.zeros(steps, *out.mean.shape[1:])
         final_law = None if out.law is None else torch.zeros(steps, *out.law.shape[1:])
         if len(final_index):
-            final = self.model.values(final_features)
+            final = self._values(final_features)
             final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
             if final_law is not None and final.law is not None:
                 final_law[final_index[:, 0], final_index[:, 1]] = final.law
@@ -114,6 +115,9 @@ class TorchBackend:
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
 
     # What another implementation may do in its own way, with the same result.
+
+    def _values(self, features: Tensor) -> CriticOutput:
+        return self.model.values(features)
 
     def _targets(self, rollout: Rollout) -> Targets:
         return build_targets(
@@ -204,7 +208,7 @@ class Epochs:
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
         for epoch in range(config.epochs):
-            draws = self.prepared.draws(self.backend.streams, self.backend.model, update=update, epoch=epoch)
+            draws = self._draws(epoch)
             units = len(batching.all_units(valid, recurrent=self._recurrent))
             order = self.backend.streams.permutation("minibatch", units, update=update, epoch=epoch)
             for chunk in batching.minibatches(
@@ -218,6 +222,9 @@ class Epochs:
                     return reason
             self.epochs_done += 1
         return None
+
+    def _draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
+        return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
 
     def _minibatch(self, parts: list[batching.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
         backend, config = self.backend, self.backend.config

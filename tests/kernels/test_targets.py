@@ -1,0 +1,58 @@
+"""Random streams and particle targets of the kernels against their plain twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tailwise.core.streams import Streams
+from tailwise.kernels.epochs import FusedEpochs
+from tailwise.kernels.philox import choose_particles, four_words, to_uniform
+from tailwise.kernels.targets import particle_returns
+from tailwise.learner.targets import particle_returns as plain_particle_returns
+from tests.kernels.twins import random_case, rollout_for, twins
+from tests.support import knobs, prepared
+
+
+def test_words_are_those_of_the_streams() -> None:
+    """Bit for bit, at addresses that use every word of the counter. Rejects a swapped word or a round too few."""
+    streams = Streams(7)
+    ids = np.array([0, 3, 2**40])
+    expected = streams.uniforms("test", update=5, epoch=3, environments=ids, steps=4, draws=7)
+    key = streams.key("test")
+    for step, environment, draw in np.ndindex(expected.shape):
+        words = four_words(key[0], key[1], step, draw // 4, 3, ids[environment], 5)
+        assert to_uniform(words[draw % 4]) == expected[step, environment, draw]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_particles_are_the_same(seed: int) -> None:
+    """Episode ends of both kinds, reset rows, several critics. Rejects a bootstrap from the wrong row."""
+    case = random_case(seed)
+    case.model["critic"]["target"] = "particles"
+    case.model["critic"]["lambda"] = 0.7
+    plain, _ = twins(case)
+    with torch.no_grad():
+        plain.model.return_scale.mu.fill_(0.5)
+        plain.model.return_scale.sigma.fill_(2.0)
+    rollout = rollout_for(case, plain, 3)
+    critic = plain.model.config.critic
+    expected = plain_particle_returns(rollout, critic, plain.streams, gamma=0.9)  # type: ignore[arg-type]
+    found = particle_returns(rollout, critic, plain.streams, gamma=0.9)  # type: ignore[arg-type]
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_each_epoch_looks_at_the_same_particles() -> None:
+    case = next(c for c in map(random_case, range(100)) if c.model["critic"]["minibatch_particles"] > 4)
+    case.model["critic"] |= {"target": "particles", "quantiles": 12, "minibatch_particles": 6}
+    plain, fused = twins(case)
+    rollout = rollout_for(case, plain, 1)
+    ready = prepared(plain, rollout)
+    for epoch in range(2):
+        expected, _ = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
+        found, _ = FusedEpochs(fused, rollout, ready, knobs())._draws(epoch)
+        assert expected is not None and found is not None and torch.equal(expected, found)
+    assert choose_particles is not None and not torch.equal(
+        expected, ready.draws(plain.streams, plain.model, update=9, epoch=0)[0]
+    )
