@@ -31,16 +31,19 @@ def test_particles_are_the_same(seed: int) -> None:
     """Episode ends of both kinds, reset rows, several critics. Rejects a bootstrap from the wrong row."""
     case = random_case(seed)
     case.model["critic"]["target"] = "particles"
-    case.model["critic"]["lambda"] = 0.7
     plain, _ = twins(case)
     with torch.no_grad():
         plain.model.return_scale.mu.fill_(0.5)
         plain.model.return_scale.sigma.fill_(2.0)
     rollout = rollout_for(case, plain, 3)
     critic = plain.model.config.critic
-    expected = plain_particle_returns(rollout, critic, plain.streams, gamma=0.9)  # type: ignore[arg-type]
-    found = particle_returns(rollout, critic, plain.streams, gamma=0.9)  # type: ignore[arg-type]
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    arguments = (rollout, rollout.critic, critic, plain.streams)
+    law, expected = plain_particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
+    own_law, found = particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
+    for plain_one, own in zip((law, *expected), (own_law, *found), strict=True):
+        assert own is not None and torch.allclose(own, plain_one, rtol=1e-5, atol=1e-5)
+    none, only = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,))  # type: ignore[arg-type]
+    assert none is None and torch.equal(only[0], found[0])
 
 
 def test_each_epoch_looks_at_the_same_particles() -> None:

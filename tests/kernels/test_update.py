@@ -113,3 +113,19 @@ def test_optimiser_state_goes_from_one_backend_to_the_other() -> None:
     back.model.load_state_dict(fused.model.state_dict())
     back.load_training_tensors(fused.training_tensors())
     assert same(snapshot(back), snapshot(fused))
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_two_workers_give_the_same_every_time(core: str) -> None:
+    """Bit for bit, and one worker's result to rounding. Rejects gradients that are added as workers finish."""
+    results = []
+    for threads in (2, 2, 1):
+        made = small_backend(model={"core": {"kind": core}})
+        fused = FusedBackend(made.model, made.config, made.streams, threads=threads)
+        for update in range(2):
+            rollout = play(fused, random_world(40, 6, seed=update), update=update)
+            assert fused.update(rollout, knobs()).committed
+        results.append(snapshot(fused))
+    assert same(results[0], results[1])
+    for name, tensor in results[0].items():
+        assert torch.allclose(results[2][name].double(), tensor.double(), rtol=1e-4, atol=1e-6), name

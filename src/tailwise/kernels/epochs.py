@@ -121,7 +121,9 @@ class FusedEpochs(Epochs):
                 if memory:
                     learn_sequences(network, flat, self.rows, mine, chosen, weights, workers.scratches[k], *memory[k])
                 else:
-                    learn_rows(network, flat, self.rows, mine, chosen, weights, workers.scratches[k])
+                    learn_rows(
+                        network, flat, self.rows, mine, chosen, weights, _NOTHING, _NOTHING, workers.scratches[k]
+                    )
 
             workers.run(units, work)
         return workers.result()
@@ -176,6 +178,7 @@ class FusedEpochs(Epochs):
         self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
 
 
+_NOTHING = np.zeros(0, dtype=np.float32)
 _MEANS = {
     "policy/entropy": numbers.ENTROPY,
     "policy/kl": numbers.KL,

@@ -15,6 +15,7 @@ from tailwise.kernels.dense import forward
 from tailwise.kernels.gemm import gemm
 from tailwise.kernels.layout import LSTM, NO_CORE, Network, aligned_zeros
 from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.memory import clear, copy
 from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
 from tailwise.kernels.shares import BLOCK
 from tailwise.model.normaliser import ObservationNormaliser
@@ -91,31 +92,24 @@ def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None
 
 
 @kernel
-def look(
-    network: Network, flat: np.ndarray, standard: Standard, obs: np.ndarray, state: np.ndarray, start: np.ndarray,
-    memory: StepMemory, features: np.ndarray, after: np.ndarray,
+def core_step(
+    network: Network, flat: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray, memory: StepMemory,
+    features: np.ndarray, after: np.ndarray,
 ) -> None:  # fmt: skip
-    """features [n, H] of obs [n, D] one step after state [n, S, H]; after [n, S, H]: the state then."""
-    rows = obs.shape[0]
-    standardise(obs, standard, memory.trunk)
-    forward(network.trunk, flat, memory.trunk, rows)
-    encoded, inputs = memory.trunk[network.encoded * rows :], network.encoded_width
-    if network.core == NO_CORE:
-        for i in range(rows):
-            features[i] = encoded[i * inputs : (i + 1) * inputs]
-        return
+    """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from encoded [n * I], flat."""
+    rows, inputs = features.shape[0], network.encoded_width
     size, lstm = network.hidden, network.core == LSTM
     wide = (4 if lstm else 3) * size
     before_h, before_c = memory.before[: rows * size], memory.before[rows * size : 2 * rows * size]
     for i in range(rows):
         mine = slice(i * size, (i + 1) * size)
         if start[i]:
-            before_h[mine] = _ZERO
-            before_c[mine] = _ZERO
+            clear(before_h[mine])
+            clear(before_c[mine])
         else:
-            before_h[mine] = state[i, 0]
+            copy(state[i, 0], before_h[mine])
             if lstm:
-                before_c[mine] = state[i, 1]
+                copy(state[i, 1], before_c[mine])
     gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
     gemm(*(rows, wide, inputs, encoded, inputs, False), *(flat[network.w_in :], inputs, True, 0.0, gates, wide))
     add_bias(gates, rows, flat[network.b_in : network.b_in + wide])
@@ -128,7 +122,29 @@ def look(
             lstm_gates(gates[all_gates], before_c[mine], after[i, 1], memory.inner[mine], features[i])
         else:
             gru_gates(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
-        after[i, 0] = features[i]
+        copy(features[i], after[i, 0])
+
+
+def look(
+    network: Network,
+    flat: np.ndarray,
+    standard: Standard,
+    obs: np.ndarray,
+    state: np.ndarray,
+    start: np.ndarray,
+    memory: StepMemory,
+    features: np.ndarray,
+    after: np.ndarray,
+) -> None:
+    """features [n, H] of obs [n, D] one step after state [n, S, H]; after [n, S, H]: the state then."""
+    rows, width = obs.shape[0], network.encoded_width
+    standardise(obs, standard, memory.trunk)
+    forward(network.trunk, flat, memory.trunk, rows)
+    encoded = memory.trunk[network.encoded * rows :]
+    if network.core == NO_CORE:
+        features[:] = encoded[: rows * width].reshape(rows, width)
+    else:
+        core_step(network, flat, encoded, state, start, memory, features, after)
 
 
 @kernel
@@ -157,11 +173,17 @@ def act(
     """One vector step. mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1] (Discrete) or normals [n, A] (Box),
     [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A], log_prob [n], params [n, P],
     features [n, H], after [n, S, H]."""
-    rows, size = obs.shape[0], network.actor
-    look(network, flat, standard, obs, state, start, memory, features, after)
-    width = features.shape[1]
+    rows, size, width = obs.shape[0], network.actor, features.shape[1]
+    standardise(obs, standard, memory.trunk)
+    forward(network.trunk, flat, memory.trunk, rows)
+    encoded = memory.trunk[network.encoded * rows :]
+    if network.core == NO_CORE:
+        for i in range(rows):
+            copy(encoded[i * width : (i + 1) * width], features[i])
+    else:
+        core_step(network, flat, encoded, state, start, memory, features, after)
     for i in range(rows):
-        memory.heads[i * width : (i + 1) * width] = features[i]
+        copy(features[i], memory.heads[i * width :])
     forward(network.policy, flat, memory.heads, rows)
     everything = np.empty(0, dtype=np.bool_)
     for i in range(rows):
@@ -200,22 +222,19 @@ def _act_box(
     return total
 
 
-@kernel
 def values(
     network: Network, flat: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray, law: np.ndarray
 ) -> None:
     """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace."""
     width, quantiles, critics = features.shape[1], network.quantiles, network.critics
     outputs = critics * (1 + quantiles)
-    for first in range(0, features.shape[0], BLOCK):
+    for first in range(0, len(features), BLOCK):
         part = features[first : first + BLOCK]
-        n = part.shape[0]
-        for i in range(n):
-            work[i * width : (i + 1) * width] = part[i]
+        n = len(part)
+        work[: n * width] = part.reshape(-1)
         forward(network.values, flat, work, n)
-        for i in range(n):
-            at = network.values_output * n + i * outputs
-            out = work[at : at + outputs]
-            for c in range(critics):
-                mean[first + i, c] = out[0] if c == 0 else out[outputs - 1]
-                law[first + i, c] = out[1 + c * quantiles : 1 + (c + 1) * quantiles]
+        at = network.values_output * n
+        out = work[at : at + n * outputs].reshape(n, outputs)
+        mean[first : first + n, 0] = out[:, 0]
+        mean[first : first + n, critics - 1] = out[:, -1 if critics == 2 else 0]
+        law[first : first + n] = out[:, 1 : 1 + critics * quantiles].reshape(n, critics, quantiles)

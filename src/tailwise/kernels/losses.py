@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailwise.core.compiled import kernel
+from tailwise.kernels.memory import clear
 from tailwise.kernels.particle_loss import particle_loss
 from tailwise.kernels.rows import (
     CLAMPED,
@@ -216,7 +217,7 @@ def losses(
         r = index[i]
         row, g = out[i * width : (i + 1) * width], grad[i * width : (i + 1) * width]
         if not rows.valid[r]:
-            g[:] = np.float32(0.0)
+            clear(g)
             continue
         sums[COUNT] += 1.0
         if log_std.shape[0]:

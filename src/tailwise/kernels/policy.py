@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,34 +51,19 @@ def block_kl(
     return total
 
 
-@kernel
-def kl_of_rows(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, scratch: Scratch) -> None:
-    """Without a core: add the KL of the rows `index` to the scratch's first sum."""
+def _add_kl(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, features: Any, scratch: Scratch) -> None:
+    """Add the KL of the rows `index` to the scratch's first sum; features [n * H], None where the trunk makes them."""
     log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
-    for first in range(0, index.shape[0], BLOCK):
+    width = network.features_width
+    for first in range(0, len(index), BLOCK):
         part = index[first : first + BLOCK]
-        n = part.shape[0]
-        gather(rows, part, scratch.work)
-        forward(network.trunk, flat, scratch.work, n)
-        width = network.features_width
-        scratch.back[: n * width] = scratch.work[network.features * n : network.features * n + n * width]
-        forward(network.policy, flat, scratch.back, n)
-        out = scratch.back[network.policy_output * n :]
-        scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
-
-
-@kernel
-def kl_of_sequences(
-    network: Network, flat: np.ndarray, rows: Rows, envs: np.ndarray, scratch: Scratch, trunk: Trunk, tape: Tape
-) -> None:
-    """With a core: add the KL of all steps of the environments `envs` [b]."""
-    log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
-    index, width = sequence_rows(rows, envs, trunk), network.hidden
-    encode(network, flat, rows, index, envs, trunk, tape)
-    for first in range(0, index.shape[0], BLOCK):
-        part = index[first : first + BLOCK]
-        n = part.shape[0]
-        scratch.back[: n * width] = tape.features[first * width : (first + n) * width]
+        n = len(part)
+        if features is None:
+            gather(rows.obs, part, scratch.work)
+            forward(network.trunk, flat, scratch.work, n)
+            scratch.back[: n * width] = scratch.work[network.features * n : network.features * n + n * width]
+        else:
+            scratch.back[: n * width] = features[first * width : (first + n) * width]
         forward(network.policy, flat, scratch.back, n)
         out = scratch.back[network.policy_output * n :]
         scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
@@ -90,7 +75,8 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     workers.begin()
     if network.core == NO_CORE:
         workers.run(
-            np.flatnonzero(rows.valid), lambda part, k: kl_of_rows(network, flat, rows, part, workers.scratches[k])
+            np.flatnonzero(rows.valid),
+            lambda part, k: _add_kl(network, flat, rows, part, None, workers.scratches[k]),
         )
     else:
         count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)
@@ -98,7 +84,9 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
             memory = workers.sequences(steps, len(envs))
 
             def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
-                kl_of_sequences(network, flat, rows, part, workers.scratches[k], *memory[k])
+                index = sequence_rows(rows, part)
+                encode(network, flat, rows, index, part, *memory[k])
+                _add_kl(network, flat, rows, index, memory[k][1].features, workers.scratches[k])
 
             workers.run(envs, work)
     return float(workers.result()[1][0]) / int(rows.valid.sum())

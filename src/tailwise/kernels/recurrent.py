@@ -18,8 +18,9 @@ from tailwise.core.compiled import kernel
 from tailwise.kernels.arithmetic import sigmoid, tanh
 from tailwise.kernels.gemm import gemm
 from tailwise.kernels.layout import LSTM, Network
+from tailwise.kernels.memory import clear, copy
 
-_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+_ONE = np.float32(1.0)
 
 
 class Tape(NamedTuple):
@@ -184,16 +185,16 @@ def core_forward(
         add_bias(tape.gates, rows, bias_hidden)
     _turn(flat[network.w_hidden :], wide, size, tape.turned)
     for i in range(b):
-        tape.before_h[i * size : (i + 1) * size] = state[envs[i], 0]
+        copy(state[envs[i], 0], tape.before_h[i * size :])
         if lstm:
-            tape.before_c[i * size : (i + 1) * size] = state[envs[i], 1]
+            copy(state[envs[i], 1], tape.before_c[i * size :])
     for t in range(steps):
         first = t * b * size
         for i in range(b):
             if start[t * stride + envs[i]]:
                 at = first + i * size
-                tape.before_h[at : at + size] = _ZERO
-                tape.before_c[at : at + size] = _ZERO
+                clear(tape.before_h[at : at + size])
+                clear(tape.before_c[at : at + size])
         gates = tape.gates[t * b * wide : (t + 1) * b * wide]
         target, beta = (gates, 1.0) if lstm else (tape.now[: b * wide], 0.0)
         gemm(*(b, wide, size, tape.before_h[first:], size, False), *(tape.turned, wide, False, beta, target, wide))
@@ -211,9 +212,9 @@ def core_forward(
                 gru_gates(row, hidden, tape.before_h[at : at + size], tape.inner[at : at + size], h)
         if t + 1 < steps:
             after = first + b * size
-            tape.before_h[after : after + b * size] = tape.features[first:after]
+            copy(tape.features[first:after], tape.before_h[after:])
             if lstm:
-                tape.before_c[after : after + b * size] = tape.carry_c[: b * size]
+                copy(tape.carry_c[: b * size], tape.before_c[after:])
 
 
 @kernel
@@ -226,9 +227,10 @@ def core_backward(
     wide = (4 if lstm else 3) * size
     rows, inputs = steps * b, network.encoded_width
     carry_h, carry_c = tape.carry_h[: b * size], tape.carry_c[: b * size]
-    carry_h[:] = _ZERO
-    carry_c[:] = _ZERO
+    clear(carry_h)
+    clear(carry_c)
     by_hidden = tape.back_gates if lstm else tape.back_hidden
+    beta = 0.0 if lstm else 1.0  # an LSTM's hidden state is reached through the gates alone, a GRU's also directly
     for t in range(steps - 1, -1, -1):
         for i in range(b):
             at, mine = (t * b + i) * size, slice(i * size, (i + 1) * size)
@@ -246,15 +248,14 @@ def core_backward(
                 )
         if t == 0:
             break
-        # An LSTM's hidden state reaches the step before through the gates alone, a GRU's also directly.
         gemm(
             *(b, size, wide, by_hidden[t * b * wide :], wide, False),
-            *(flat[network.w_hidden :], size, False, 0.0 if lstm else 1.0, carry_h, size),
+            *(flat[network.w_hidden :], size, False, beta, carry_h, size),
         )
         for i in range(b):
             if start[t * stride + envs[i]]:
-                carry_h[i * size : (i + 1) * size] = _ZERO
-                carry_c[i * size : (i + 1) * size] = _ZERO
+                clear(carry_h[i * size : (i + 1) * size])
+                clear(carry_c[i * size : (i + 1) * size])
     gemm(
         *(wide, inputs, rows, tape.back_gates, wide, True),
         *(encoded, inputs, False, 1.0, grad[network.w_in :], inputs),

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tailwise.core.compiled import kernel
 from tailwise.core.streams import Streams
+from tailwise.kernels.memory import copy
 from tailwise.kernels.philox import four_words, to_uniform
-from tailwise.learner.rollout import Rollout
+from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 
 _ZERO = np.float32(0.0)
@@ -51,10 +52,13 @@ def _particle(quantiles: np.ndarray, left: int, fraction: float, mu: float, sigm
 def particle_targets(
     law: np.ndarray, final_law: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, environments: np.ndarray, update: int, key: np.ndarray, left: np.ndarray, fraction: np.ndarray,
-    scale: tuple[float, float], gamma: float, lam: float, result: np.ndarray,
+    scale: tuple[float, float], gamma: float, lam: float, predicted: np.ndarray, result: np.ndarray,
 ) -> None:  # fmt: skip
-    """result [T, B, M]. law [T+1, B, C, N], final_law [T, B, C, N]; key uint64 [2] of the stream of bootstraps;
-    left int64 [B, M], fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma)."""
+    """result [T, B, M]; predicted: particles of the law at every state, [T, B, M], or [0, B, M] where nobody asks.
+
+    law [T+1, B, C, N], final_law [T, B, C, N]; key uint64 [2] of the stream of bootstraps; left int64 [B, M],
+    fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma).
+    """
     steps, envs, count = result.shape
     mu, sigma, discount, trace = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma), np.float32(lam)
     quantiles, row = np.empty(law.shape[3], dtype=np.float32), np.empty(law.shape[3], dtype=np.float32)
@@ -88,24 +92,44 @@ def particle_targets(
                                 sorted_here = True
                             carry[j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
                         carry[j] = reward[t, b] + discount * carry[j]
-            result[t, b] = carry
+            copy(carry, result[t, b])
+        for t in range(predicted.shape[0]):
+            _average_sorted(law[t, b], row, quantiles)
+            for j in range(count):
+                predicted[t, b, j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
 
 
-def particle_returns(rollout: Rollout, critic: QuantileCritic, streams: Streams, *, gamma: float) -> Tensor:
-    """Particles [T, B, M] of the return, raw units."""
-    record, count = rollout.critic, critic.particle_count
+def particle_returns(
+    rollout: Rollout,
+    record: CriticRecord,
+    critic: QuantileCritic,
+    streams: Streams,
+    *,
+    gamma: float,
+    lambdas: tuple[float, ...],
+) -> tuple[Tensor | None, list[Tensor]]:
+    """SR(lambda) particles [T, B, M] for each lambda; those of the critics' law where more than one is asked for."""
+    count = critic.particle_count
     assert record.law is not None and record.final_law is not None
     ids: np.ndarray = rollout.environment.numpy()
     uniform = streams.uniforms("levels", update=rollout.update, environments=ids, steps=1, draws=count)[0]
     left, fraction = _between(uniform.astype(np.float32), critic.quantiles)
-    result = torch.empty(rollout.steps, rollout.envs, count)
-    particle_targets(
-        *(record.law.contiguous().numpy(), record.final_law.contiguous().numpy(), rollout.reward.contiguous().numpy()),
-        *(rollout.terminated.contiguous().numpy(), rollout.truncated.contiguous().numpy()),
-        *(rollout.valid.contiguous().numpy(), ids, rollout.update, streams.key("bootstrap"), left, fraction),
-        *((record.mu, record.sigma), gamma, critic.lam, result.numpy()),
-    )
-    return result
+    predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
+    results = []
+    for k, lam in enumerate(lambdas):
+        result = torch.empty(rollout.steps, rollout.envs, count)
+        particle_targets(
+            *(_array(record.law), _array(record.final_law), _array(rollout.reward), _array(rollout.terminated)),
+            *(_array(rollout.truncated), _array(rollout.valid), ids, rollout.update, streams.key("bootstrap")),
+            *(left, fraction, (record.mu, record.sigma), gamma, lam),
+            *((predicted if k == 0 else predicted[:0]).numpy(), result.numpy()),
+        )
+        results.append(result)
+    return (predicted if len(lambdas) > 1 else None), results
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.numpy())
 
 
 def _between(uniform: np.ndarray, quantiles: int) -> tuple[np.ndarray, np.ndarray]:

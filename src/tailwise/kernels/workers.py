@@ -91,7 +91,7 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
         return aligned_zeros(int(np.prod(shape))).numpy()
 
     hidden = network.hidden
-    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width), np.zeros(rows, dtype=np.int64))
+    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width))
     tape = Tape(
         gates=floats(rows, gates),
         before_h=floats(rows, hidden),

@@ -12,21 +12,32 @@ from torch import Tensor
 from tailwise.core.streams import Streams
 from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
 from tailwise.learner.returns import gae, lambda_return, next_values
-from tailwise.learner.rollout import Rollout
+from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
 from tailwise.model.critics import normalised_atoms
 
 CriticConfig = ScalarCritic | QuantileCritic | CategoricalCritic
 
 
+#: What `particle_returns` is, for implementations in compiled code.
+MakeParticles = Callable[..., tuple[Tensor | None, list[Tensor]]]
+
+
 @dataclass(frozen=True)
 class Targets:
-    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics)."""
+    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics).
+
+    predicted [T, B, M]: particles of the critics' own law at s[t], None where particles are not those of a law.
+    near [T, B, M]: SR(lambda) particles with the lambda of the advantages, which lean on the critics sooner and are
+    far less noisy; only where risk acts on the policy.
+    """
 
     advantage: Tensor
     lambda_return: Tensor
     value: Tensor
     particles: Tensor | None
+    predicted: Tensor | None
+    near: Tensor | None
 
 
 def combine_means(mean: Tensor, how: str) -> Tensor:
@@ -56,11 +67,12 @@ def build_targets(
     *,
     gamma: float,
     lam: float,
-    make_particles: Callable[..., Tensor] | None = None,
+    near: bool = False,
+    make_particles: MakeParticles | None = None,
 ) -> Targets:
     """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units.
 
-    make_particles: another implementation of `particle_returns`.
+    near: also make the particles with the lambda of the advantages. make_particles: another `particle_returns`.
     """
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
@@ -78,18 +90,29 @@ def build_targets(
     )
     returns = lambda_return(advantage, value[:-1])
     particles: Tensor | None = None
+    predicted: Tensor | None = None
+    nearer: Tensor | None = None
     if isinstance(config, QuantileCritic) and config.target == "scalar":
         particles = returns[..., None]
     elif isinstance(config, QuantileCritic | CategoricalCritic):
-        particles = (make_particles or particle_returns)(rollout, config, streams, gamma=gamma)
-    return Targets(advantage, returns, value[:-1], particles)
+        lambdas = (config.lam, lam) if near else (config.lam,)
+        predicted, (particles, *others) = (make_particles or particle_returns)(
+            rollout, record, config, streams, gamma=gamma, lambdas=lambdas
+        )
+        nearer = others[0] if near else None
+    return Targets(advantage, returns, value[:-1], particles, predicted, nearer)
 
 
 def particle_returns(
-    rollout: Rollout, config: QuantileCritic | CategoricalCritic, streams: Streams, *, gamma: float
-) -> Tensor:
-    """Particles [T, B, M] of the return of every step, raw units."""
-    record = rollout.critic
+    rollout: Rollout,
+    record: CriticRecord,
+    config: QuantileCritic | CategoricalCritic,
+    streams: Streams,
+    *,
+    gamma: float,
+    lambdas: tuple[float, ...],
+) -> tuple[Tensor, list[Tensor]]:
+    """Particles of the critics' law at every state, and SR(lambda) ones for each lambda, all [T, B, M]."""
     assert record.law is not None and record.final_law is not None
     count, dtype = config.particle_count, rollout.reward.dtype
     ids: np.ndarray = rollout.environment.numpy()
@@ -106,14 +129,18 @@ def particle_returns(
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
     z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
-    return sr_lambda(
-        rollout.reward,
-        z,
-        z_final,
-        rollout.terminated,
-        rollout.truncated,
-        draw("bootstrap", rollout.steps),
-        gamma=gamma,
-        lam=config.lam,
-        valid=rollout.valid,
-    )
+    uniform = draw("bootstrap", rollout.steps)
+    return z[:-1], [
+        sr_lambda(
+            rollout.reward,
+            z,
+            z_final,
+            rollout.terminated,
+            rollout.truncated,
+            uniform,
+            gamma=gamma,
+            lam=lam,
+            valid=rollout.valid,
+        )
+        for lam in lambdas
+    ]
