@@ -98,9 +98,12 @@ def learner_of(kind: str, **options: Any) -> TorchBackend:
     return FusedBackend(plain.model, plain.config, plain.streams, tail_alpha=plain.tail_alpha)
 
 
-def knobs(learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False) -> Knobs:
+def knobs(
+    learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False, multiplier: float = 0.0
+) -> Knobs:
     """What the schedules say, for a test that calls the learner itself."""
-    return Knobs(StepSize(learning_rate, 1.0, 1.0, 1.0), entropy_weight, measure_terms=measure_terms)
+    step_size = StepSize(learning_rate, 1.0, 1.0, 1.0)
+    return Knobs(step_size, entropy_weight, measure_terms=measure_terms, multiplier=multiplier)
 
 
 @dataclasses.dataclass(frozen=True)

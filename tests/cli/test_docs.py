@@ -56,7 +56,8 @@ def test_every_field_says_its_meaning_default_and_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "resume", "evaluate", "presets", "config", "demo", "init", "data", "data leak-check"]
+    "command",
+    ["train", "resume", "evaluate", "presets", "config", "demo", "init", "data", "data leak-check", "frontier"],
 )
 def test_each_command_has_its_page(command: str) -> None:
     page = (DOCS / "commands" / f"{command.replace(' ', '-')}.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tailwise.cli.output import duration, number
-from tailwise.cli.progress import LiveProgress, PlainProgress, Speed
+from tailwise.cli.progress import LiveProgress, PlainProgress, Speed, figures
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Progress
 from tailwise.run.health import Alert
@@ -48,6 +48,30 @@ def test_the_live_display_shows_the_last_alert_until_the_end() -> None:
     last = screen.getvalue().rsplit("update 2", 1)[1]
     assert "update 1: warn gradient_norm: it is 60; lower the learning rate" in last
     assert "CVaR" not in last
+
+
+def test_the_tail_is_shown_against_its_limit_with_the_multiplier() -> None:
+    """Rejects a CVaR without its limit, a multiplier of 0 that hides a warm-up, and a limit put beside a CVaR that it
+    does not speak of."""
+    found = {"episode/return": 0.1, "risk/cvar_return": -0.071, "risk/measure": -0.071, "policy/kl": 0.01}
+    assert figures(found, 0.05) == [("return", "0.1"), ("CVaR 0.05", "-0.071"), ("KL", "0.01")]
+    limited = found | {"risk/limit": -0.08, "risk/multiplier": 0.4, "risk/active": 1.0}
+    assert figures(limited, 0.05)[1:3] == [("CVaR 0.05", "-0.071 / -0.08"), ("multiplier", "0.4")]
+    waiting = limited | {"risk/active": 0.0, "risk/multiplier": 0.0}
+    assert figures(waiting, 0.05)[2] == ("multiplier", "warm-up")
+    wang = figures(limited | {"risk/measure": -0.05}, 0.05, "Wang 0.75")
+    assert wang[1:4] == [("Wang 0.75", "-0.05 / -0.08"), ("multiplier", "0.4"), ("CVaR 0.05", "-0.071")]
+    refused = {name: value for name, value in limited.items() if name != "risk/measure"}
+    assert figures(refused, 0.05)[1] == ("CVaR 0.05", "- / -0.08")
+
+
+def test_a_real_run_with_a_limit_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects metric names that the trainer does not write."""
+    risk = {"mode": "constraint", "limit": -3.0, "warmup": {"updates": 1, "longest": 2}}
+    PPO("CartPole-v1", {**SMALL, "risk": risk}, callbacks=[PlainProgress(0.05)]).learn()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("update ") and "steps/s" in line]
+    assert " / -3, multiplier warm-up" in lines[0] and "CVaR 0.05 " in lines[0]
+    assert " / -3, multiplier 0," in lines[-1]
 
 
 def test_plain_lines_come_every_few_seconds_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.advantages import NormaliseMode, mix_advantages, mix_mean_only, normalise
+from tailwise.learner.advantages import NormaliseMode, mix_advantages, normalise
 from tailwise.learner.surrogate import policy_loss_terms
 
 
@@ -159,8 +159,6 @@ def test_the_mixture_of_mean_and_risk() -> None:
     assert float(mix_advantages(mean, risk, multiplier=1e9).abs().max()) == pytest.approx(4.0)
     assert torch.equal(mix_advantages(mean, None, multiplier=0.0), mean)
     assert torch.equal(mix_advantages(mean, risk * math.nan, multiplier=0.0), mean)
-    assert torch.equal(mix_mean_only(mean, risk), mean)
-    assert torch.equal(mix_mean_only(mean, None), mean)
 
 
 def test_bad_input_is_a_sentence() -> None:

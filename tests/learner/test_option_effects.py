@@ -224,6 +224,33 @@ def awr(**values: Any) -> dict[str, Any]:
     return learner(awr={**AWR_ON, **values})
 
 
+def penalty(**values: Any) -> dict[str, Any]:
+    return {"risk": {"mode": "penalty", "alpha": 0.25, "weight": 2.0, **values}}
+
+
+def constraint(**values: Any) -> dict[str, Any]:
+    """A limit that CartPole's returns break at once."""
+    return {
+        "risk": {"mode": "constraint", "alpha": 0.25, "limit": 50.0, "warmup": {"updates": 0, "longest": 0}, **values}
+    }
+
+
+def patient(tolerance: float) -> dict[str, Any]:
+    """Long enough for windows of the return to be complete, with a warm-up that only calibration ends."""
+    warmup = {"updates": 0, "longest": 1000, "tolerance": tolerance}
+    return {**constraint(warmup=warmup), "run": {"total_steps": 1600}, "learner": {"gamma": 0.5}}
+
+
+def measure_effects(mode: str, settings: Callable[..., dict[str, Any]]) -> dict[str, Effect]:
+    at, wang = f"risk[{mode}].measure", {"kind": "wang", "eta": 1.5}
+    return {
+        f"{at}[cvar]": Effect(metric("risk/measure"), settings(), settings(measure={"kind": "mean"})),
+        f"{at}[mean]": Effect(metric("risk/measure"), settings(measure={"kind": "mean"}), settings()),
+        f"{at}[wang]": Effect(metric("risk/measure"), settings(measure={"kind": "wang"}), settings()),
+        f"{at}[wang].eta": Effect(metric("risk/measure"), settings(measure=wang), settings(measure={"kind": "wang"})),
+    }
+
+
 EFFECTS: dict[str, Effect] = {
     "seed": Effect(weights, {"seed": 1}),
     "backend": Effect(None, {"backend": "fused"}, refused="fused is not built yet"),
@@ -329,8 +356,41 @@ EFFECTS: dict[str, Effect] = {
     "risk[off]": Effect(metric("risk/cvar_return"), {"risk": {"mode": "off"}}),
     "risk[report]": Effect(metric("risk/cvar_return"), {}, {"risk": {"mode": "off"}}),
     "risk[report].alpha": Effect(metric("risk/cvar_return"), {"risk": {"alpha": 0.5}}),
-    "risk[penalty]": Effect(None, {"risk": {"mode": "penalty"}}, refused="not built yet"),
-    "risk[constraint]": Effect(None, {"risk": {"mode": "constraint"}}, refused="not built yet"),
+    "risk[penalty]": Effect(weights, penalty()),
+    "risk[penalty].alpha": Effect(metric("risk/measure"), penalty(alpha=0.5), penalty()),
+    "risk[penalty].weight": Effect(weights, penalty(weight=0.2), penalty()),
+    **measure_effects("penalty", penalty),
+    "risk[constraint]": Effect(weights, constraint()),
+    "risk[constraint].alpha": Effect(metric("risk/measure"), constraint(alpha=0.5), constraint()),
+    "risk[constraint].limit": Effect(metric("risk/multiplier"), constraint(limit=80.0), constraint()),
+    **measure_effects("constraint", constraint),
+    **{
+        f"risk[constraint].pid.{key}": Effect(metric("risk/multiplier"), constraint(pid={key: 0.3}), constraint())
+        for key in ("kp", "ki", "smoothing")
+    },
+    "risk[constraint].pid.integral_clip": Effect(
+        metric("risk/multiplier"), constraint(pid={"integral_clip": 0.01}), constraint()
+    ),
+    "risk[constraint].pid.kd": Effect(
+        metric("risk/multiplier"),
+        constraint(pid={"kp": 0.0, "kd": 500.0}, limit=-1e4),
+        constraint(pid={"kp": 0.0, "kd": 0.0}, limit=-1e4),
+        env="Pendulum-v1",
+    ),
+    "risk[constraint].max_multiplier": Effect(
+        metric("risk/multiplier"), constraint(max_multiplier=0.1), constraint()
+    ),
+    "risk[constraint].warmup.updates": Effect(
+        metric("risk/active"), constraint(warmup={"updates": 2, "longest": 2}), constraint()
+    ),
+    "risk[constraint].warmup.longest": Effect(
+        metric("risk/active"), constraint(warmup={"updates": 0, "longest": 2}), constraint()
+    ),
+    "risk[constraint].warmup.tolerance": Effect(
+        metric("risk/active"),
+        patient(1e-9),
+        patient(100.0),
+    ),
     # run
     "run.total_steps": Effect(updates, {"run": {"total_steps": 64}}),
     "run.environments": Effect(updates, {"run": {"environments": 8}}),

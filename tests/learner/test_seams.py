@@ -42,7 +42,7 @@ def test_mixed_advantages_are_the_ones_that_train() -> None:
     changes = []
     for sign in (1.0, -1.0):
         backend = small_backend(learner={"target_kl": None, "epochs": 1, "minibatches": 1})
-        backend.mix_advantages = lambda mean, risk, sign=sign: sign * mean
+        backend.mix_advantages = lambda mean, risk, multiplier, sign=sign: sign * mean
         rollout = play(backend, random_world(steps=16, envs=8))
         before = snapshot(backend)["actor.head.weight"]
         assert backend.update(rollout, knobs(1e-3, entropy_weight=0.0)).committed

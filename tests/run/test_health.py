@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tailwise.learner.backend import UpdateReport
 from tailwise.run.health import RULES, Health
+from tailwise.run.trainer import Trainer
 from tests.support import small_trainer
 
 GOOD = UpdateReport(True, None, False, 0.0, {})
@@ -28,6 +31,12 @@ FIXTURES: dict[str, tuple[dict[str, float], UpdateReport]] = {
     "critic_loss": ({"critic/loss": 1001.0}, GOOD),
     "critic_imbalance": ({"grad/norm/critic_0": 1.0, "grad/norm/critic_1": 0.009}, GOOD),
     "observation_outlier": ({"obs/outlier_fraction": 1e-4}, GOOD),
+    "limit_out_of_reach": (
+        {"risk/updates_at_cap": 10.0, "risk/multiplier": 10.0, "risk/limit": -1.0, "risk/best_measure": -2.0},
+        GOOD,
+    ),
+    "constraint_uncalibrated": ({"risk/active": 1.0, "risk/began_calibrated": 0.0}, GOOD),
+    "calibration_off": ({"risk/active": 1.0, "risk/began_calibrated": 1.0, "calibration/coverage_05": 0.2}, GOOD),
 }
 
 QUIET: dict[str, float] = {
@@ -44,6 +53,10 @@ QUIET: dict[str, float] = {
     "grad/norm/critic_0": 1.0,
     "grad/norm/critic_1": 0.011,
     "obs/outlier_fraction": 0.0,
+    "risk/updates_at_cap": 9.0,
+    "risk/active": 1.0,
+    "risk/began_calibrated": 1.0,
+    "calibration/coverage_05": 0.14,
 }
 
 
@@ -125,3 +138,41 @@ def test_frozen_critic_is_noticed_in_a_real_run() -> None:
     assert {alert.rule for alert in trainer.alerts} == {"critic_imbalance", "loss_without_gradient"}
     evidence = next(alert.evidence for alert in trainer.alerts if alert.rule == "loss_without_gradient")
     assert "mean_1 on critic_1" in evidence and "critic_0" not in evidence
+
+
+def risky_trainer(**changes: Any) -> Trainer:
+    """A penalty from the first update on, gradients measured in every update."""
+    risk = {"mode": "penalty", "weight": 1.0, "alpha": 0.25}
+    return small_trainer(**{"risk": risk, "health": {"gradients_every": 1}, **changes})
+
+
+def test_a_risk_term_that_reaches_nobody_is_an_alert() -> None:
+    """H2: a mixture that takes the risk advantages and drops them. A healthy run with the same settings is silent."""
+    broken, healthy = risky_trainer(), risky_trainer()
+    broken.backend.mix_advantages = lambda mean, risk, multiplier: mean
+    for trainer in (broken, healthy):
+        trainer.train()
+    dead = [alert for alert in broken.alerts if alert.rule == "loss_without_gradient"]
+    assert len(dead) == 1 and "risk on actor" in dead[0].evidence
+    assert [alert.rule for alert in healthy.alerts if alert.rule == "loss_without_gradient"] == []
+    assert all(row["grad/term/risk/actor"] > 0 for row in healthy.history)
+    assert all(row["grad/term/risk/critic_0"] == 0 for row in healthy.history)
+
+
+def test_a_limit_out_of_reach_is_told_with_the_best_value() -> None:
+    """CartPole cannot return 1,000 with gamma .99 (its largest is 100): the multiplier goes to its cap and stays."""
+    risk = {"mode": "constraint", "alpha": 0.25, "limit": 1000.0, "max_multiplier": 1.0}
+    trainer = small_trainer(risk=risk | {"warmup": {"updates": 0, "longest": 0}}, run={"total_steps": 32 * 15})
+    trainer.train()
+    (alert,) = [alert for alert in trainer.alerts if alert.rule == "limit_out_of_reach"]
+    best = max(row["risk/measure"] for row in trainer.history[: alert.update])
+    assert f"best achieved: {best:.4g}" in alert.evidence
+    assert trainer.history[-1]["risk/multiplier"] == 1.0
+    assert "constraint_uncalibrated" in {alert.rule for alert in trainer.alerts}
+
+
+def test_no_risk_at_all_is_no_alert() -> None:
+    """Without any spread of returns there is nothing to constrain, and nothing is broken."""
+    report = UpdateReport(True, None, False, 0.0, {}, {"risk": {"actor": 0.0}})
+    assert Health().look(1, {"risk/spread": 0.0}, report) == []
+    assert [alert.rule for alert in Health().look(1, {"risk/spread": 0.1}, report)] == ["loss_without_gradient"]

@@ -40,7 +40,7 @@ def print_judgement(judged: Judgement) -> None:
     heads = columns(next(iter(judged.statistics.values())))
     rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
     print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
-    for sentence in ruins(judged.paths):
+    for sentence in (*ruins(judged.paths), *judged.limit_sentences()):
         print(sentence)
 
 

@@ -96,6 +96,44 @@ def demo(
 
 
 @app.command()
+def frontier(
+    config: ConfigArgument,
+    limits: Annotated[
+        str | None, typer.Option(metavar="L,L,...", help="Limits on CVaR, e.g. -0.02,-0.05,-0.1; losses are negative.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs per limit: seeds SEED, SEED + 1, ...")] = 3,
+    unconstrained: Annotated[
+        bool,
+        typer.Option("--include-unconstrained/--no-unconstrained", help="Also train each seed without a limit."),
+    ] = True,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Test episodes of each run; not for a market.")
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; default: runs/frontier-N, the first free N. An old one is continued.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Train the same seeds at several limits; draw return against the CVaR that was realised out of sample."""
+    from tailwise.cli.frontier import run_frontier
+
+    code = run_frontier(
+        config,
+        overrides or [],
+        limits=limits,
+        seeds=seeds,
+        unconstrained=unconstrained,
+        episodes=episodes,
+        out=out,
+        jobs=jobs,
+        as_json=json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def init(
     bars: Annotated[list[Path], typer.Argument(metavar="BARS...", help="CSV or Parquet files, one symbol each.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the configuration.")] = Path(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -46,24 +47,40 @@ class Speed:
         return max(0.0, (total - self._marks[-1][1]) / speed)
 
 
-def figures(metrics: dict[str, float] | Any, alpha: float | None) -> list[tuple[str, str]]:
-    """The numbers worth watching, with their labels; what the update did not measure is left out."""
+def figures(metrics: Mapping[str, float], alpha: float | None, limited: str | None = None) -> list[tuple[str, str]]:
+    """The numbers worth watching, with their labels; what the update did not measure is left out.
+
+    limited: name of the measure that a limit speaks of, if that is not CVaR.
+    """
+    cvar = "" if alpha is None else f"CVaR {alpha:.3g}"
     wanted = [
         ("return", "episode/return"),
-        ("" if alpha is None else f"CVaR {alpha:.3g}", "risk/cvar_return"),
+        *([(cvar, "risk/cvar_return")] if limited or "risk/limit" not in metrics else []),
         ("KL", "policy/kl"),
         ("entropy", "policy/entropy"),
         ("explained variance", "critic/explained_variance"),
         ("evaluation", "evaluate/return"),
     ]
-    return [(label, number(metrics[name])) for label, name in wanted if name in metrics]
+    found = [(label, number(metrics[name])) for label, name in wanted if name in metrics]
+    at = 1 if found and found[0][0] == "return" else 0
+    return [*found[:at], *_against_limit(metrics, limited or cvar), *found[at:]]
+
+
+def _against_limit(metrics: Mapping[str, float], label: str) -> list[tuple[str, str]]:
+    """The measure beside its limit and the multiplier, where there is a limit."""
+    if "risk/limit" not in metrics:
+        return []
+    measured = f"{number(metrics.get('risk/measure'), 3)} / {number(metrics['risk/limit'], 3)}"
+    multiplier = number(metrics["risk/multiplier"], 2) if metrics["risk/active"] == 1.0 else "warm-up"
+    return [(label, measured), ("multiplier", multiplier)]
 
 
 class Watcher(Callback):
     """What both displays share: the last update, the newest alert, the speed."""
 
-    def __init__(self, alpha: float | None) -> None:
+    def __init__(self, alpha: float | None, limited: str | None = None) -> None:
         self.alpha = alpha
+        self.limited = limited
         self.speed = Speed()
         self.alert: Alert | None = None
 
@@ -80,8 +97,8 @@ class Watcher(Callback):
 class PlainProgress(Watcher):
     """One line every few seconds, and one per kind of alert: readable in a file and in the log of a job."""
 
-    def __init__(self, alpha: float | None) -> None:
-        super().__init__(alpha)
+    def __init__(self, alpha: float | None, limited: str | None = None) -> None:
+        super().__init__(alpha, limited)
         self._next_line = 0.0
         self._told: set[str] = (
             set()
@@ -103,7 +120,7 @@ class PlainProgress(Watcher):
             f"update {progress.update}",
             f"{progress.steps:,}/{progress.total_steps:,} steps",
             f"{number(self.speed.steps_per_second)} steps/s",
-            *(f"{label} {value}" for label, value in figures(progress.metrics, self.alpha)),
+            *(f"{label} {value}" for label, value in figures(progress.metrics, self.alpha, self.limited)),
             *([] if left is None else [f"{duration(left)} left"]),
         ]
         print(", ".join(parts), flush=True)
@@ -113,8 +130,8 @@ class PlainProgress(Watcher):
 class LiveProgress(Watcher):
     """A bar over the steps with the time that is left, and the newest figures below it."""
 
-    def __init__(self, alpha: float | None, console: Console) -> None:
-        super().__init__(alpha)
+    def __init__(self, alpha: float | None, console: Console, limited: str | None = None) -> None:
+        super().__init__(alpha, limited)
         self._bar = Progress(
             TextColumn("update {task.fields[update]}"),
             BarColumn(bar_width=None),
@@ -143,7 +160,7 @@ class LiveProgress(Watcher):
             left="-" if left is None else duration(left),
         )
         table = Table.grid(padding=(0, 3))
-        found = figures(progress.metrics, self.alpha)
+        found = figures(progress.metrics, self.alpha, self.limited)
         table.add_row(*(Text(label, style="dim") for label, _ in found))
         table.add_row(*(Text(value, style="bold") for _, value in found))
         parts: list[Any] = [self._bar, table]

@@ -6,8 +6,8 @@ import contextlib
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,23 +19,29 @@ from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
 from tailwise.cli.output import duration, note, number, print_json
 from tailwise.cli.progress import LiveProgress, PlainProgress
 from tailwise.core.errors import ConfigError
+from tailwise.learner.risk_config import CvarMeasure, RiskConstraint
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
+from tailwise.run.risk_words import bars_in_a_day, limit_sentences, measure_name, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts, read_config
-from tailwise.run.worlds import MarketWorld
+from tailwise.run.worlds import MarketWorld, World
+
+JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
 
 
 class Recorder(Callback):
-    """Keeps the newest update, and ends the run after it once `stop` is set."""
+    """Keeps the newest updates, and ends the run after one of them once `stop` is set."""
 
     def __init__(self) -> None:
         self.last: Progress | None = None
+        self.newest: deque[Mapping[str, float]] = deque(maxlen=JUDGED_UPDATES)
         self.stop = False
 
     def on_update(self, progress: Progress) -> bool | None:
         self.last = progress
+        self.newest.append(progress.metrics)
         return False if self.stop else None
 
 
@@ -129,9 +135,13 @@ def make_display(config: Config, *, silent: bool) -> list[Callback]:
     """Live on a terminal, plain lines elsewhere, nothing when silent."""
     if silent:
         return []
+    risk = config.risk
+    limited = None
+    if isinstance(risk, RiskConstraint) and not isinstance(risk.measure, CvarMeasure):
+        limited = measure_name(risk.measure, risk.alpha)
     if sys.stdout.isatty():
-        return [LiveProgress(config.tail_alpha, Console())]
-    return [PlainProgress(config.tail_alpha)]
+        return [LiveProgress(config.tail_alpha, Console(), limited)]
+    return [PlainProgress(config.tail_alpha, limited)]
 
 
 @contextlib.contextmanager
@@ -183,7 +193,17 @@ def print_facts(agent: PPO, folder: Path) -> None:
         f"critic{'s' if critic.twin else ''}, {parameters:,} parameters"
     )
     print(f"training       {config.run.total_steps:,} steps, {rows:,} per update, seed {config.seed}")
+    for sentence in told_limit(config, world):
+        print(f"{config.risk.mode if config.risk.mode == 'penalty' else 'limit':<14} {sentence}")
     print(f"resumes        {exact}: {driver.exact_resume_reason}", flush=True)
+
+
+def told_limit(config: Config, world: World) -> list[str]:
+    """What the limit means, with the bars of this market."""
+    if not isinstance(world, MarketWorld):
+        return limit_sentences(config, bars_per_day=None, bars_per_year=None)
+    frequency = world.dataset.bars[0].frequency  # that of all symbols
+    return limit_sentences(config, bars_per_day=bars_in_a_day(frequency), bars_per_year=frequency.periods_per_year)
 
 
 def summary(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: float) -> dict[str, Any]:
@@ -195,6 +215,7 @@ def summary(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: 
         "updates": agent.trainer.update,
         "seconds": seconds,
         "metrics": {} if recorder.last is None else dict(recorder.last.metrics),
+        "limit": training_verdict(agent.config, list(recorder.newest)),
         "alerts": len(read_alerts(folder)),
     }
 
@@ -206,6 +227,8 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
     if recorder.last is not None and "episode/return" in recorder.last.metrics:
         print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
     alerts = read_alerts(folder)
+    for sentence in _limit_at_the_end(agent, recorder, alerts):
+        print(sentence)
     if alerts:
         counts = Counter(alert["rule"] for alert in alerts)
         told = ", ".join(f"{rule} ({count} times)" if count > 1 else rule for rule, count in counts.items())
@@ -216,3 +239,14 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
         print(f"continue {kept} with: tailwise resume {folder}")
     else:
         print(f"evaluate it with: tailwise evaluate {folder}")
+
+
+def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: list[dict[str, Any]]) -> list[str]:
+    """Whether the limit was kept in training; that it is out of reach, if it still is."""
+    verdict = training_verdict(agent.config, list(recorder.newest))
+    if verdict is None or recorder.last is None:
+        return []
+    told = [alert for alert in alerts if alert["rule"] == "limit_out_of_reach"]
+    if told and recorder.last.metrics.get("risk/updates_at_cap", 0.0) > 0:
+        return [f"limit out of reach: {told[-1]['evidence']}; {told[-1]['advice']}"]
+    return [verdict]

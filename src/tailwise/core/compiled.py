@@ -32,17 +32,20 @@ FOLDERS_KEPT = 4  # of the versions used last: going back to one of them compile
 _PACKAGE = Path(__file__).parents[1]
 
 
-def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False) -> Any:
+def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, inline: bool = False) -> Any:
     """Decorator: `function` compiled in nopython mode, with numpy's rules for division and without Python's lock.
 
     `@kernel(fuse=True)` and `@kernel(reorder=True)` let the compiler round differently, see FUSE and REORDER.
+    `@kernel(inline=True)` becomes part of the kernels that call it: with one caller, half the time to compile.
     Kept on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. A function
     outside this package is kept until its file or this package changes; other files that it calls are not looked at.
     """
     if function is None:
-        return partial(kernel, fuse=fuse, reorder=reorder)
+        return partial(kernel, fuse=fuse, reorder=reorder, inline=inline)
     freedom = REORDER if reorder else FUSE if fuse else frozenset()
     options: dict[str, Any] = {**OPTIONS, "fastmath": set(freedom)} if freedom else OPTIONS
+    if inline:
+        return _njit()(inline="always", **options)(function)
     folder = cache_folder()
     made = _kept_in(folder, function, options) if folder is not None else None
     return made if made is not None else _njit()(**options)(function)

@@ -11,13 +11,23 @@ import numpy.typing as npt
 
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
+from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
+from tailwise.evaluate.words import plain
+from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import Policy
+from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
 POLICY = "policy"
+SAMPLED, MOST_LIKELY = "policy, sampled", "policy, most likely"  # the same policy, played the other way
+_THE_OTHER_WAY = {
+    SAMPLED: "with sampled actions, which are what the limit steers in training,",
+    MOST_LIKELY: "with the most likely action in place of sampled ones",
+}
+ALWAYS_IN = ("buy and hold", "equal weights")  # the rule beside which a limit is judged, of one asset or several
 BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
     "buy and hold": buy_and_hold,
     "flat": flat,
@@ -34,6 +44,31 @@ class Judgement:
     label: str
     paths: Mapping[str, AccountPath]
     statistics: Mapping[str, PathStatistics]
+    limits: Mapping[str, LimitVerdict]  # empty unless the run has a limit
+    purpose: str = "test"
+
+    @property
+    def reference(self) -> str:
+        """The rule that is always in the market."""
+        return next(name for name in ALWAYS_IN if name in self.paths)
+
+    def limit_sentences(self) -> list[str]:
+        """Kept or missed, played both ways, and whether these bars put the limit to the test."""
+        if not self.limits:
+            return []
+        where = "out of sample" if self.purpose == "test" else f"on the {self.purpose} window"
+        told = [self.limits[POLICY].sentence(where)]
+        for name, how in _THE_OTHER_WAY.items():
+            if name in self.limits and self.limits[name].short is not None:
+                told.append(f"{how} it is {self.limits[name].short}")
+        rule = rule_sentence(self.reference, self.limits[self.reference])
+        held = f"{plain(self.statistics[POLICY].mean_exposure)} (of {self.reference} "
+        held += f"{plain(self.statistics[self.reference].mean_exposure)})"
+        return [
+            *told,
+            *([rule] if rule else []),
+            f"who holds nothing keeps any limit below 0: the mean exposure of the policy is {held}",
+        ]
 
     @property
     def time(self) -> npt.NDArray[np.datetime64]:
@@ -48,6 +83,8 @@ class Judgement:
             "first_bar": str(time[0]),
             "last_bar": str(time[-1]),
             "statistics": {name: asdict(numbers) for name, numbers in self.statistics.items()},
+            "limits": {name: verdict.to_json() for name, verdict in self.limits.items()},
+            "verdict": self.limit_sentences(),
         }
 
 
@@ -62,18 +99,31 @@ def judge(
     """Play the window of `purpose`, every symbol whole, and the baselines over the same bars with the same costs.
 
     The baselines have the same account, costs, stops and margin; only their targets differ. seed and market: as in
-    `Policy.trade`.
+    `Policy.trade`. A policy with a limit is also played the other way, because the limit steers sampled actions.
     """
     world = policy.market() if market is None else market
     played = policy.trade(purpose, deterministic=deterministic, seed=seed, market=world)
-    alpha = policy.config.tail_alpha or DEFAULT_ALPHA
-    gamma = policy.config.learner.gamma
-    found = []
-    for path, others in zip(played, _baselines(world, purpose), strict=True):
-        paths = {POLICY: path} | others
-        numbers = {name: path_statistics(p, alpha=alpha, gamma=gamma) for name, p in paths.items()}
-        found.append(Judgement(path.symbol, path.label, paths, numbers))
-    return found
+    others = _baselines(world, purpose)
+    if isinstance(policy.config.risk, RiskConstraint):
+        name = SAMPLED if deterministic else MOST_LIKELY
+        again = policy.trade(purpose, deterministic=not deterministic, seed=seed, market=world)
+        others = [{name: path} | rules for path, rules in zip(again, others, strict=True)]
+    return [
+        _judgement({POLICY: path} | rest, policy.config, purpose) for path, rest in zip(played, others, strict=True)
+    ]
+
+
+def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -> Judgement:
+    alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
+    verdicts = {name: judge_limit(path, config) for name, path in paths.items()}
+    return Judgement(
+        symbol=paths[POLICY].symbol,
+        label=paths[POLICY].label,
+        paths=paths,
+        statistics={name: path_statistics(path, alpha=alpha, gamma=gamma) for name, path in paths.items()},
+        limits={name: verdict for name, verdict in verdicts.items() if verdict is not None},
+        purpose=purpose,
+    )
 
 
 def _baselines(world: MarketWorld, purpose: Literal["select", "test"]) -> list[dict[str, AccountPath]]:

@@ -14,12 +14,16 @@ from plotly.io import to_html
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
-from tailwise.evaluate.judgement import POLICY, Judgement
+from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
+from tailwise.evaluate.limit import forward_returns
 from tailwise.evaluate.words import columns, legend, ruins
 
 INK, GRID = "#1b2733", "#e6eaee"
+LIMIT = "#111111"
+BINS = 60  # of the histogram of returns
 COLOURS = ("#1f6fb2", "#c2452d", "#8a97a3", "#3c8d5a", "#8757a8", "#b8862b")
 
+_PLOT = {"displayModeBar": False, "responsive": True}
 _TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
@@ -34,6 +38,7 @@ th {{ white-space: normal; vertical-align: bottom; font-weight: 600; }}
 th:first-child, td:first-child {{ text-align: left; }}
 .small {{ color: #5b6874; font-size: .9rem; }}
 .warning {{ color: #8a4b00; font-weight: 600; }}
+.verdict {{ margin: .3rem 0; }}
 </style></head><body>
 <h1>{title}</h1>
 {facts}
@@ -44,19 +49,21 @@ th:first-child, td:first-child {{ text-align: left; }}
 
 
 def write_page(path: Path, judgements: Sequence[Judgement], *, title: str, facts: Sequence[str], gamma: float) -> None:
-    """Write equity, drawdown and exposure of every symbol, with the table of statistics."""
+    """Write the verdict on the limit, the table, equity, drawdown, exposure and the tail of every symbol."""
     parts = []
     for number, judged in enumerate(judgements):
         plot = to_html(
             _figure(judged),
             full_html=False,
             include_plotlyjs=number == 0,
-            config={"displayModeBar": False, "responsive": True},
+            config=_PLOT,
         )
         real = judged.label == "real"
         told = "" if real else f'<p class="warning">{html.escape(judged.label)}</p>'
         told += "".join(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in ruins(judged.paths))
-        parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_table(judged)}{plot}")
+        tail = _tail_figure(judged, gamma)
+        second = "" if tail is None else to_html(tail, full_html=False, include_plotlyjs=False, config=_PLOT)
+        parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_verdict(judged)}{_table(judged)}{plot}{second}")
     example = next(iter(judgements[0].statistics.values()))
     text = _TEMPLATE.format(
         title=html.escape(title),
@@ -65,6 +72,15 @@ def write_page(path: Path, judgements: Sequence[Judgement], *, title: str, facts
         legend=html.escape(legend(example, gamma=gamma)),
     )
     write_text(path, text)
+
+
+def _verdict(judged: Judgement) -> str:
+    """Whether the limit was kept, a paragraph per sentence."""
+    kept = judged.limits[POLICY].kept if judged.limits else None
+    colour = {True: "#2c6e45", False: "#a8321c", None: INK}[kept]
+    sentences = [html.escape(sentence[0].upper() + sentence[1:]) + "." for sentence in judged.limit_sentences()]
+    first = "".join(f'<p class="verdict" style="color: {colour}; font-weight: 600">{s}</p>' for s in sentences[:1])
+    return first + "".join(f'<p class="verdict">{s}</p>' for s in sentences[1:])
 
 
 def _table(judged: Judgement) -> str:
@@ -117,4 +133,62 @@ def _figure(judged: Judgement) -> Any:
     figure.update_xaxes(gridcolor=GRID)
     figure.update_yaxes(gridcolor=GRID)
     figure.update_yaxes(tickformat=".0%", row=2, col=1)
+    return figure
+
+
+def _tail_figure(judged: Judgement, gamma: float) -> Any | None:
+    """Realised discounted returns as a histogram, with their tail and the limit; None if the window is too short."""
+    shown = [name for name in (POLICY, SAMPLED, judged.reference) if name in judged.paths]
+    returns = {name: forward_returns(judged.paths[name], gamma) for name in shown}
+    if any(len(values) == 0 for values in returns.values()):
+        return None
+    pooled = np.concatenate(list(returns.values()))
+    reach = max(float(pooled.max() - pooled.min()), 1e-9)  # an account that never trades has one value
+    edges = np.linspace(pooled.min() - 0.01 * reach, pooled.max() + 0.01 * reach, BINS + 1)
+    colours = dict(zip(judged.paths, COLOURS, strict=False))
+    numbers = judged.statistics[POLICY]
+    figure = go.Figure()
+    for name, values in returns.items():
+        part = np.histogram(values, edges)[0] / len(values)
+        if name == POLICY:
+            centres, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+            figure.add_trace(
+                go.Bar(x=centres, y=part, width=width, name=name, marker={"color": colours[name], "opacity": 0.55})
+            )
+        else:
+            line = {"color": colours[name], "width": 1.6, "shape": "vh", "dash": "dot" if name == SAMPLED else "solid"}
+            figure.add_trace(go.Scatter(x=edges, y=[0.0, *part], name=name, mode="lines", line=line))
+    tail = f"CVaR {100 * numbers.alpha:g}%"
+    assert numbers.cvar_return is not None  # there are returns
+    lines = [(numbers.cvar_return, f"{tail} of the policy {100 * numbers.cvar_return:.1f}%", COLOURS[0], "solid")]
+    if judged.limits:
+        verdict = judged.limits[POLICY]
+        lines.append((verdict.limit, f"limit {100 * verdict.limit:.1f}%", LIMIT, "dash"))
+        if verdict.measure != "cvar" and verdict.realised is not None:
+            said = f"{verdict.measure} of the policy {100 * verdict.realised:.1f}%"
+            lines.append((verdict.realised, said, COLOURS[4], "solid"))
+    for row, (x, text, colour, dash) in enumerate(lines):
+        figure.add_vline(x=x, line={"color": colour, "width": 2, "dash": dash})
+        figure.add_annotation(  # above the bars, each on its own line
+            x=x,
+            y=1 + 0.075 * row,
+            yref="paper",
+            yanchor="bottom",
+            text=text,
+            font={"color": colour},
+            showarrow=False,
+        )
+    low, high = min(edges[0], *(line[0] for line in lines)), max(edges[-1], *(line[0] for line in lines))
+    figure.update_layout(
+        template="plotly_white",
+        height=380,
+        title={"text": f"Discounted log-return over the next {numbers.horizon} bars, from every bar", "x": 0.5},
+        font={"color": INK, "size": 13},
+        margin={"l": 60, "r": 30, "t": 110, "b": 40},
+        legend={"orientation": "h", "y": -0.12, "x": 0},
+        bargap=0,
+    )
+    # Lines do not widen the axis by themselves, and a limit far from all returns has to be seen too.
+    figure.update_xaxes(gridcolor=GRID, tickformat=".1%", range=[low - 0.04 * (high - low), high + 0.02 * (high - low)])
+    figure.update_yaxes(gridcolor=GRID, tickformat=".0%", title="share of bars")
     return figure

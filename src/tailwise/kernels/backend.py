@@ -20,7 +20,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
-from tailwise.kernels.inference import Standard, StepMemory, act, look, standard_of, step_memory, values
+from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.workers import Workers
@@ -29,13 +29,13 @@ from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.targets import Targets, build_targets
 from tailwise.learner.torch_backend import Epochs, TorchBackend
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.critics import CriticOutput
 from tailwise.model.inference import Decision
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+_NO_NOISE = np.zeros((0, 0))
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -56,6 +56,8 @@ class _FlatSnapshot:
 class FusedBackend(TorchBackend):
     """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
 
+    make_particles = staticmethod(particle_returns)
+
     def __init__(
         self,
         model: ActorCritic,
@@ -73,38 +75,37 @@ class FusedBackend(TorchBackend):
         self.bound = bind(model)
         self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
+        self._flat: np.ndarray = self.bound.flat.numpy()
+        self._discrete, self._parameters = model.law.discrete, model.law.parameters
+        self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
+        self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads, config, model)
 
     # ---------------------------------------------------------------- inference
 
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
-        """See `Backend.act`."""
-        network, rows, discrete = self.bound.network, obs.shape[0], self.model.law.discrete
-        choice = torch.empty(rows if discrete else 0, 1, dtype=torch.int64)
-        action = torch.empty(0 if discrete else rows, network.actor)
-        log_prob, params = torch.empty(rows), torch.empty(rows, self.model.law.parameters)
-        features, after = torch.empty(rows, network.features_width), torch.empty(rows, *self.model.state_shape)
-        noise = np.zeros((0, 0)) if uniform is None else uniform.numpy()
+        """See `Backend.act`. Arrays and not tensors inside: a step is short, and making a tensor is not."""
+        network, rows, discrete = self.bound.network, obs.shape[0], self._discrete
+        choice = np.empty((rows if discrete else 0, 1), dtype=np.int64)
+        action = np.empty((0 if discrete else rows, network.actor), dtype=np.float32)
+        log_prob, params = np.empty(rows, dtype=np.float32), np.empty((rows, self._parameters), dtype=np.float32)
+        features = np.empty((rows, network.features_width), dtype=np.float32)
+        after = np.empty((rows, *self._state_shape), dtype=np.float32)
+        noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self.bound.flat.numpy(), self._standardise(), _array(obs), _array(state), _array(start)),
+            *(network, self._flat, self._standardise(), _array(obs), _array(state), _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
-            *(self._memory_for(rows), choice.numpy().reshape(-1), action.numpy(), log_prob.numpy(), params.numpy()),
-            *(features.numpy(), after.numpy()),
+            *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
         )
-        return Decision(choice if discrete else action, log_prob, params, features, after)
+        made = torch.from_numpy
+        return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
-        """See `Backend.look`."""
-        network, rows = self.bound.network, obs.shape[0]
-        features, after = torch.empty(rows, network.features_width), torch.empty(rows, *self.model.state_shape)
-        look(
-            *(network, self.bound.flat.numpy(), self._standardise(), _array(obs), _array(state), _array(start)),
-            *(self._memory_for(rows), features.numpy(), after.numpy()),
-        )
-        return features
+        """See `Backend.look`; the decision that comes with it costs little and is not used."""
+        return self.act(obs, state, start, None, None).features
 
     def _values(self, features: Tensor) -> CriticOutput:
         network = self.bound.network
@@ -112,7 +113,7 @@ class FusedBackend(TorchBackend):
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
         work = self.workers.scratches[0].work  # wide enough: the critics' workspace is part of the heads'
-        values(network, self.bound.flat.numpy(), _array(flat_features), work, mean.numpy(), law.numpy())
+        values(network, self._flat, _array(flat_features), work, mean.numpy(), law.numpy())
         lead = features.shape[:-1]
         return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
 
@@ -124,10 +125,9 @@ class FusedBackend(TorchBackend):
 
     def _standardise(self) -> Standard:
         """The normaliser's numbers, read again when its buffers were written to."""
-        normaliser = self.model.normaliser
-        written = (normaliser.mean._version, normaliser.variance._version)
+        written = (self._statistics[0]._version, self._statistics[1]._version)
         if self._standard is None or self._standard[0] != written:
-            self._standard = (written, standard_of(normaliser))
+            self._standard = (written, standard_of(self._normaliser))
         return self._standard[1]
 
     # ---------------------------------------------------------------- optimiser
@@ -174,16 +174,6 @@ class FusedBackend(TorchBackend):
         self.step_tensor.zero_()
 
     # ---------------------------------------------------------------- parts of the update
-
-    def _targets(self, rollout: Rollout) -> Targets:
-        return build_targets(
-            rollout,
-            self.model.config.critic,
-            self.streams,
-            gamma=self.config.gamma,
-            lam=self.config.lam,
-            make_particles=particle_returns,
-        )
 
     def _take_snapshot(self) -> _FlatSnapshot:
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}

@@ -130,7 +130,8 @@ class FusedEpochs(Epochs):
 
     def _measure_terms(self, part: batching.Part, draws: Draws) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
-        self.term_gradients = term_gradients(self._losses(part, draws).terms, self.backend.model)
+        losses = self._losses(part, draws)
+        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
         self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
 
     # ---------------------------------------------------------------- numbers

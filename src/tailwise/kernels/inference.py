@@ -91,7 +91,7 @@ def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None
             out[j] = x if standard.scaled[j] else row[j]
 
 
-@kernel
+@kernel(inline=True)
 def core_step(
     network: Network, flat: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray, memory: StepMemory,
     features: np.ndarray, after: np.ndarray,
@@ -125,29 +125,7 @@ def core_step(
         copy(features[i], after[i, 0])
 
 
-def look(
-    network: Network,
-    flat: np.ndarray,
-    standard: Standard,
-    obs: np.ndarray,
-    state: np.ndarray,
-    start: np.ndarray,
-    memory: StepMemory,
-    features: np.ndarray,
-    after: np.ndarray,
-) -> None:
-    """features [n, H] of obs [n, D] one step after state [n, S, H]; after [n, S, H]: the state then."""
-    rows, width = obs.shape[0], network.encoded_width
-    standardise(obs, standard, memory.trunk)
-    forward(network.trunk, flat, memory.trunk, rows)
-    encoded = memory.trunk[network.encoded * rows :]
-    if network.core == NO_CORE:
-        features[:] = encoded[: rows * width].reshape(rows, width)
-    else:
-        core_step(network, flat, encoded, state, start, memory, features, after)
-
-
-@kernel
+@kernel(inline=True)
 def _choose(log_p: np.ndarray, uniform: float) -> int:
     """The action whose cumulative probability first exceeds `uniform`; never one of probability 0."""
     total, last = 0.0, 0
@@ -204,7 +182,7 @@ def act(
         log_prob[i] = log_p[choice[i]]
 
 
-@kernel
+@kernel(inline=True)
 def _act_box(
     network: Network, flat: np.ndarray, mean: np.ndarray, noise: np.ndarray, i: int, action: np.ndarray,
     params: np.ndarray,

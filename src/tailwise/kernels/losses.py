@@ -39,7 +39,7 @@ _HALF_LOG_2PI = 0.9189385332046727
 _LIMIT = float(LOG_RATIO_LIMIT)
 
 
-@kernel
+@kernel(inline=True)
 def _surrogate(log_prob: float, old: float, advantage: float, weights: Weights, sums: np.ndarray) -> float:
     """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability."""
     raw = log_prob - old
@@ -66,7 +66,7 @@ def _surrogate(log_prob: float, old: float, advantage: float, weights: Weights, 
     return -plain
 
 
-@kernel
+@kernel(inline=True)
 def _note_entropy(entropy: float, sums: np.ndarray) -> None:
     sums[ENTROPY] += entropy
     sums[ENTROPY_MAX] = max(sums[ENTROPY_MAX], entropy)
@@ -89,7 +89,7 @@ def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None
         log_p[k] -= shift
 
 
-@kernel
+@kernel(inline=True)
 def _discrete(
     logits: np.ndarray, mask: np.ndarray, r: int, rows: Rows, weights: Weights, work: np.ndarray, grad: np.ndarray,
     sums: np.ndarray,
@@ -127,7 +127,7 @@ def _discrete(
         grad[k] = g if mask.shape[0] == 0 or mask[k] else 0.0
 
 
-@kernel
+@kernel(inline=True)
 def _box(
     mean: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, weights: Weights, grad: np.ndarray,
     log_std_grad: np.ndarray, sums: np.ndarray,
@@ -167,7 +167,7 @@ def _law_numbers(law: np.ndarray, loss: np.ndarray) -> tuple[float, float, int]:
     return total, mean, crossings
 
 
-@kernel
+@kernel(inline=True)
 def _critics(
     out: np.ndarray, critics: int, quantiles: int, particles: np.ndarray, target: float, weights: Weights,
     loss: np.ndarray, grad: np.ndarray, sums: np.ndarray,
@@ -196,7 +196,7 @@ def _critics(
     sums[DISAGREEMENT] += highest - lowest
 
 
-@kernel
+@kernel(inline=True)
 def losses(
     index: np.ndarray, rows: Rows, chosen: np.ndarray, weights: Weights, shape: tuple[int, int, int],
     log_std: np.ndarray, work: np.ndarray, loss: np.ndarray, particles: np.ndarray, out: np.ndarray, grad: np.ndarray,

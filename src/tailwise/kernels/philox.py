@@ -68,3 +68,15 @@ def choose_particles(
             for k in range(min(4, count - 4 * block)):
                 j = 4 * block + k
                 chosen[r, j] = j * width + np.int64(to_uniform(words[k]) * width)
+
+
+@kernel
+def fill_uniforms(key: np.ndarray, update: int, epoch: int, environments: np.ndarray, result: np.ndarray) -> None:
+    """`Streams.uniforms` of steps 0, 1, ...: result float64 [steps, envs, draws]; key uint64 [2]."""
+    steps, envs, draws = result.shape
+    for step in range(steps):
+        for b in range(envs):
+            for block in range((draws + 3) // 4):
+                words = four_words(key[0], key[1], step, block, epoch, environments[b], update)
+                for k in range(min(4, draws - 4 * block)):
+                    result[step, b, 4 * block + k] = to_uniform(words[k])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
 
-@kernel
+@kernel(inline=True)
 def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, log_p: np.ndarray) -> float:
     """KL of one row with the actor's outputs out [K or A]."""
     size, kl = out.shape[0], 0.0

@@ -14,7 +14,7 @@ from torch import Tensor
 from tailwise.core.compiled import kernel
 from tailwise.core.streams import Streams
 from tailwise.kernels.memory import copy
-from tailwise.kernels.philox import four_words, to_uniform
+from tailwise.kernels.philox import fill_uniforms, four_words, to_uniform
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 
@@ -42,7 +42,7 @@ def _average_sorted(law: np.ndarray, row: np.ndarray, mean: np.ndarray) -> None:
         mean[i] *= share
 
 
-@kernel
+@kernel(inline=True)
 def _particle(quantiles: np.ndarray, left: int, fraction: float, mu: float, sigma: float) -> float:
     low = quantiles[left]
     return mu + sigma * (low + fraction * (quantiles[left + 1] - low))
@@ -112,8 +112,9 @@ def particle_returns(
     count = critic.particle_count
     assert record.law is not None and record.final_law is not None
     ids: np.ndarray = rollout.environment.numpy()
-    uniform = streams.uniforms("levels", update=rollout.update, environments=ids, steps=1, draws=count)[0]
-    left, fraction = _between(uniform.astype(np.float32), critic.quantiles)
+    uniform = np.empty((1, len(ids), count))
+    fill_uniforms(streams.key("levels"), rollout.update, 0, ids, uniform)
+    left, fraction = _between(uniform[0].astype(np.float32), critic.quantiles)
     predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
     results = []
     for k, lam in enumerate(lambdas):

@@ -86,7 +86,7 @@ def normalise(adv: Tensor, valid: Tensor, *, mode: NormaliseMode) -> tuple[Tenso
     return result.reshape(adv.shape).to(adv.dtype), report
 
 
-def mix_advantages(mean: Tensor, risk: Tensor | None, *, multiplier: float) -> Tensor:
+def mix_advantages(mean: Tensor, risk: Tensor | None, multiplier: float) -> Tensor:
     """(A_mean + multiplier * A_risk) / (1 + multiplier): the seam through which tail risk reaches the actor.
 
     Both in the same units (divided by the same sigma), standardised once, after mixing. The division keeps the size of
@@ -103,8 +103,3 @@ def mix_advantages(mean: Tensor, risk: Tensor | None, *, multiplier: float) -> T
         )
     require_shape("The risk advantages", risk, tuple(mean.shape))
     return (mean + multiplier * risk) / (1.0 + multiplier)
-
-
-def mix_mean_only(mean: Tensor, risk: Tensor | None) -> Tensor:
-    """The default at the seam: no constraint, the mean advantages [T, B] as they are; `risk` is not looked at."""
-    return mean

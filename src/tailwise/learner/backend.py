@@ -20,6 +20,10 @@ class Knobs:
     step_size: StepSize
     entropy_weight: float
     measure_terms: bool = False  # also measure the gradient of every loss term on every parameter group
+    multiplier: float = 0.0  # weight of the risk advantages beside the mean ones
+    threshold: float | None = (
+        None  # VaR of the pooled return (raw) as known from earlier updates; None: take this one's
+    )
 
 
 @dataclass(frozen=True)

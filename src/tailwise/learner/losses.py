@@ -28,7 +28,8 @@ class Batch:
 
     action [n, A]; log_prob [n]; params [n, P]; mask [n, K] or None; advantage [n] standardised; mean_target [n];
     particles [n, m] or None; old_mean [n, C]; old_law [n, C, N]: quantiles or probabilities on the current atoms,
-    None for scalar critics or when value clipping is off; uniform [n, noise]: draws for sampled entropies.
+    None for scalar critics or when value clipping is off; uniform [n, noise]: draws for sampled entropies;
+    risk_advantage [n]: the risk part alone where its gradient is to be measured, else None.
     """
 
     action: Tensor
@@ -41,6 +42,7 @@ class Batch:
     old_mean: Tensor
     old_law: Tensor | None
     uniform: Tensor | None
+    risk_advantage: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Losses:
     minima: dict[str, float]
     kl: Tensor
     log_ratio: Tensor
+    probes: dict[str, Tensor]  # scalars whose gradient is measured and which train nothing by themselves
 
     @property
     def total(self) -> Tensor:
@@ -124,7 +127,13 @@ def compute_losses(
             "policy/entropy_max": float(entropy.max()),
         }
         minima = {"policy/entropy_min": float(entropy.min())}
-    return Losses(terms, means, maxima, minima, kl.detach(), log_ratio)
+    probes = {}
+    if batch.risk_advantage is not None:
+        part = policy_loss_terms(
+            log_prob, batch.log_prob, batch.risk_advantage, clip=config.clip, dual_clip=config.dual_clip
+        )
+        probes["risk"] = part.loss.mean()
+    return Losses(terms, means, maxima, minima, kl.detach(), log_ratio, probes)
 
 
 def _logit_range(law: CategoricalLaw, params: Tensor) -> Tensor:

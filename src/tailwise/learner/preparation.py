@@ -15,7 +15,7 @@ from tailwise.learner.categorical import project
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.tail import cvar_from_atoms
+from tailwise.learner.tail import pooled_tail
 from tailwise.learner.targets import Targets
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import CategoricalCritic, NoValueClip
@@ -25,7 +25,10 @@ from tailwise.model.return_scale import preserve_outputs
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that minibatches read. obs [T, B, D] with invalid rows zeroed; the rest flat over rows R = T*B."""
+    """Everything that minibatches read. obs [T, B, D] with invalid rows zeroed; the rest flat over rows R = T*B.
+
+    risk_advantage: the risk part of the advantage alone, for measuring its gradient; None when it is not measured.
+    """
 
     obs: Tensor
     action: Tensor
@@ -39,6 +42,7 @@ class Prepared:
     old_law: Tensor | None
     valid: Tensor
     environment: Tensor
+    risk_advantage: Tensor | None = None
 
     def finite(self) -> bool:
         """Whether every target that valid rows will train on is finite."""
@@ -86,6 +90,7 @@ class Prepared:
             old_mean=self.old_mean[rows],
             old_law=None if self.old_law is None else self.old_law[rows],
             uniform=None if uniform is None else uniform[rows],
+            risk_advantage=None if self.risk_advantage is None else self.risk_advantage[rows],
         )
 
 
@@ -95,13 +100,26 @@ def prepare(
     model: ActorCritic,
     optimiser: torch.optim.Optimizer,
     config: LearnerConfig,
-    mix_advantages: Callable[[Tensor, Tensor | None], Tensor],
+    mix_advantages: Callable[[Tensor, Tensor | None, float], Tensor],
+    *,
+    risk: Tensor | None = None,
+    multiplier: float = 0.0,
+    probe_risk: bool = False,
 ) -> tuple[Prepared, dict[str, float]]:
-    """Move the return scale (heads keep their raw outputs), re-express old outputs and targets in it."""
+    """Move the return scale (heads keep their raw outputs), re-express old outputs and targets in it.
+
+    risk: risk advantages [T, B] in raw units, None without; probe_risk: also keep their part apart, standardised.
+    """
     sample = targets.particles if targets.particles is not None else targets.lambda_return
     move_scale(model, optimiser, sample[rollout.valid].reshape(-1))
     scale = model.return_scale
-    advantage, report = normalise(mix_advantages(targets.advantage, None), rollout.valid, mode=config.advantages)
+    mixed = mix_advantages(targets.advantage, risk, multiplier)
+    advantage, report = normalise(mixed, rollout.valid, mode=config.advantages)
+    risk_part: Tensor | None = None
+    if risk is not None and probe_risk:
+        # What risk changed, through the seam: a mixture that ignores it leaves nothing here.
+        difference = mixed - mix_advantages(targets.advantage, risk, 0.0)
+        risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
     old_mean, old_law = old_outputs(rollout, model)
 
     def flat(tensor: Tensor) -> Tensor:
@@ -120,6 +138,7 @@ def prepare(
         old_law=None if old_law is None else flat(old_law),
         valid=rollout.valid,
         environment=rollout.environment,
+        risk_advantage=None if risk_part is None else flat(risk_part),
     )
     metrics = {
         "advantage/mean": report.mean or 0.0,
@@ -194,6 +213,5 @@ def describe_targets(
     if spread > 0:
         metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
     if tail_alpha is not None and targets.particles is not None:
-        pooled = targets.particles[valid].reshape(-1).double()
-        metrics["risk/cvar_return"] = float(cvar_from_atoms(pooled, None, tail_alpha))
+        metrics["risk/cvar_return"] = pooled_tail(targets.particles[valid], tail_alpha)[1]
     return metrics

@@ -138,6 +138,20 @@ def var_from_atoms(values: Tensor, weights: Tensor | None, alpha: float) -> Tens
     return ordered.gather(-1, index).squeeze(-1).to(values.dtype)
 
 
+def pooled_tail(values: Tensor, alpha: float) -> tuple[float, float]:
+    """(VaR_alpha, CVaR_alpha) of equally weighted values [n], without sorting them: for a million particles.
+
+    CVaR by Rockafellar and Uryasev's formula at zeta = VaR, which splits the atom at the crossing exactly.
+    """
+    _check_alpha(alpha)
+    count = values.numel()
+    if count == 0:
+        raise DataError("A tail measure was asked of no values at all; collect at least one return first.")
+    zeta = values.reshape(-1).kthvalue(max(1, math.ceil(alpha * count - _ROUNDING * count))).values
+    below = (zeta.double() - values.double()).clamp(min=0.0).mean()
+    return float(zeta), float(zeta.double() - below / alpha)
+
+
 def wang_from_quantiles(theta: Tensor, eta: float) -> Tensor:
     """Wang's distorted mean (Wang 2000): weights h((i+1)/N) - h(i/N), h(t) = Phi(Phi^-1(t) + eta).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,15 +12,16 @@ from torch import Tensor
 from tailwise.core.errors import CheckpointError
 from tailwise.core.streams import Streams
 from tailwise.learner import batching
-from tailwise.learner.advantages import mix_mean_only
+from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.gradients import clip_global_norm, group_norms, term_gradients
 from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
 from tailwise.learner.preparation import Prepared, describe_targets, prepare
+from tailwise.learner.risk import RiskSettings, assess_risk
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.tally import Tally
-from tailwise.learner.targets import Targets, build_targets
+from tailwise.learner.targets import MakeParticles, Targets, build_targets
 from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.critics import CriticOutput
@@ -36,6 +38,8 @@ ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 class TorchBackend:
     """Model, optimiser and the update. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
 
+    make_particles: MakeParticles | None = None  # None: `targets.particle_returns`
+
     def __init__(
         self,
         model: ActorCritic,
@@ -43,13 +47,15 @@ class TorchBackend:
         streams: Streams,
         *,
         tail_alpha: float | None = None,
-        mix_advantages: Callable[[Tensor, Tensor | None], Tensor] = mix_mean_only,
+        risk: RiskSettings | None = None,
+        mix_advantages: Callable[[Tensor, Tensor | None, float], Tensor] = mix_advantages,
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     ) -> None:
         self.model = model
         self.config = config
         self.streams = streams
         self.tail_alpha = tail_alpha
+        self.risk = risk
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
         self.parameters = list(model.parameters())
@@ -91,11 +97,25 @@ class TorchBackend:
             return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
         targets = self._targets(rollout)
         snapshot = self._take_snapshot()
-        prepared, metrics = prepare(rollout, targets, self.model, self.optimiser, self.config, self.mix_advantages)
+        assessed = (
+            None if self.risk is None else assess_risk(targets, rollout.valid, self.risk, threshold=knobs.threshold)
+        )
+        prepared, metrics = prepare(
+            rollout,
+            targets,
+            self.model,
+            self.optimiser,
+            self.config,
+            self.mix_advantages,
+            risk=None if assessed is None else assessed.advantage,
+            multiplier=knobs.multiplier,
+            probe_risk=knobs.measure_terms and knobs.multiplier > 0,
+        )
         if not prepared.finite():
             self._restore(snapshot)
             return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
         metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha)
+        metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
         for group in self.optimiser.param_groups:
             group["lr"] = knobs.step_size.value
         run = self._epochs(rollout, prepared, knobs)
@@ -121,7 +141,13 @@ class TorchBackend:
 
     def _targets(self, rollout: Rollout) -> Targets:
         return build_targets(
-            rollout, self.model.config.critic, self.streams, gamma=self.config.gamma, lam=self.config.lam
+            rollout,
+            self.model.config.critic,
+            self.streams,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+            near=self.risk is not None,
+            make_particles=self.make_particles,
         )
 
     def _take_snapshot(self) -> Any:
@@ -239,8 +265,8 @@ class Epochs:
                 names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
                 return f"a loss became NaN or infinite ({names}); the update was rolled back"
             if self._first and self.knobs.measure_terms:
-                self.term_gradients = term_gradients(losses.terms, backend.model)
-                self.knobs = Knobs(self.knobs.step_size, self.knobs.entropy_weight)
+                self.term_gradients = term_gradients({**losses.terms, **losses.probes}, backend.model)
+                self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
             torch.autograd.backward(loss * share)
             self.tally.mean(losses.means, len(part.rows))
             self.tally.largest(losses.maxima)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from tailwise.core.config import Section, parse
-from tailwise.core.errors import NotBuiltError
 from tailwise.kernels.coverage import why_not_configured
 from tailwise.learner.config import LearnerConfig
+from tailwise.learner.risk import RiskSettings
+from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.learner.tail import check_resolution
 from tailwise.market.costs import CostConfig
 from tailwise.market.data_config import DataConfig
@@ -44,31 +45,6 @@ class MarketEnvSection(MarketEnvConfig):
         if self.report:
             raise ValueError("report is for MarketEnv in Python; a run reports where it reads the parts, leave it out")
         return self
-
-
-class RiskOff(Section):
-    """No tail is measured."""
-
-    mode: Literal["off"] = "off"
-
-
-class RiskReport(Section):
-    """The CVaR of the discounted return is measured and reported; it does not act on the policy."""
-
-    mode: Literal["report"] = "report"
-    alpha: float = Field(0.05, gt=0, le=1, description="tail probability; at least 1/quantiles")
-
-
-class RiskPlanned(Section):
-    """Modes in which tail risk acts on the policy."""
-
-    mode: Literal["penalty", "constraint"]
-
-    @model_validator(mode="after")
-    def _refuse(self) -> RiskPlanned:
-        raise NotBuiltError(
-            f"risk.mode {self.mode!r} is not built yet (it comes with 'Tail risk that binds'); use report or off"
-        )
 
 
 class RunConfig(Section):
@@ -125,9 +101,7 @@ class Config(Section):
     costs: CostConfig | None = Field(None, description="costs of trading, for env.kind market")
     model: ModelConfig = Field(default=ModelConfig(), description="networks")
     learner: LearnerConfig = Field(default=LearnerConfig(), description="mathematics of the update")
-    risk: Annotated[RiskOff | RiskReport | RiskPlanned, Field(discriminator="mode")] = Field(
-        default=RiskReport(), description="tail risk"
-    )
+    risk: RiskConfig = Field(default=RiskReport(), description="tail risk")
     run: RunConfig = Field(default=RunConfig(), description="length, width, files")
     health: HealthConfig = Field(default=HealthConfig(), description="audit of the run")
     evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="evaluation")
@@ -204,18 +178,18 @@ class Config(Section):
             )
 
     def _check_risk(self) -> None:
-        if not isinstance(self.risk, RiskReport):
+        if isinstance(self.risk, RiskOff):
             return
-        critic = self.model.critic
+        critic, mode = self.model.critic, self.risk.mode
         if isinstance(critic, ScalarCritic):
             raise ValueError(
-                "risk.mode report reads CVaR from the law of the return and model.critic.kind scalar has none; "
+                f"risk.mode {mode} reads CVaR from the law of the return and model.critic.kind scalar has none; "
                 "use critic.kind quantile, or risk.mode off"
             )
         if isinstance(critic, QuantileCritic):
             if critic.target == "scalar":
                 raise ValueError(
-                    "risk.mode report needs the law of the return and model.critic.target scalar regresses on the "
+                    f"risk.mode {mode} needs the law of the return and model.critic.target scalar regresses on the "
                     "lambda-return, whose tail is too thin; use target particles, or risk.mode off"
                 )
             check_resolution(self.risk.alpha, critic.quantiles)
@@ -223,7 +197,18 @@ class Config(Section):
     @property
     def tail_alpha(self) -> float | None:
         """Tail probability that is reported, None when risk is off."""
-        return self.risk.alpha if isinstance(self.risk, RiskReport) else None
+        return None if isinstance(self.risk, RiskOff) else self.risk.alpha
+
+    @property
+    def acting_risk(self) -> RiskPenalty | RiskConstraint | None:
+        """The section risk where it acts on the policy, else None."""
+        return self.risk if isinstance(self.risk, RiskPenalty | RiskConstraint) else None
+
+    @property
+    def risk_settings(self) -> RiskSettings | None:
+        """What the learner has to measure for a risk that acts."""
+        acting = self.acting_risk
+        return None if acting is None else RiskSettings(acting.measure, acting.alpha)
 
 
 def parse_config(data: dict[str, Any], *, source: str) -> Config:
@@ -235,7 +220,7 @@ def warnings_of(config: Config) -> list[str]:
     """Sentences about settings that work but are likely not meant."""
     found = []
     critic = config.model.critic
-    if isinstance(config.risk, RiskReport) and isinstance(critic, QuantileCritic):
+    if not isinstance(config.risk, RiskOff) and isinstance(critic, QuantileCritic):
         sentence = check_resolution(config.risk.alpha, critic.quantiles)
         if sentence is not None:
             found.append(sentence)

@@ -10,6 +10,7 @@ from tailwise.learner.backend import UpdateReport
 from tailwise.learner.gradients import owner_of
 
 Metrics = Mapping[str, float]
+CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,45 @@ def _refused(metrics: Metrics, report: UpdateReport) -> str | None:
 
 
 def _no_gradient(metrics: Metrics, report: UpdateReport) -> str | None:
-    quiet = metrics.get("advantage/largest_normalised") == 0.0  # nothing to learn from, not a broken term
+    # Nothing to learn from is not a broken term.
+    quiet = {"policy", "awr"} if metrics.get("advantage/largest_normalised") == 0.0 else set()
+    quiet |= {"risk"} if metrics.get("risk/spread") == 0.0 else set()
     dead = [
         f"{term} on {owner_of(term)}"
         for term, row in report.term_gradients.items()
-        if row[owner_of(term)] == 0.0 and not (quiet and term in ("policy", "awr"))
+        if row[owner_of(term)] == 0.0 and term not in quiet
     ]
     return f"loss terms with zero gradient on their owner: {', '.join(dead)}" if dead else None
+
+
+def _limit_out_of_reach(metrics: Metrics, report: UpdateReport) -> str | None:
+    stuck = metrics.get("risk/updates_at_cap", 0.0)
+    if stuck < CAP_PATIENCE:
+        return None
+    return (
+        f"the multiplier sits at its cap {metrics['risk/multiplier']:g} for {stuck:.0f} updates and the limit "
+        f"{metrics['risk/limit']:.4g} is still broken; best achieved: {metrics['risk/best_measure']:.4g}"
+    )
+
+
+def _began_uncalibrated(metrics: Metrics, report: UpdateReport) -> str | None:
+    if metrics.get("risk/active") != 1.0 or metrics["risk/began_calibrated"] == 1.0:
+        return None
+    known = "calibration/cvar_predicted" in metrics
+    gap = (
+        f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
+        f"{metrics['calibration/cvar_realised']:.4g}"
+        if known
+        else "no window of the return was ever complete: episodes are shorter than the discounted horizon"
+    )
+    return f"the constraint began without calibrated critics ({gap})"
+
+
+def _calibration_off(metrics: Metrics, report: UpdateReport) -> str | None:
+    share = metrics.get("calibration/coverage_05")
+    if share is None or metrics.get("risk/active") != 1.0 or 0.01 <= share <= 0.15:
+        return None
+    return f"{share:.1%} of realised returns lie below the predicted 5% quantile"
 
 
 def _critic_imbalance(metrics: Metrics, report: UpdateReport) -> str | None:
@@ -124,6 +157,24 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("gradient_norm", "warn", "lower learner.learning_rate", _above("grad/norm_before_max", 50)),
     Rule("critic_loss", "warn", "the critics diverge: lower learner.learning_rate", _above("critic/loss", 1000)),
+    Rule(
+        "limit_out_of_reach",
+        "error",
+        "no policy found so far keeps this limit: lower risk.limit to what was achieved, or allow smaller positions",
+        _limit_out_of_reach,
+    ),
+    Rule(
+        "constraint_uncalibrated",
+        "warn",
+        "the limit is steered by a tail that may be wrong: longer rollouts, a smaller gamma or more training",
+        _began_uncalibrated,
+    ),
+    Rule(
+        "calibration_off",
+        "warn",
+        "the predicted law of the return is wrong where the constraint reads it; train longer or lower the step",
+        _calibration_off,
+    ),
     Rule("critic_imbalance", "warn", "one of the twin critics does not train; compare their losses", _critic_imbalance),
     Rule(
         "observation_outlier",

@@ -27,6 +27,7 @@ from tailwise.run.health import Alert, Health
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
+from tailwise.run.risk_watch import RiskWatch
 from tailwise.run.run_folder import append_alerts
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
 from tailwise.run.worlds import World
@@ -43,6 +44,7 @@ TRAINING_KEYS = (
     "best_return",
     "evaluations_without_gain",
     "health",
+    "risk",
     "environment",
 )
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
@@ -79,10 +81,12 @@ class Trainer:
             self.streams,
             threads=config.run.threads,
             tail_alpha=config.tail_alpha,
+            risk=config.risk_settings,
             auxiliary=auxiliary,
         )
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
         self.health = Health()
+        self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
         self.steps = 0
         self.total_steps = config.run.total_steps
@@ -158,7 +162,14 @@ class Trainer:
         )
         weight = entropy_weight(self.config.learner.entropy, plateau_at=self.plateau_at, update=self.update)
         measure = self.update % self.config.health.gradients_every == 0
-        report = self.backend.update(rollout, Knobs(step_size, weight, measure_terms=measure))
+        knobs = Knobs(
+            step_size,
+            weight,
+            measure_terms=measure,
+            multiplier=self.risk.multiplier,
+            threshold=self.risk.threshold,
+        )
+        report = self.backend.update(rollout, knobs)
         updated = time.perf_counter()
         self.update += 1
         self.steps += int(rollout.valid.sum())
@@ -166,6 +177,7 @@ class Trainer:
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
+        metrics |= self.risk.after(self.update, rollout, report)
         metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - int(rollout.valid.sum()))
         metrics |= {
             f"grad/term/{term}/{group}": norm
@@ -312,6 +324,8 @@ class Trainer:
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
+        risk_tensors, risk_json = self.risk.state()
+        tensors |= risk_tensors
         tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
         return tensors, {
             "update": self.update,
@@ -325,6 +339,7 @@ class Trainer:
             "best_return": self.best_return,
             "evaluations_without_gain": self.evaluations_without_gain,
             "health": self.health.state(),
+            "risk": risk_json,
             "environment": env_json,
         }
 
@@ -359,4 +374,5 @@ class Trainer:
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
         self.health.load(data["health"])
+        self.risk.load(tensors, data["risk"])
         return None if restored.exact else restored.reason

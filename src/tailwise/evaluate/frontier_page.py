@@ -1,0 +1,321 @@
+"""The frontier in words and as a page: one HTML file with its script inside, so that it opens without a network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tailwise.core.atomic import write_text
+from tailwise.evaluate.frontier import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
+from tailwise.evaluate.page import GRID, INK
+from tailwise.evaluate.words import percent
+
+HOW = {SAMPLED: "sampled actions", MOST_LIKELY: "the most likely action"}
+UNCONSTRAINED = "unconstrained"
+COLOURS = (
+    "#1f6fb2",
+    "#c2452d",
+    "#3c8d5a",
+    "#8757a8",
+    "#b8862b",
+    "#2f8f9d",
+)  # of the limits; no grey, which is the line
+
+_TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b2733; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin-bottom: .2rem; }}
+h2 {{ font-size: 1.15rem; margin: 1.2rem 0 .2rem; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .92rem; }}
+th, td {{ padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #e6eaee; white-space: nowrap; }}
+th {{ white-space: normal; vertical-align: bottom; font-weight: 600; }}
+th:first-child, td:first-child {{ text-align: left; }}
+.small {{ color: #5b6874; font-size: .9rem; }}
+.warning {{ color: #8a4b00; font-weight: 600; }}
+.kept {{ color: #2c7a4b; }} .missed {{ color: #b03a22; font-weight: 600; }}
+</style></head><body>
+<h1>{title}</h1>
+{facts}
+{plot}
+{tables}
+<p class="small">{legend}</p>
+</body></html>
+"""
+
+
+# ---------------------------------------------------------------- words
+
+
+def shown(value: float | None, frontier: Frontier, digits: int = 1) -> str:
+    """A return or a tail: percent on a market, reward units elsewhere."""
+    if frontier.market:
+        return percent(value, digits)
+    return "-" if value is None else f"{value:.4g}"
+
+
+def shown_band(one: Band, frontier: Frontier, digits: int = 1) -> str:
+    """Mean and half width of the interval."""
+    half = "" if one.half is None else f" ± {shown(one.half, frontier, digits)}"
+    return shown(one.mean, frontier, digits) + half
+
+
+def shown_limit(limit: float | None, frontier: Frontier) -> str:
+    """A limit as it was given, not rounded."""
+    if limit is None:
+        return UNCONSTRAINED
+    return f"{100 * limit:g}%" if frontier.market else f"{limit:g}"
+
+
+def headings(frontier: Frontier) -> tuple[str, ...]:
+    """Titles of the columns with their units."""
+    unit = "bars" if frontier.market else "steps"
+    tail = f"{100 * frontier.alpha:g}%"
+    return (
+        "limit",
+        "log-return per year" if frontier.market else "mean discounted return",
+        f"CVaR {tail}, {frontier.horizon} {unit}",
+        f"CVaR {tail}, {'bar' if frontier.market else 'step'}",
+        "limit kept",
+    )
+
+
+def table_rows(frontier: Frontier, played: str) -> list[tuple[str, ...]]:
+    """Cells of the table of one way of playing: a row per limit, then the rules."""
+    rows: list[tuple[str, ...]] = [
+        (
+            shown_limit(row.limit, frontier),
+            shown_band(row.mean_return, frontier),
+            shown_band(row.cvar_return, frontier),
+            shown_band(row.cvar_bar, frontier, 2),
+            verdict(row),
+        )
+        for row in frontier.rows
+        if row.played == played
+    ]
+    rows += [
+        (
+            name,
+            shown(score.mean_return, frontier),
+            shown(score.cvar_return, frontier),
+            shown(score.cvar_bar, frontier, 2),
+            "",
+        )
+        for name, score in frontier.references.items()
+    ]
+    return rows
+
+
+def title(played: str) -> str:
+    """How actions were chosen, as a heading."""
+    return f"{HOW[played][0].upper()}{HOW[played][1:]}"
+
+
+def verdict(row: Row) -> str:
+    """Kept or missed by the mean over seeds, and by how many seeds alone."""
+    if row.limit is None:
+        return ""
+    if row.kept is None:
+        return "not measured"
+    word = "kept" if row.kept else "missed"
+    return word if row.seeds == 1 else f"{word}, {row.seeds_kept} of {row.seeds}"
+
+
+def legend(frontier: Frontier) -> list[str]:
+    """What the numbers mean, a sentence each."""
+    where = (
+        "the test window, played whole, after all costs"
+        if frontier.market
+        else f"{frontier.episodes:,} seeded test episodes per run"
+    )
+    pooled = "every bar of every account" if frontier.market else "every step of every episode whose future is known"
+    what = "log-return" if frontier.market else "reward"
+    seeds = len(frontier.seeds)
+    bands = (
+        "One seed: there is no band, and what another seed would give is unknown."
+        if seeds == 1
+        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds."
+    )
+    single = "bars" if frontier.market else "steps"
+    return [
+        f"Out of sample: {where}; the newest checkpoint of each run.",
+        f"The limit speaks of the gamma {frontier.gamma:g} discounted {what} over the next {frontier.horizon} "
+        f"{single}, pooled from {pooled}: the mean of its worst {100 * frontier.alpha:g}% is to stay above it. The "
+        f"other CVaR is that of single {single}.",
+        "Training constrains the policy that samples its actions; the most likely action is another policy.",
+        f"{bands} Kept or missed is said of the mean; beside it, how many seeds kept the limit alone.",
+    ]
+
+
+def warnings_about(frontier: Frontier) -> list[str]:
+    """Sentences about runs and numbers that are not what they should be."""
+    found = [f"{one.cell.label}: {one.ended}" for one in frontier.results if one.refused]
+    if any(row.cvar_return.mean is None for row in frontier.rows):
+        found.append(
+            f"Episodes are cut before {frontier.horizon} steps, the horizon of gamma {frontier.gamma:g}, so that no "
+            "return over it is known: the tail is not measured; lower learner.gamma or lengthen the episodes."
+        )
+    return found
+
+
+# ---------------------------------------------------------------- page
+
+
+def write_frontier_page(path: Path, frontier: Frontier) -> None:
+    """Write the picture and the table."""
+    from plotly.io import to_html
+
+    told = [html.escape(sentence) for sentence in frontier.facts]
+    facts = "".join(f'<p class="small">{sentence}</p>' for sentence in told)
+    alarms = [*([frontier.label] if frontier.label not in ("", "real") else []), *warnings_about(frontier)]
+    facts += "".join(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in alarms)
+    plot = to_html(
+        figure(frontier),
+        full_html=False,
+        include_plotlyjs=True,
+        config={"displayModeBar": False, "responsive": True},
+    )
+    text = _TEMPLATE.format(
+        title=html.escape(frontier.name),
+        facts=facts,
+        plot=plot,
+        tables="\n".join(
+            f"<h2>{html.escape(title(played))}</h2>{_table(headings(frontier), table_rows(frontier, played))}"
+            for played in (SAMPLED, MOST_LIKELY)
+        ),
+        legend=html.escape(" ".join(legend(frontier))),
+    )
+    write_text(path, text)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    first = "<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in heads) + "</tr>"
+    body = ""
+    for row in rows:
+        word = row[-1].partition(",")[0]
+        mark = f' class="{word}"' if word in ("kept", "missed") else ""
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row[:-1])
+        body += f"<tr>{cells}<td{mark}>{html.escape(row[-1])}</td></tr>"
+    return f'<div class="wide"><table>{first}{body}</table></div>'
+
+
+def figure(frontier: Frontier) -> Any:
+    """Return over realised CVaR, one panel per way of playing: means with bands, single seeds, limits as lines."""
+    from plotly.subplots import make_subplots
+
+    titles = [title(played) for played in (SAMPLED, MOST_LIKELY)]
+    drawn = make_subplots(
+        rows=1, cols=2, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.04, subplot_titles=titles
+    )
+    limits = list(dict.fromkeys(row.limit for row in frontier.rows))
+    colours = {limit: COLOURS[number % len(COLOURS)] for number, limit in enumerate(limits)}
+    for column, played in enumerate((SAMPLED, MOST_LIKELY), start=1):
+        rows = [row for row in frontier.rows if row.played == played]
+        _draw_means(drawn, column, rows, colours, frontier)
+        _draw_seeds(drawn, column, played, colours, frontier)
+        _draw_rules(drawn, column, frontier)
+    heads = headings(frontier)
+    form = ".1%" if frontier.market else None
+    drawn.update_xaxes(title_text=f"realised {heads[2]}", tickformat=form, gridcolor=GRID, zeroline=False, matches="x")
+    drawn.update_yaxes(tickformat=form, gridcolor=GRID, zeroline=False)
+    drawn.update_yaxes(title_text=heads[1], col=1)
+    drawn.update_layout(
+        template="plotly_white",
+        height=520,
+        font={"color": INK, "size": 13},
+        margin={"l": 70, "r": 20, "t": 50, "b": 60},
+        legend={"orientation": "h", "y": -0.18, "x": 0},
+    )
+    return drawn
+
+
+def _draw_means(
+    drawn: Any, column: int, rows: Sequence[Row], colours: dict[float | None, str], frontier: Frontier
+) -> None:
+    import plotly.graph_objects as go
+
+    known = [row for row in rows if row.cvar_return.mean is not None]
+    ordered = sorted(known, key=lambda row: row.cvar_return.mean or 0.0)
+    line = go.Scatter(
+        x=[row.cvar_return.mean for row in ordered],
+        y=[row.mean_return.mean for row in ordered],
+        mode="lines",
+        line={"color": "#b9c2ca", "width": 1.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    drawn.add_trace(line, row=1, col=column)
+    for row in known:
+        name = UNCONSTRAINED if row.limit is None else f"limit {shown_limit(row.limit, frontier)}"
+        colour = colours[row.limit]
+        point = go.Scatter(
+            x=[row.cvar_return.mean],
+            y=[row.mean_return.mean],
+            error_x=_bars(row.cvar_return, colour),
+            error_y=_bars(row.mean_return, colour),
+            name=name,
+            legendgroup=name,
+            showlegend=column == 1,
+            mode="markers",
+            marker={"color": colour, "size": 12, "symbol": "diamond" if row.limit is None else "circle"},
+            hovertext=f"{name}: {shown_band(row.mean_return, frontier)} at CVaR "
+            f"{shown_band(row.cvar_return, frontier)} {verdict(row)}",
+            hoverinfo="text",
+        )
+        drawn.add_trace(point, row=1, col=column)
+        if row.limit is not None:
+            drawn.add_vline(
+                x=row.limit, line={"color": colour, "width": 1.3, "dash": "dot"}, layer="above", row=1, col=column
+            )
+
+
+def _bars(one: Band, colour: str) -> dict[str, Any] | None:
+    if one.half is None:
+        return None
+    return {"type": "data", "array": [one.half], "color": colour, "thickness": 1.4, "width": 5}
+
+
+def _draw_seeds(drawn: Any, column: int, played: str, colours: dict[float | None, str], frontier: Frontier) -> None:
+    """Small pale points; with one seed the mean is that seed."""
+    import plotly.graph_objects as go
+
+    if len(frontier.seeds) == 1:
+        return
+    known: list[Result] = [one for one in frontier.results if one.scores[played].cvar_return is not None]
+    points = go.Scatter(
+        x=[one.scores[played].cvar_return for one in known],
+        y=[one.scores[played].mean_return for one in known],
+        mode="markers",
+        marker={"color": [colours[one.cell.limit] for one in known], "size": 6, "opacity": 0.4},
+        hovertext=[one.cell.label for one in known],
+        hoverinfo="text",
+        name="single seeds",
+        legendgroup="single seeds",
+        showlegend=False,
+    )
+    drawn.add_trace(points, row=1, col=column)
+
+
+def _draw_rules(drawn: Any, column: int, frontier: Frontier) -> None:
+    import plotly.graph_objects as go
+
+    symbols = ("x", "cross", "star")
+    for (name, score), symbol in zip(frontier.references.items(), symbols, strict=False):
+        if score.cvar_return is None:
+            continue
+        point = go.Scatter(
+            x=[score.cvar_return],
+            y=[score.mean_return],
+            mode="markers",
+            marker={"color": INK, "size": 10, "symbol": symbol},
+            name=name,
+            legendgroup=name,
+            showlegend=column == 1,
+            hovertext=f"{name}: {shown(score.mean_return, frontier)} at CVaR {shown(score.cvar_return, frontier)}",
+            hoverinfo="text",
+        )
+        drawn.add_trace(point, row=1, col=column)

@@ -1,0 +1,316 @@
+"""Does the predicted law of the return agree with what then happened?
+
+A *window* stores the law that the critics predicted at a state and gathers the discounted rewards that follow in that
+environment, across rollouts. It is complete when the episode terminates. Where it is truncated, or after `horizon`
+steps, one random draw from the law predicted at the last state, times the discount, stands for the rest: a draw and not
+the mean, so that the completed return has the predicted law whenever the predictions are right.
+
+Two rules keep the sample of completed windows fair:
+- A truncated window is never thrown away, however short: among windows close to a time limit only those that terminate
+  would remain, which are the crashes. How much of the discount was observed is reported instead.
+- Windows are counted in the order of their starts, once no older one is open: early in a run the windows that
+  complete first are, again, those that terminate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.core.errors import CheckpointError, ShapeError
+from tailwise.core.streams import Streams
+from tailwise.learner.calibration_windows import (
+    GOLDEN,
+    ROUNDING,
+    Completed,
+    Flags,
+    Floats,
+    Integers,
+    OpenWindows,
+    draw_from_laws,
+    gather_rewards,
+    next_true,
+    raw_laws,
+    start_rows,
+    transform_by_atoms,
+    transform_by_quantiles,
+)
+from tailwise.learner.particles import inverse_cdf_quantiles, stratified_levels
+from tailwise.learner.returns import require_fraction
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.tail import cvar_from_atoms
+from tailwise.model.config import CategoricalCritic, QuantileCritic
+from tailwise.model.critics import normalised_atoms
+
+TRACKED = 64  # environments, the first ones
+KEPT = 2048  # completed windows
+LEAST = 50  # completed windows that a report needs
+STARTS_PER_ROLLOUT = 8
+STARTS_PER_HORIZON = 64  # bounds the open windows of an environment
+LONGEST = 4096  # steps; gamma = 1 has no horizon of its own
+LEVELS = (0.05, 0.50, 0.95)
+BINS = 10
+# Levels at which the law of each window is read for the pooled one. Where in its stratum a level lies differs from
+# window to window, so that together they read the whole tail; the same midpoints for all would cut off its end.
+_POOLED = 16
+_COUNTERS = ("clock", "next_update", "dropped")
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """Predicted against realised, over the newest completed windows. Returns are raw and discounted.
+
+    coverage: share of realised returns below the predicted 5%, 50% and 95% quantile (should be .05, .50, .95);
+    pit: shares of ten bins of the probability integral transform (each should be .1); pit_error: its largest
+    distance from the uniform distribution function; cvar_*: of the pooled laws and of the returns; spread: standard
+    deviation of the returns; observed: mean share of the discount that rewards covered: near 0, the predictions were
+    compared with themselves; dropped: windows lost so far to a reset without an end of episode, a number not finite or
+    a missing rollout.
+    """
+
+    windows: int
+    coverage: tuple[float, float, float]
+    pit: tuple[float, ...]
+    pit_error: float
+    cvar_predicted: float
+    cvar_realised: float
+    spread: float
+    observed: float
+    dropped: int
+
+    def metrics(self) -> dict[str, float]:
+        """The declared metrics by name."""
+        values = {f"coverage_{round(100 * q):02d}": c for q, c in zip(LEVELS, self.coverage, strict=True)}
+        values |= {"windows": float(self.windows), "pit_error": self.pit_error}
+        values |= {"cvar_predicted": self.cvar_predicted, "cvar_realised": self.cvar_realised}
+        values |= {"observed": self.observed, "spread": self.spread, "dropped": float(self.dropped)}
+        values |= {f"pit/{k}": share for k, share in enumerate(self.pit)}
+        return {f"calibration/{name}": value for name, value in values.items()}
+
+    def calibrated(self, tolerance: float) -> bool:
+        """Whether predicted and realised CVaR differ by at most `tolerance` standard deviations of the return."""
+        # Where returns have no spread, float32 rounding must not decide.
+        rounding = ROUNDING * max(abs(self.cvar_predicted), abs(self.cvar_realised))
+        return abs(self.cvar_predicted - self.cvar_realised) <= tolerance * self.spread + rounding
+
+
+class Calibration:
+    """Fed one rollout after another; holds the open windows and the newest completed ones.
+
+    Bounded: in each environment one window starts per rollout/8 steps, or per horizon/64 steps if that is longer.
+    """
+
+    def __init__(
+        self,
+        critic: QuantileCritic | CategoricalCritic,
+        streams: Streams,
+        *,
+        gamma: float,
+        alpha: float,
+        environments: int,
+    ) -> None:
+        require_fraction("gamma", gamma)
+        self.critic, self.streams, self.gamma, self.alpha = critic, streams, gamma, alpha
+        self.environments = environments
+        self.tracked = min(environments, TRACKED)
+        self.quantiles = critic.quantiles if isinstance(critic, QuantileCritic) else critic.atoms
+        # Less a hair: 3 / (1 - .9) is 30 and a last bit.
+        self.horizon = LONGEST if gamma == 1 else min(LONGEST, math.ceil(3 / (1 - gamma) - 1e-9))
+        self.discount = np.multiply.accumulate(np.array([1.0] + [gamma] * self.horizon))  # by age
+        self.clock = 0  # steps absorbed so far
+        self.next_update = 0  # number of the rollout that continues the open windows
+        self.dropped = 0
+        self.open = OpenWindows.empty(self.quantiles)
+        self.waiting = Completed.empty(self.quantiles)  # complete, but an older window is still open
+        self.completed = Completed.empty(self.quantiles)  # the newest, oldest first
+
+    # ---------------------------------------------------------------- windows
+
+    def absorb(self, rollout: Rollout) -> None:
+        """Continue the open windows through the next rollout, and start new ones in it.
+
+        Give every rollout, also one that the learner refused for numbers that are not finite: only the windows that
+        contain such a number are dropped. If a rollout is left out, all open windows are.
+        """
+        record, steps = rollout.critic, rollout.steps
+        if rollout.envs != self.environments or record.law is None or record.final_law is None:
+            law = "no law" if record.law is None or record.final_law is None else "a law"
+            raise ShapeError(
+                f"calibration got a rollout of {rollout.envs} environments with {law} of the return; it was made for "
+                f"{self.environments} environments and a {self.critic.kind} critic"
+            )
+        if rollout.update != self.next_update:  # what came in between is unknown
+            self.dropped += len(self.open)
+            self.open = OpenWindows.empty(self.quantiles)
+        self.next_update = rollout.update + 1
+        valid, fresh = self._flags(rollout.valid), self._flags(rollout.start)
+        terminated, truncated = self._flags(rollout.terminated), self._flags(rollout.truncated)
+        boundary = (terminated | truncated) & valid
+        new, rows = self._begin(rollout, record.law, valid)
+        carried = len(self.open)
+        windows = self.open.joined(new)
+        column = windows.column
+        first = np.concatenate([np.zeros(carried, dtype=np.int64), rows])
+        last = np.minimum(next_true(boundary)[first, column], first + self.horizon - windows.age - 1)
+        last = np.minimum(last, steps - 1)
+        # A reset without an end of the episode (environments that a resumed run had to reset) cuts a window.
+        cut = next_true(fresh | ~valid)[first + (np.arange(len(first)) >= carried), column] <= last
+
+        reward = rollout.reward[:, : self.tracked].double().numpy()
+        reward = np.where(np.isfinite(reward), reward, np.nan)  # an infinity may warn where NaN just spreads
+        total = gather_rewards(windows, reward, first, last, self.discount)
+        age = windows.age + last - first + 1
+        windows = OpenWindows(column, windows.start, age, total, windows.luck, windows.grid, windows.predicted)
+        done = (boundary[last, column] | (age >= self.horizon)) & ~cut
+        self.open = windows.take(~done & ~cut)
+        ended, last = windows.take(done), last[done]
+        final = terminated[last, ended.column]
+        after = torch.where(  # the law at the state that follows the last step
+            torch.from_numpy(truncated[last, ended.column])[:, None, None],
+            record.final_law[last, ended.column],
+            record.law[last + 1, ended.column],
+        )
+        rest = draw_from_laws(after, record, self.critic, ended.luck[:, 0])
+        weight = self.discount[ended.age]
+        realised = np.where(final, ended.total, ended.total + weight * rest)
+        finite = np.isfinite(realised)
+        self.dropped += int(cut.sum()) + int((~finite).sum())
+        observed = np.where(final, 1.0, 1.0 - weight)
+        self._release(self._judged(ended.take(finite), realised[finite], observed[finite]))
+        self.clock += steps
+
+    def _flags(self, flags: Tensor) -> Flags:
+        tracked: Flags = flags[:, : self.tracked].numpy()
+        return tracked
+
+    def _begin(self, rollout: Rollout, law: Tensor, valid: Flags) -> tuple[OpenWindows, Integers]:
+        """The windows that start in this rollout, and the row of each, ascending."""
+        record, steps = rollout.critic, rollout.steps
+        stride = max(1, steps // STARTS_PER_ROLLOUT, math.ceil(self.horizon / STARTS_PER_HORIZON))
+        rows = start_rows(self.clock, steps, self.tracked, stride)
+        uniform = self.streams.uniforms(
+            "calibration",
+            update=rollout.update,
+            environments=rollout.environment[: self.tracked].numpy(),
+            steps=len(rows),
+            draws=4,
+        )
+        inside = (rows >= 0) & (rows < steps)
+        begins = inside & valid[rows.clip(0, steps - 1), np.arange(self.tracked)]
+        if record.sigma == 0.0:  # before the first scale every prediction is 0 and means nothing
+            begins[:] = False
+        index, column = np.nonzero(begins)
+        order = np.argsort(rows[index, column], kind="stable")
+        index, column = index[order], column[order]
+        row, luck = rows[index, column], uniform[index, column]
+        predicted = raw_laws(law[row, column], record, self.critic, luck[:, 3:])
+        sound = np.isfinite(predicted).all(1)
+        row, column, luck, predicted = row[sound], column[sound], luck[sound], predicted[sound]
+        atoms = np.zeros(2)
+        if isinstance(self.critic, CategoricalCritic):
+            support = record.mu + record.sigma * normalised_atoms(self.critic).double().numpy()
+            atoms = np.array([support[0], support[1] - support[0]])
+        windows = OpenWindows(
+            column=column,
+            start=self.clock + row,
+            age=np.zeros(len(row), dtype=np.int64),
+            total=np.zeros(len(row)),
+            luck=luck[:, :3],
+            grid=np.broadcast_to(atoms, (len(row), 2)),
+            predicted=predicted,
+        )
+        return windows, row
+
+    def _judged(self, ended: OpenWindows, realised: Floats, observed: Floats) -> Completed:
+        if isinstance(self.critic, QuantileCritic):
+            pit = transform_by_quantiles(ended, realised)
+        else:
+            pit = transform_by_atoms(ended, realised, self.critic.atoms)
+        return Completed(ended.column, ended.start, realised, pit, observed, ended.predicted)
+
+    def _release(self, judged: Completed) -> None:
+        """Count the windows that are older than every open one, in the order of their starts."""
+        waiting = self.waiting.joined(judged)
+        waiting = waiting.take(np.lexsort((waiting.column, waiting.start)))
+        ready = waiting.start < (self.open.start.min() if len(self.open) else np.inf)
+        self.waiting = waiting.take(~ready)
+        released = self.completed.joined(waiting.take(ready))
+        self.completed = released.take(np.arange(max(len(released) - KEPT, 0), len(released)))
+
+    # ---------------------------------------------------------------- report
+
+    def report(self) -> CalibrationReport | None:
+        """What the newest completed windows say; None while there are fewer than 50."""
+        done = self.completed
+        count = len(done)
+        if count < LEAST:
+            return None
+        pit = np.sort(done.pit)
+        ranks = np.arange(count + 1) / count
+        below_05, below_50, below_95 = (float((pit < level).mean()) for level in LEVELS)
+        return CalibrationReport(
+            windows=count,
+            coverage=(below_05, below_50, below_95),
+            pit=tuple(float(n) / count for n in np.histogram(pit, BINS, (0.0, 1.0))[0]),
+            pit_error=float(max((ranks[1:] - pit).max(), (pit - ranks[:-1]).max())),
+            cvar_predicted=_cvar(self._pooled(), self.alpha),
+            cvar_realised=_cvar(done.realised, self.alpha),
+            spread=float(done.realised.std()),
+            observed=float(done.observed.mean()),
+            dropped=self.dropped,
+        )
+
+    def _pooled(self) -> Floats:
+        """Equally likely values of the predicted laws of all completed windows together, flat."""
+        predicted = torch.from_numpy(self.completed.predicted)
+        offset = torch.arange(len(predicted), dtype=torch.float64) * GOLDEN % 1.0
+        levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
+        if isinstance(self.critic, CategoricalCritic):
+            pooled = predicted.gather(1, (levels * self.quantiles).long())
+        else:
+            pooled = inverse_cdf_quantiles(predicted, levels)
+        values: Floats = pooled.double().flatten().numpy()
+        return values
+
+    # ---------------------------------------------------------------- checkpoint
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that the next rollout depends on: tensors by name, and plain numbers."""
+        tensors: dict[str, Tensor] = {}
+        for name in ("open", "waiting", "completed"):
+            tensors |= getattr(self, name).tensors(name)
+        return tensors, {name: getattr(self, name) for name in _COUNTERS}
+
+    def load(self, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+        """The inverse of `state`; raises before anything has changed if it does not fit."""
+        expected, counters = self.state()
+        if tensors.keys() != expected.keys() or data.keys() != counters.keys():
+            have, want = {*tensors, *data}, {*expected, *counters}
+            raise CheckpointError(
+                f"the calibration state does not fit: missing {sorted(want - have)[:3]}, unexpected "
+                f"{sorted(have - want)[:3]}; resume with the version and configuration that the run was started with"
+            )
+        wrong = [f"{name} = {value!r}" for name, value in data.items() if type(value) is not int or value < 0]
+        if wrong:
+            raise CheckpointError(
+                f"the calibration state has {', '.join(wrong)}; expected counts: use another checkpoint"
+            )
+        size = {"quantiles": self.quantiles, "columns": self.tracked}
+        opened = OpenWindows.from_tensors("open", tensors, **size)
+        waiting = Completed.from_tensors("waiting", tensors, **size)
+        self.completed = Completed.from_tensors("completed", tensors, **size)
+        self.open, self.waiting = opened, waiting
+        self.clock, self.next_update, self.dropped = (data[name] for name in _COUNTERS)
+
+
+def _cvar(values: Floats, alpha: float) -> float:
+    """CVaR of equally likely values; only those in the tail are sorted."""
+    tail = min(math.ceil(alpha * len(values)), len(values))
+    worst = torch.from_numpy(np.partition(values, tail - 1)[:tail])
+    return float(cvar_from_atoms(worst, None, min(alpha * len(values) / tail, 1.0)))

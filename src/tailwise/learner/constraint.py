@@ -1,0 +1,120 @@
+"""The constraint over a run: warm-up, the multiplier, and how well the limit was kept. All state is visible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tailwise.core.errors import CheckpointError
+from tailwise.learner.multiplier import PidState, next_multiplier
+from tailwise.learner.risk_config import RiskConstraint, RiskPenalty
+
+SMALLEST_REFERENCE = 0.1  # of the return's spread: a limit near 0 would make every violation look enormous
+THRESHOLD_RATE = 0.2  # of the newest rollout in the moving average of the VaR
+AT_CAP = 0.999  # of the largest multiplier
+
+
+class Constraint:
+    """Follows the measure of each committed update and holds the multiplier for the next one.
+
+    With a penalty the multiplier is its weight from the first update on and nothing moves.
+    """
+
+    def __init__(self, config: RiskPenalty | RiskConstraint) -> None:
+        self.config = config
+        self.multiplier = config.weight if isinstance(config, RiskPenalty) else 0.0
+        self.pid = PidState()
+        self.seen = 0  # committed updates that measured something
+        self.active_since: int | None = None  # update after which the constraint acts; None during warm-up
+        self.trusted = False  # whether it began because the critics were calibrated
+        self.reference: float | None = None  # reward units; fixed when the constraint begins
+        self.best: float | None = None  # highest measure since then
+        self.updates_at_cap = 0  # in a row, with the limit violated
+        self.threshold: float | None = None  # moving average of the pooled return's VaR, reward units
+
+    @property
+    def tolerance(self) -> float:
+        """Largest gap between predicted and realised tail with which it may begin, in standard deviations."""
+        return self.config.warmup.tolerance if isinstance(self.config, RiskConstraint) else 0.0
+
+    def see(
+        self, update: int, *, measured: float, spread: float, threshold: float | None = None, calibrated: bool
+    ) -> dict[str, float]:
+        """Take in the measure, spread and VaR (reward units) of the pooled return after an update; the metrics of it.
+
+        What is not finite is skipped: it would poison the controller.
+        """
+        if threshold is not None and math.isfinite(threshold):
+            known = threshold if self.threshold is None else self.threshold
+            self.threshold = known + THRESHOLD_RATE * (threshold - known)
+        if isinstance(self.config, RiskPenalty) or not (math.isfinite(measured) and math.isfinite(spread)):
+            return self.metrics()
+        self.seen += 1
+        if self.active_since is None:
+            self._begin(update, spread, calibrated)
+        if self.active_since is not None and self.reference is not None:
+            self.multiplier, self.pid = next_multiplier(
+                self.pid,
+                -measured / self.reference,
+                -self.config.limit / self.reference,
+                self.config.pid,
+                largest=self.config.max_multiplier,
+            )
+            self.best = measured if self.best is None else max(self.best, measured)
+            violated = measured < self.config.limit
+            stuck = violated and self.multiplier >= AT_CAP * self.config.max_multiplier
+            self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
+        return {"risk/violation": self.config.limit - measured, **self.metrics()}
+
+    def _begin(self, update: int, spread: float, calibrated: bool) -> None:
+        assert isinstance(self.config, RiskConstraint)
+        warmup = self.config.warmup
+        if self.seen < warmup.updates or not (calibrated or self.seen >= warmup.longest):
+            return
+        self.active_since = update
+        self.trusted = calibrated
+        self.reference = max(abs(self.config.limit), SMALLEST_REFERENCE * spread) or 1.0
+
+    def metrics(self) -> dict[str, float]:
+        """The controller's numbers."""
+        found = {"risk/multiplier": self.multiplier}
+        if isinstance(self.config, RiskConstraint):
+            found |= {
+                "risk/limit": self.config.limit,
+                "risk/active": float(self.active_since is not None),
+                "risk/began_calibrated": float(self.trusted),
+                "risk/updates_at_cap": float(self.updates_at_cap),
+                "risk/integral": self.pid.integral,
+            }
+            if self.best is not None:
+                found["risk/best_measure"] = self.best
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "multiplier": self.multiplier,
+            "pid": self.pid.to_json(),
+            "seen": self.seen,
+            "active_since": self.active_since,
+            "trusted": self.trusted,
+            "reference": self.reference,
+            "best": self.best,
+            "updates_at_cap": self.updates_at_cap,
+            "threshold": self.threshold,
+        }
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        missing = sorted(self.state().keys() - data.keys())
+        if missing:
+            raise CheckpointError(f"the state of the risk constraint lacks {', '.join(missing)}")
+        self.multiplier = float(data["multiplier"])
+        self.pid = PidState.from_json(data["pid"])
+        self.seen = int(data["seen"])
+        self.active_since = data["active_since"]
+        self.trusted = bool(data["trusted"])
+        self.reference, self.best = data["reference"], data["best"]
+        self.updates_at_cap = int(data["updates_at_cap"])
+        self.threshold = data["threshold"]

@@ -1,0 +1,84 @@
+"""Tail risk during a run: the critics' calibration and the constraint that may begin once they are calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tailwise.core.streams import Streams
+from tailwise.learner.backend import UpdateReport
+from tailwise.learner.calibration import Calibration
+from tailwise.learner.constraint import Constraint
+from tailwise.learner.rollout import Rollout
+from tailwise.model.config import ScalarCritic
+from tailwise.run.config import Config
+
+PREFIX = "calibration/"  # of tensors in a checkpoint
+
+
+class RiskWatch:
+    """What a trainer knows about tails. Without a law of the return, or with risk off, everything is empty."""
+
+    def __init__(self, config: Config, streams: Streams, *, environments: int) -> None:
+        acting = config.acting_risk
+        self.constraint = None if acting is None else Constraint(acting)
+        self.calibration: Calibration | None = None
+        critic = config.model.critic
+        if config.tail_alpha is not None and not isinstance(critic, ScalarCritic):
+            self.calibration = Calibration(
+                critic, streams, gamma=config.learner.gamma, alpha=config.tail_alpha, environments=environments
+            )
+
+    @property
+    def multiplier(self) -> float:
+        """Weight of the risk advantages in the next update."""
+        return 0.0 if self.constraint is None else self.constraint.multiplier
+
+    @property
+    def threshold(self) -> float | None:
+        """VaR of the pooled return as known from earlier updates, reward units."""
+        return None if self.constraint is None else self.constraint.threshold
+
+    def after(self, update: int, rollout: Rollout, report: UpdateReport) -> dict[str, float]:
+        """Take in an update; its metrics. `update` counts it already. A refused one shows nothing."""
+        metrics: dict[str, float] = {}
+        calibrated = False
+        if self.calibration is not None:
+            self.calibration.absorb(rollout)
+            found = self.calibration.report()
+            if found is not None:
+                metrics |= found.metrics()
+                if self.constraint is not None:
+                    calibrated = found.calibrated(self.constraint.tolerance)
+        if self.constraint is None:
+            return metrics
+        if not report.committed:
+            return metrics | self.constraint.metrics()
+        return metrics | self.constraint.see(
+            update,
+            measured=report.metrics["risk/measure"],
+            spread=report.metrics["risk/spread"],
+            threshold=report.metrics.get("risk/threshold"),
+            calibrated=calibrated,
+        )
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """For a checkpoint: (tensors, JSON)."""
+        tensors, data = ({}, None) if self.calibration is None else self.calibration.state()
+        return (
+            {PREFIX + name: tensor for name, tensor in tensors.items()},
+            {
+                "calibration": data,
+                "constraint": None if self.constraint is None else self.constraint.state(),
+            },
+        )
+
+    def load(self, tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        if self.calibration is not None:
+            own = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
+            self.calibration.load(own, data["calibration"])
+        if self.constraint is not None:
+            self.constraint.load(data["constraint"])

@@ -1,0 +1,118 @@
+"""The constraint over a run: warm-up, the reference, feasibility, and a state that survives a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tailwise.core.config import parse
+from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.learner.constraint import Constraint
+from tailwise.learner.risk_config import RiskConstraint, RiskPenalty
+
+
+def constraint(**changes: Any) -> Constraint:
+    data = {"mode": "constraint", "limit": -2.0, "warmup": {"updates": 2, "longest": 6}} | changes
+    return Constraint(parse(RiskConstraint, data, source="test"))
+
+
+def feed(watched: Constraint, values: list[float], *, first: int = 1, calibrated: bool = True) -> list[float]:
+    for update, value in enumerate(values, start=first):
+        watched.see(update, measured=value, spread=1.0, calibrated=calibrated)
+    return [watched.multiplier]
+
+
+def test_nothing_acts_during_warm_up_and_calibration_ends_it() -> None:
+    watched = constraint()
+    feed(watched, [-9.0])
+    assert (watched.active_since, watched.multiplier) == (None, 0.0)
+    feed(watched, [-9.0], first=2)
+    assert watched.active_since == 2
+    assert watched.trusted
+    assert watched.multiplier > 0.0
+
+
+def test_warm_up_waits_for_calibration_but_not_for_ever() -> None:
+    watched = constraint()
+    feed(watched, [-9.0] * 5, calibrated=False)
+    assert watched.active_since is None
+    feed(watched, [-9.0], first=6, calibrated=False)
+    assert watched.active_since == 6
+    assert not watched.trusted
+    assert watched.metrics()["risk/began_calibrated"] == 0.0
+
+
+def test_the_reference_is_fixed_when_it_begins() -> None:
+    """In units of |limit|; near a limit of 0, of the return's spread. Later returns do not change it."""
+    watched = constraint()
+    feed(watched, [-9.0, -9.0])
+    assert watched.reference == 2.0
+    watched.see(3, measured=-9.0, spread=1e6, calibrated=True)
+    assert watched.reference == 2.0
+    near_zero = constraint(limit=0.0)
+    feed(near_zero, [-9.0, -9.0])
+    assert near_zero.reference == pytest.approx(0.1)
+    constant = constraint(limit=0.0, warmup={"updates": 1, "longest": 1})
+    constant.see(1, measured=0.0, spread=0.0, calibrated=True)
+    assert constant.reference == 1.0
+
+
+def test_units_of_reward_do_not_matter() -> None:
+    """Everything times 1,000, the limit too: the same multipliers."""
+    small, large = constraint(), constraint(limit=-2000.0)
+    for update, value in enumerate([-5.0, -4.0, -3.0, -2.5, -1.9, -2.2], start=1):
+        small.see(update, measured=value, spread=1.0, calibrated=True)
+        large.see(update, measured=1000 * value, spread=1000.0, calibrated=True)
+        assert small.multiplier == pytest.approx(large.multiplier, rel=1e-12)
+    assert small.multiplier > 0.0
+
+
+def test_no_data_is_skipped_and_poisons_nothing() -> None:
+    watched = constraint()
+    feed(watched, [-9.0] * 4)
+    before = watched.state()
+    watched.see(5, measured=math.nan, spread=1.0, calibrated=True)
+    watched.see(6, measured=-9.0, spread=math.inf, calibrated=True)
+    assert watched.state() == before
+
+
+def test_a_limit_out_of_reach_is_counted_with_the_best_value() -> None:
+    watched = constraint(max_multiplier=1.5)
+    feed(watched, [-9.0, -9.0, -8.0, -7.0, -8.5])
+    assert watched.updates_at_cap == 4
+    assert watched.metrics()["risk/best_measure"] == -7.0
+    feed(watched, [-1.0], first=6)
+    assert watched.updates_at_cap == 0
+
+
+def test_state_continues_bit_for_bit() -> None:
+    values = [-5.0, -4.0, -3.0, -2.5, -1.9, -2.2, -2.1]
+    whole, first = constraint(), constraint()
+    feed(whole, values)
+    feed(first, values[:4])
+    second = constraint()
+    second.load(json.loads(json.dumps(first.state())))
+    feed(second, values[4:], first=5)
+    assert second.state() == whole.state()
+    with pytest.raises(CheckpointError, match="lacks pid"):
+        second.load({key: value for key, value in whole.state().items() if key != "pid"})
+
+
+def test_a_penalty_is_there_from_the_first_update_and_never_moves() -> None:
+    watched = Constraint(parse(RiskPenalty, {"mode": "penalty", "weight": 0.7}, source="test"))
+    assert watched.multiplier == 0.7
+    feed(watched, [-100.0] * 5)
+    assert watched.multiplier == 0.7
+    assert watched.metrics() == {"risk/multiplier": 0.7}
+
+
+def test_bad_settings_are_sentences() -> None:
+    with pytest.raises(ConfigError, match="limit"):
+        parse(RiskConstraint, {"mode": "constraint"}, source="test")
+    with pytest.raises(ConfigError, match="kp and ki are both 0"):
+        constraint(pid={"kp": 0, "ki": 0})
+    with pytest.raises(ConfigError, match="longest 1 is below updates 5"):
+        constraint(warmup={"updates": 5, "longest": 1})
