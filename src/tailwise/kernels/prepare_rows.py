@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from tailwise.kernels.inference import standard_of, standardise
 from tailwise.kernels.rows import Rows
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
@@ -21,8 +22,10 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
     action = prepared.action
     # A masked logit is the smallest finite number: its log-probability stays that small, its probability is 0.
     old = torch.log_softmax(prepared.params, -1) if discrete else prepared.params
+    obs = np.empty((rows, prepared.obs.shape[-1]), dtype=np.float32)
+    standardise(prepared.obs.reshape(rows, -1).contiguous().numpy(), standard_of(model.normaliser), obs.reshape(-1))
     return Rows(
-        obs=model.normaliser(prepared.obs).reshape(rows, -1).contiguous().numpy(),
+        obs=obs,
         choice=action[:, 0].contiguous().numpy() if discrete else np.zeros(0, dtype=np.int64),
         action=np.zeros((0, 0), dtype=np.float32) if discrete else action.contiguous().numpy(),
         mask=np.zeros((0, 0), dtype=np.bool_) if prepared.mask is None else prepared.mask.contiguous().numpy(),
