@@ -22,7 +22,7 @@ terminal, `tailwise config show CONFIG` a configuration with every default.
 - A file holds only what differs from the defaults. An unknown key is an error with the nearest valid name.
 - Where there are several kinds, `kind` may be left out and means the default one: `critic: {quantiles: 32}`.
 - `true` and `false` are truth values; `on`, `off`, `yes` and `no` are words. `3e-4` is a number, `null` is nothing.
-- A value that is planned (`risk.mode: penalty` and `constraint`, `backend: fused`) is refused with a sentence.
+- `backend: fused` refuses, with a sentence, options that it does not cover; `auto` takes torch for them and says so.
 - `-s key=value` changes one value on the command line: `-s learner.clip=0.1 -s 'model.encoder.hidden=[32, 32]'`.
 """
 

@@ -88,6 +88,16 @@ def small_backend(
     return TorchBackend(network, config, streams, tail_alpha=tail_alpha)
 
 
+def learner_of(kind: str, **options: Any) -> TorchBackend:
+    """`small_backend` in one of its implementations, "torch" or "fused"."""
+    plain = small_backend(**options)
+    if kind == "torch":
+        return plain
+    from tailwise.kernels.backend import FusedBackend
+
+    return FusedBackend(plain.model, plain.config, plain.streams, tail_alpha=plain.tail_alpha)
+
+
 def knobs(
     learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False, multiplier: float = 0.0
 ) -> Knobs:
@@ -246,7 +256,10 @@ def gradients(backend: TorchBackend) -> dict[str, Tensor]:
     }
 
 
+BACKENDS = ("torch", "fused")  # what a guarantee is tested with
+
 SMALL_RUN: dict[str, Any] = {
+    "backend": "torch",
     "model": SMALL_MODEL,
     "learner": {"epochs": 2, "minibatches": 2},
     "risk": {"mode": "report", "alpha": 0.25},

@@ -46,7 +46,10 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["train", "cartpole", "-s", "env.hide=[9]"], "hide is [9]; give indices from 0 to 3"),
         (["train", "cartpole", "-s", "env.kwargs={colour: red}"], "cannot be built with env_kwargs {'colour': 'red'}"),
         (["train", "cartpole", "-s", "risk.mode=constraint"], "risk.limit"),
-        (["train", "cartpole", "-s", "backend=fused"], "backend fused is not built yet"),
+        (
+            ["train", "cartpole", "-s", "backend=fused", "-s", "model.norm=layer"],
+            "backend fused: model.norm layer is not covered; use none, or backend torch",
+        ),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.yaml"),
         (["evaluate", "nowhere"], "nowhere is not the folder of a run: it has no config.yaml"),
         (["presets", "pendulun"], "there is no preset 'pendulun'; did you mean 'pendulum'?"),

@@ -14,7 +14,7 @@ import torch
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import TorchBackend
 from tailwise.run.health import Health
-from tests.support import knobs, play, random_world, same, small_backend, snapshot
+from tests.support import BACKENDS, knobs, learner_of, play, random_world, same, small_backend, snapshot
 
 Plant = Callable[[Rollout, float], Rollout]
 
@@ -58,9 +58,11 @@ PLANTS: dict[str, Plant] = {
 HARMLESS = ("policy parameter", "value law")
 
 
-def trained(core: str = "none", steps: int = 12, envs: int = 4, **more: Any) -> tuple[TorchBackend, Rollout]:
+def trained(
+    core: str = "none", steps: int = 12, envs: int = 4, *, kind: str = "torch", **more: Any
+) -> tuple[TorchBackend, Rollout]:
     """A learner after two healthy updates, and its next rollout."""
-    backend = small_backend(model={"core": {"kind": core}}, **more)
+    backend = learner_of(kind, model={"core": {"kind": core}}, **more)
     world = random_world(steps, envs, end=0.0)
     world.truncated[9, 0] = True
     world.start[10, 0] = True
@@ -69,12 +71,13 @@ def trained(core: str = "none", steps: int = 12, envs: int = 4, **more: Any) -> 
     return backend, play(backend, world, update=2)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", list(PLANTS))
-def test_broken_number_is_refused_and_named(name: str, value: float, core: str) -> None:
+def test_broken_number_is_refused_and_named(name: str, value: float, core: str, kind: str) -> None:
     """001-6, 004-T1: weights, optimiser, normaliser and return scale bit for bit as before; the reason names it."""
-    backend, rollout = trained(core)
+    backend, rollout = trained(core, kind=kind)
     before = snapshot(backend)
     report = backend.update(PLANTS[name](rollout, value), knobs())
     assert not report.committed
@@ -92,11 +95,12 @@ def test_clamp_alone_would_not_help() -> None:
     assert math.isnan(torch.tensor(math.nan).clamp(-1, 1).item())
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(("core", "sign"), [("none", 1.0), ("none", -1.0), ("lstm", 1.0)])
 @pytest.mark.parametrize("name", list(PLANTS))
-def test_huge_finite_number_is_survived_and_noticed(name: str, core: str, sign: float) -> None:
+def test_huge_finite_number_is_survived_and_noticed(name: str, core: str, sign: float, kind: str) -> None:
     """1e12: finite weights, KL within max_kl, an alert; and learning goes on. Rejects an update without bounds."""
-    backend, rollout = trained(core, steps=24, envs=24)
+    backend, rollout = trained(core, steps=24, envs=24, kind=kind)
     report = backend.update(PLANTS[name](rollout, sign * 1e12), knobs())
     assert all(bool(torch.isfinite(t).all()) for t in snapshot(backend).values())
     assert report.kl <= backend.config.max_kl or not report.committed
@@ -106,19 +110,21 @@ def test_huge_finite_number_is_survived_and_noticed(name: str, core: str, sign: 
     assert later.committed, later.reason
 
 
-def test_targets_that_overflow_are_refused() -> None:
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_targets_that_overflow_are_refused(kind: str) -> None:
     """Finite rewards whose squares or sums leave float32."""
-    backend, rollout = trained()
+    backend, rollout = trained(kind=kind)
     before = snapshot(backend)
     report = backend.update(dataclasses.replace(rollout, reward=torch.full_like(rollout.reward, 3e38)), knobs())
     assert not report.committed and report.reason is not None
     assert same(snapshot(backend), before)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("stored", [0.0, -20.0, -120.0, -1e4])
-def test_wrong_stored_log_probs_stay_bounded(stored: float) -> None:
+def test_wrong_stored_log_probs_stay_bounded(stored: float, kind: str) -> None:
     """004-2: all log-probs replaced. Loss bounded by the dual clip. Rejects an unbounded exp(log_ratio) (asserted)."""
-    backend, rollout = trained()
+    backend, rollout = trained(kind=kind)
     report = backend.update(dataclasses.replace(rollout, log_prob=torch.full_like(rollout.log_prob, stored)), knobs())
     assert abs(report.metrics["loss/policy"]) < 10
     assert report.kl <= backend.config.max_kl
@@ -129,10 +135,11 @@ def test_wrong_stored_log_probs_stay_bounded(stored: float) -> None:
         assert torch.exp(rollout.log_prob - stored).max() > 1e30
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
-def test_rewards_of_any_size_are_learnt(scale: float) -> None:
+def test_rewards_of_any_size_are_learnt(scale: float, kind: str) -> None:
     """004-T2: with rewards x 1e-12 .. 1e12 an update is committed, its loss is O(1), and the scale follows."""
-    backend = small_backend()
+    backend = learner_of(kind)
     world = random_world()
     for update in range(3):
         rollout = play(backend, dataclasses.replace(world, reward=world.reward * scale), update=update)

@@ -13,7 +13,7 @@ import torch
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.run.agent import PPO, load
 from tailwise.run.play import play_episodes
-from tests.support import SMALL_RUN, Scripted, bits, merged, small_trainer
+from tests.support import BACKENDS, SMALL_RUN, Scripted, bits, merged, small_trainer
 
 
 def small_agent(run_dir: Path | None = None, **changes: Any) -> PPO:
@@ -24,11 +24,14 @@ def weights(agent: PPO) -> dict[str, bytes]:
     return {name: bits(tensor) for name, tensor in agent.model.state_dict().items()}
 
 
-def test_learn_with_its_own_length_resumes_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_learn_with_its_own_length_resumes_exactly(tmp_path: Path, backend: str, core: str) -> None:
     """Rejects a schedule and an end that fall back to run.total_steps (96) after a resume of learn(256)."""
-    whole = small_agent(tmp_path / "whole")
+    options: dict[str, Any] = {"backend": backend, "model": {"core": {"kind": core}}}
+    whole = small_agent(tmp_path / "whole", **options)
     whole.learn(256)
-    part = small_agent(tmp_path / "part", run={"checkpoint_every": 1})
+    part = small_agent(tmp_path / "part", run={"checkpoint_every": 1}, **options)
 
     class Stop(Exception):
         pass
@@ -104,9 +107,11 @@ def test_run_on_a_python_environment_continues_in_its_folder(tmp_path: Path) -> 
     assert resumed.trainer.steps == 96
 
 
-def test_kl_factor_recovers_from_updates_that_were_rolled_back() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kl_factor_recovers_from_updates_that_were_rolled_back(backend: str) -> None:
     """Rejects a controller that only sees committed updates: a step that is too large would be repeated for ever."""
     trainer = small_trainer(
+        backend=backend,
         learner={"learning_rate": 1.0, "max_kl": 0.05, "kl_factor": {"kind": "on", "ratio": 4.0}},
         run={"total_steps": 32 * 5, "max_refused": 50},
     )
@@ -155,9 +160,10 @@ def test_predict_demands_and_checks_masks(tmp_path: Path) -> None:
         assert policy.predict(0, mask=only)[0] == 1
 
 
-def test_standard_deviation_can_leave_its_bound_again() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_standard_deviation_can_leave_its_bound_again(backend: str) -> None:
     """Rejects a clamp inside forward, which has no gradient beyond the bound."""
-    trainer = small_trainer("Pendulum-v1", model={"actor": {"log_std": 2.0}}, run={"rollout_steps": 8})
+    trainer = small_trainer("Pendulum-v1", backend=backend, model={"actor": {"log_std": 2.0}}, run={"rollout_steps": 8})
     log_std = trainer.model.actor.log_std
     assert log_std is not None
     with torch.no_grad():

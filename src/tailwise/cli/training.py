@@ -179,6 +179,7 @@ def print_facts(agent: PPO, folder: Path) -> None:
     critic = config.model.critic
     exact = "bit for bit" if driver.exact_resume else "not exactly"
     print(f"configuration  {folder / CONFIG}")
+    print(f"backend        {agent.trainer.backend_choice}")
     world = agent.world()
     if isinstance(world, MarketWorld):
         for sentence in world.dataset.describe():

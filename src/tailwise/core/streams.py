@@ -125,6 +125,10 @@ class Streams:
         uniforms *= 2.0**-52
         return uniforms
 
+    def key(self, name: str) -> Words:
+        """The key of a stream's draws, uint64 [2], for compiled code that computes `uniforms` by itself."""
+        return _key(self.seed, "draws", name)
+
     def normals(
         self,
         name: str,

@@ -1,4 +1,4 @@
-"""The contract between the trainer and an implementation of the mathematics (plain torch here, fused kernels later)."""
+"""The contract between the trainer and an implementation of the mathematics: plain torch, or fused kernels."""
 
 from __future__ import annotations
 

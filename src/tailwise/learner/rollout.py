@@ -88,6 +88,8 @@ class Rollout:
 
     def non_finite(self) -> dict[str, int]:
         """How many entries that an update would read are NaN or infinite, by name; empty when all are finite."""
+        if self._sums_are_finite():
+            return {}
         boundary = self.truncated & ~self.terminated & self.valid
         goes_on = self.valid[-1] & ~(self.terminated | self.truncated)[-1]
         reads: dict[str, Tensor] = {
@@ -107,3 +109,13 @@ class Rollout:
             reads["law at truncation"] = self.critic.final_law[boundary]
         counts = {name: int((~torch.isfinite(t)).sum()) for name, t in reads.items() if t.is_floating_point()}
         return {name: n for name, n in counts.items() if n}
+
+    def _sums_are_finite(self) -> bool:
+        """Whether all entries, read or not, have finite sums, which neither NaN nor infinity leaves: the usual case.
+
+        A sum may also overflow, or an entry that nobody reads be broken; then one has to look closer.
+        """
+        record = self.critic
+        tensors = [self.obs, self.action, self.reward, self.log_prob, self.params, record.mean, record.final_mean]
+        tensors += [law for law in (record.law, record.final_law) if law is not None]
+        return all(bool(torch.isfinite(t.sum())) for t in tensors if t.is_floating_point())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,10 @@ from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCriti
 from tailwise.model.critics import normalised_atoms
 
 CriticConfig = ScalarCritic | QuantileCritic | CategoricalCritic
+
+
+#: What `particle_returns` is, for implementations in compiled code.
+MakeParticles = Callable[..., tuple[Tensor | None, list[Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,18 @@ def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: floa
 
 
 def build_targets(
-    rollout: Rollout, config: CriticConfig, streams: Streams, *, gamma: float, lam: float, near: bool = False
+    rollout: Rollout,
+    config: CriticConfig,
+    streams: Streams,
+    *,
+    gamma: float,
+    lam: float,
+    near: bool = False,
+    make_particles: MakeParticles | None = None,
 ) -> Targets:
     """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units.
 
-    near: also make the particles with the lambda of the advantages.
+    near: also make the particles with the lambda of the advantages. make_particles: another `particle_returns`.
     """
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
@@ -84,14 +96,14 @@ def build_targets(
         particles = returns[..., None]
     elif isinstance(config, QuantileCritic | CategoricalCritic):
         lambdas = (config.lam, lam) if near else (config.lam,)
-        predicted, (particles, *others) = _particle_returns(
+        predicted, (particles, *others) = (make_particles or particle_returns)(
             rollout, record, config, streams, gamma=gamma, lambdas=lambdas
         )
         nearer = others[0] if near else None
     return Targets(advantage, returns, value[:-1], particles, predicted, nearer)
 
 
-def _particle_returns(
+def particle_returns(
     rollout: Rollout,
     record: CriticRecord,
     config: QuantileCritic | CategoricalCritic,

@@ -21,9 +21,10 @@ from tailwise.learner.preparation import Prepared, describe_targets, prepare
 from tailwise.learner.risk import RiskSettings, assess_risk
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.tally import Tally
-from tailwise.learner.targets import build_targets
+from tailwise.learner.targets import MakeParticles, Targets, build_targets
 from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
 from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.critics import CriticOutput
 from tailwise.model.inference import Decision, decide
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
@@ -36,6 +37,8 @@ ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 class TorchBackend:
     """Model, optimiser and the update. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
+
+    make_particles: MakeParticles | None = None  # None: `targets.particle_returns`
 
     def __init__(
         self,
@@ -72,12 +75,12 @@ class TorchBackend:
     @torch.no_grad()
     def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
         """See `Backend.record`."""
-        out = self.model.values(features)
+        out = self._values(features)
         steps = features.shape[0] - 1
         final_mean = torch.zeros(steps, *out.mean.shape[1:])
         final_law = None if out.law is None else torch.zeros(steps, *out.law.shape[1:])
         if len(final_index):
-            final = self.model.values(final_features)
+            final = self._values(final_features)
             final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
             if final_law is not None and final.law is not None:
                 final_law[final_index[:, 0], final_index[:, 1]] = final.law
@@ -92,15 +95,8 @@ class TorchBackend:
         if broken:
             counts = ", ".join(f"{n} in {name}" for name, n in broken.items())
             return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
-        targets = build_targets(
-            rollout,
-            self.model.config.critic,
-            self.streams,
-            gamma=self.config.gamma,
-            lam=self.config.lam,
-            near=self.risk is not None,
-        )
-        snapshot = take_snapshot(self.model, self.optimiser)
+        targets = self._targets(rollout)
+        snapshot = self._take_snapshot()
         assessed = (
             None if self.risk is None else assess_risk(targets, rollout.valid, self.risk, threshold=knobs.threshold)
         )
@@ -116,13 +112,13 @@ class TorchBackend:
             probe_risk=knobs.measure_terms and knobs.multiplier > 0,
         )
         if not prepared.finite():
-            restore(snapshot, self.model, self.optimiser)
+            self._restore(snapshot)
             return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
         metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha)
         metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
         for group in self.optimiser.param_groups:
             group["lr"] = knobs.step_size.value
-        run = _Epochs(self, rollout, prepared, knobs)
+        run = self._epochs(rollout, prepared, knobs)
         reason = run.all()
         too_far = None if reason is not None else self._final_check(run)
         reason = reason or too_far
@@ -130,7 +126,7 @@ class TorchBackend:
         metrics |= {"policy/kl_after": run.kl_after, "policy/epochs": float(run.epochs_done)}
         metrics |= {"policy/stopped_early": float(run.stopped), "policy/first_log_ratio": run.first_log_ratio}
         if reason is not None:
-            restore(snapshot, self.model, self.optimiser)
+            self._restore(snapshot)
             return UpdateReport(
                 False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
             )
@@ -138,7 +134,32 @@ class TorchBackend:
         metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(seen)
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
 
-    def _final_check(self, run: _Epochs) -> str | None:
+    # What another implementation may do in its own way, with the same result.
+
+    def _values(self, features: Tensor) -> CriticOutput:
+        return self.model.values(features)
+
+    def _targets(self, rollout: Rollout) -> Targets:
+        return build_targets(
+            rollout,
+            self.model.config.critic,
+            self.streams,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+            near=self.risk is not None,
+            make_particles=self.make_particles,
+        )
+
+    def _take_snapshot(self) -> Any:
+        return take_snapshot(self.model, self.optimiser)
+
+    def _restore(self, snapshot: Any) -> None:
+        restore(snapshot, self.model, self.optimiser)
+
+    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        return Epochs(self, rollout, prepared, knobs)
+
+    def _final_check(self, run: Epochs) -> str | None:
         name = first_non_finite(self.model)
         if name is not None:
             return f"parameter {name} became NaN or infinite; the update was rolled back"
@@ -194,7 +215,7 @@ def _refused(reason: str) -> UpdateReport:
     return UpdateReport(False, reason, False, 0.0, {})
 
 
-class _Epochs:
+class Epochs:
     """The passes over one rollout; holds what they measured."""
 
     def __init__(self, backend: TorchBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
@@ -213,7 +234,7 @@ class _Epochs:
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
         for epoch in range(config.epochs):
-            draws = self.prepared.draws(self.backend.streams, self.backend.model, update=update, epoch=epoch)
+            draws = self._draws(epoch)
             units = len(batching.all_units(valid, recurrent=self._recurrent))
             order = self.backend.streams.permutation("minibatch", units, update=update, epoch=epoch)
             for chunk in batching.minibatches(
@@ -227,6 +248,9 @@ class _Epochs:
                     return reason
             self.epochs_done += 1
         return None
+
+    def _draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
+        return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
 
     def _minibatch(self, parts: list[batching.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
         backend, config = self.backend, self.backend.config

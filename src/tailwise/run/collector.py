@@ -40,6 +40,19 @@ class Collector:
         log_prob, reward = torch.zeros(steps, envs), torch.zeros(steps, envs)
         params = torch.zeros(steps, envs, model.law.parameters)
         terminated, truncated, valid, start = (torch.zeros(steps, envs, dtype=torch.bool) for _ in range(4))
+        # The same memory as arrays: a step writes a dozen small things, and a tensor takes longer for each.
+        rows = {
+            "obs": obs.numpy(),
+            "start": start.numpy(),
+            "action": action.numpy(),
+            "log_prob": log_prob.numpy(),
+            "params": params.numpy(),
+            "reward": reward.numpy(),
+            "terminated": terminated.numpy(),
+            "truncated": truncated.numpy(),
+            "valid": valid.numpy(),
+        }
+        squashed, to_env = model.law.squashed, model.action.to_env
         masks: list[Tensor] = []
         features: list[Tensor] = []
         final_features: list[Tensor] = []
@@ -47,27 +60,30 @@ class Collector:
         first_state = self.state.clone()
         anomalies = 0
         for t in range(steps):
-            obs[t] = torch.from_numpy(driver.obs)
-            start[t] = torch.from_numpy(driver.episode_start)
+            rows["obs"][t] = driver.obs
+            rows["start"][t] = driver.episode_start
             mask = None if driver.mask is None else torch.from_numpy(driver.mask)
             if mask is not None:
                 masks.append(mask)
-            decision = backend.act(_finite(obs[t]), self.state, start[t], mask, uniforms[t])
-            action[t], log_prob[t], params[t] = decision.action, decision.log_prob, decision.params
+            decision = backend.act(_finite(obs[t], rows["obs"][t]), self.state, start[t], mask, uniforms[t])
+            chosen = decision.action.numpy()
+            rows["action"][t], rows["log_prob"][t] = chosen, decision.log_prob.numpy()
+            rows["params"][t] = decision.params.numpy()
             features.append(decision.features)
-            step = driver.step(model.action.to_env(decision.action.numpy(), squashed=model.law.squashed))
+            step = driver.step(to_env(chosen, squashed=squashed))
             self.state = decision.state
-            reward[t] = torch.from_numpy(step.reward)
-            terminated[t], truncated[t] = torch.from_numpy(step.terminated), torch.from_numpy(step.truncated)
-            valid[t] = torch.from_numpy(step.valid)
+            rows["reward"][t], rows["valid"][t] = step.reward, step.valid
+            rows["terminated"][t], rows["truncated"][t] = step.terminated, step.truncated
             anomalies += step.anomalies
-            rows = (truncated[t] & ~terminated[t] & valid[t]).nonzero().squeeze(-1)
-            if len(rows):
+            if not step.truncated.any():
+                continue
+            ended = (truncated[t] & ~terminated[t] & valid[t]).nonzero().squeeze(-1)
+            if len(ended):
                 assert step.final_obs is not None
-                final = torch.from_numpy(step.final_obs).to(dtype)[rows]
+                final = torch.from_numpy(step.final_obs).to(dtype)[ended]
                 # One step from the state *before* that observation; the reset that follows does not concern it.
-                final_features.append(backend.look(_marked(final), self.state[rows], torch.zeros_like(rows).bool()))
-                final_index.append(torch.stack([torch.full_like(rows, t), rows], dim=-1))
+                final_features.append(backend.look(_marked(final), self.state[ended], torch.zeros_like(ended).bool()))
+                final_index.append(torch.stack([torch.full_like(ended, t), ended], dim=-1))
         last = torch.from_numpy(driver.obs).to(dtype)
         features.append(backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start)))
         width = features[0].shape[-1]
@@ -95,8 +111,13 @@ class Collector:
         return rollout, anomalies
 
 
-def _finite(obs: Tensor) -> Tensor:
-    """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it."""
+def _finite(obs: Tensor, same: np.ndarray) -> Tensor:
+    """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it.
+
+    same: the memory of obs as an array, in which the usual case (nothing is broken) is seen fastest.
+    """
+    if np.isfinite(same).all():
+        return obs
     return torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from tailwise.core.config import Section, parse
-from tailwise.core.errors import NotBuiltError
+from tailwise.kernels.coverage import why_not_configured
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
@@ -55,7 +55,7 @@ class RunConfig(Section):
     rollout_steps: int = Field(128, ge=1, le=65_536, description="steps per environment and update")
     checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
-    threads: int = Field(1, ge=1, le=256, description="threads of torch; 1 is fastest for small networks")
+    threads: int = Field(1, ge=1, le=256, description="threads of the learner; more than 2 seldom help small networks")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
 
@@ -90,7 +90,9 @@ class Config(Section):
     """The configuration of a run; `dump_yaml` writes it complete."""
 
     seed: int = Field(0, ge=0, lt=2**63, description="seed of every random stream")
-    backend: Literal["auto", "torch", "fused"] = Field("auto", description="implementation of the learner")
+    backend: Literal["auto", "torch", "fused"] = Field(
+        "auto", description="implementation of the learner; auto: fused where it covers all options, else torch"
+    )
     data: DataConfig | None = Field(None, discriminator="kind", description="bars, for env.kind market")
     features: FeaturesConfig | None = Field(None, description="what is observed of the bars, for env.kind market")
     env: Annotated[GymEnv | MarketEnvSection, Field(discriminator="kind")] = Field(
@@ -115,8 +117,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _combination(self) -> Config:
         self._check_market()
-        if self.backend == "fused":
-            raise NotBuiltError("backend fused is not built yet (it comes with 'Speed'); use auto or torch")
+        reason = why_not_configured(self.model, self.learner) if self.backend == "fused" else None
+        if reason is not None:
+            raise ValueError(f"backend fused: {reason}")
         run, learner = self.run, self.learner
         recurrent = not isinstance(self.model.core, NoCore)
         units = run.environments if recurrent else run.environments * run.rollout_steps

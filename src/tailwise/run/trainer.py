@@ -16,9 +16,9 @@ from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.step_size import StepSize, next_kl_factor
-from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
+from tailwise.run.backends import make_backend
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.collector import Collector
 from tailwise.run.config import Config
@@ -74,10 +74,12 @@ class Trainer:
             driver.spaces.action,
             init_seed=self.streams.integer("init"),
         )
-        self.backend = TorchBackend(
+        self.backend, self.backend_choice = make_backend(
+            config.backend,
             self.model,
             config.learner,
             self.streams,
+            threads=config.run.threads,
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
             auxiliary=auxiliary,
@@ -108,7 +110,8 @@ class Trainer:
 
         Default: the end that was set before, if it is still ahead (a resumed run goes on to it), else the configured.
         """
-        torch.set_num_threads(self.config.run.threads)
+        # The fused backend has workers of its own; torch's would only get in their way.
+        torch.set_num_threads(1 if self.backend_choice.startswith("fused") else self.config.run.threads)
         self.begin()
         if total_steps is None:
             total_steps = self.total_steps if self.steps < self.total_steps else self.config.run.total_steps

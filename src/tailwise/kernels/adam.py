@@ -1,0 +1,72 @@
+"""Norms of the gradient, clipping and Adam over the flat buffer. The twins: `learner.gradients` and torch's Adam."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+
+BETA1, BETA2 = 0.9, 0.999
+
+
+@kernel(reorder=True)
+def add(total: np.ndarray, part: np.ndarray) -> None:
+    """total += part, both float32 [size]: gradients of workers, always summed in the order of the workers."""
+    for i in range(total.shape[0]):
+        total[i] += part[i]
+
+
+@kernel(reorder=True)
+def square_sums(grad: np.ndarray, segments: np.ndarray, result: np.ndarray) -> None:
+    """result float64 [parameters]: sum of squares of each parameter's gradient; segments as in `Bound`."""
+    for k in range(segments.shape[0]):
+        part = grad[segments[k, 0] : segments[k, 0] + segments[k, 1]]
+        total = 0.0
+        for i in range(part.shape[0]):
+            total += np.float64(part[i]) * np.float64(part[i])
+        result[k] = total
+
+
+@kernel(fuse=True)
+def adam_step(
+    flat: np.ndarray, grad: np.ndarray, average: np.ndarray, square: np.ndarray, segments: np.ndarray, scale: float,
+    learning_rate: float, step: int, epsilons: tuple[float, float],
+) -> float:  # fmt: skip
+    """One step on the gradient times `scale`; returns the norm of that gradient.
+
+    epsilons: of the critics' parameters (segments' third column 1) second, of the others first.
+    """
+    size = np.float32(learning_rate / (1.0 - BETA1**step))
+    root = np.float32(np.sqrt(1.0 - BETA2**step))
+    factor = np.float32(scale)
+    rest1, keep2, rest2 = np.float32(1.0 - BETA1), np.float32(BETA2), np.float32(1.0 - BETA2)
+    total = 0.0
+    for k in range(segments.shape[0]):
+        first, end = segments[k, 0], segments[k, 0] + segments[k, 1]
+        epsilon = np.float32(epsilons[1] if segments[k, 2] else epsilons[0])
+        p, g, m, v = flat[first:end], grad[first:end], average[first:end], square[first:end]
+        for i in range(p.shape[0]):
+            d = g[i] * factor
+            m[i] += rest1 * (d - m[i])
+            v[i] = keep2 * v[i] + rest2 * (d * d)
+            p[i] -= size * (m[i] / (np.sqrt(v[i]) / root + epsilon))
+        total += _squares(g, factor)
+    return np.sqrt(total)
+
+
+@kernel(reorder=True)
+def _squares(grad: np.ndarray, factor: float) -> float:
+    total = 0.0
+    for i in range(grad.shape[0]):
+        d = grad[i] * factor
+        total += np.float64(d) * np.float64(d)
+    return total
+
+
+@kernel(reorder=True)
+def all_finite(values: np.ndarray) -> bool:
+    """Whether a flat float32 array holds neither NaN nor infinity: x * 0 is 0 for finite x only."""
+    total = np.float32(0.0)
+    for i in range(values.shape[0]):
+        total += values[i] * np.float32(0.0)
+    return total == np.float32(0.0)

@@ -1,0 +1,196 @@
+"""The fused CPU implementation of `Backend`: the torch backend with its inner loops replaced by compiled kernels.
+
+Everything around the loops (targets, transaction, KL control, metrics, checkpoints) is inherited, so that both
+implementations cannot drift apart. The torch model stays the owner of its parameters: they become views into one flat
+buffer (`layout`), and Adam's moments are views into two more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from tailwise.core.errors import ConfigError
+from tailwise.core.streams import Streams
+from tailwise.kernels.coverage import why_not_fused
+from tailwise.kernels.epochs import FusedEpochs
+from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
+from tailwise.kernels.layout import aligned_zeros, bind
+from tailwise.kernels.targets import particle_returns
+from tailwise.kernels.workers import Workers
+from tailwise.learner.backend import Knobs
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.preparation import Prepared
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.torch_backend import Epochs, TorchBackend
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.critics import CriticOutput
+from tailwise.model.inference import Decision
+
+_NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+_NO_NOISE = np.zeros((0, 0))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.numpy())
+
+
+@dataclass(frozen=True)
+class _FlatSnapshot:
+    """Copies of what an update changes: parameters, Adam's moments and step, the model's buffers by name."""
+
+    flat: Tensor
+    average: Tensor
+    square: Tensor
+    step: int
+    buffers: dict[str, Tensor]
+
+
+class FusedBackend(TorchBackend):
+    """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
+
+    make_particles = staticmethod(particle_returns)
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        streams: Streams,
+        *,
+        threads: int = 1,
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        **more: Any,
+    ) -> None:
+        reason = why_not_fused(model.config, config, model.action, auxiliary=auxiliary)
+        if reason is not None:
+            raise ConfigError(f"backend fused: {reason}")
+        super().__init__(model, config, streams, auxiliary=auxiliary, **more)
+        self.bound = bind(model)
+        self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
+        self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
+        self._flat: np.ndarray = self.bound.flat.numpy()
+        self._discrete, self._parameters = model.law.discrete, model.law.parameters
+        self._state_shape, self._normaliser = model.state_shape, model.normaliser
+        self._memory = step_memory(self.bound.network, 1)
+        self._statistics = (model.normaliser.mean, model.normaliser.variance)
+        self._standard: tuple[tuple[int, int], Standard] | None = None
+        self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads, config, model)
+
+    # ---------------------------------------------------------------- inference
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.act`. Arrays and not tensors inside: a step is short, and making a tensor is not."""
+        network, rows, discrete = self.bound.network, obs.shape[0], self._discrete
+        choice = np.empty((rows if discrete else 0, 1), dtype=np.int64)
+        action = np.empty((0 if discrete else rows, network.actor), dtype=np.float32)
+        log_prob, params = np.empty(rows, dtype=np.float32), np.empty((rows, self._parameters), dtype=np.float32)
+        features = np.empty((rows, network.features_width), dtype=np.float32)
+        after = np.empty((rows, *self._state_shape), dtype=np.float32)
+        noise = _NO_NOISE if uniform is None else uniform.numpy()
+        act(
+            *(network, self._flat, self._standardise(), _array(obs), _array(state), _array(start)),
+            _NO_MASK if mask is None else _array(mask),
+            np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
+            *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
+        )
+        made = torch.from_numpy
+        return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
+
+    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.look`; the decision that comes with it costs little and is not used."""
+        return self.act(obs, state, start, None, None).features
+
+    def _values(self, features: Tensor) -> CriticOutput:
+        network = self.bound.network
+        flat_features = features.reshape(-1, features.shape[-1])
+        rows = flat_features.shape[0]
+        mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
+        work = self.workers.scratches[0].work  # wide enough: the critics' workspace is part of the heads'
+        values(network, self._flat, _array(flat_features), work, mean.numpy(), law.numpy())
+        lead = features.shape[:-1]
+        return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
+
+    def _memory_for(self, rows: int) -> StepMemory:
+        width = self.bound.network.trunk_width
+        if self._memory.trunk.shape[0] < rows * width:
+            self._memory = step_memory(self.bound.network, rows)
+        return self._memory
+
+    def _standardise(self) -> Standard:
+        """The normaliser's numbers, read again when its buffers were written to."""
+        written = (self._statistics[0]._version, self._statistics[1]._version)
+        if self._standard is None or self._standard[0] != written:
+            self._standard = (written, standard_of(self._normaliser))
+        return self._standard[1]
+
+    # ---------------------------------------------------------------- optimiser
+
+    @property
+    def step_count(self) -> int:
+        """Steps that Adam has taken."""
+        return int(self.step_tensor)
+
+    def count_step(self) -> int:
+        """One more step; the first one gives the optimiser its state. Returns the number."""
+        if not self.optimiser.state:
+            self._expose_moments()
+        self.step_tensor.add_(1.0)
+        return self.step_count
+
+    def _expose_moments(self) -> None:
+        """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name, parameter in self.model.named_parameters():
+            self.optimiser.state[parameter] = {
+                "step": self.step_tensor,
+                "exp_avg": averages[name],
+                "exp_avg_sq": squares[name],
+            }
+
+    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """See `Backend.load_training_tensors`."""
+        self.check_training_tensors(tensors, fresh=True)
+        self._forget_moments()
+        if not tensors:
+            return
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name in averages:
+            averages[name].copy_(tensors[f"optimiser/{name}/exp_avg"])
+            squares[name].copy_(tensors[f"optimiser/{name}/exp_avg_sq"])
+            self.step_tensor.copy_(tensors[f"optimiser/{name}/step"])
+        self._expose_moments()
+
+    def _forget_moments(self) -> None:
+        self.optimiser.state.clear()
+        self.average.zero_()
+        self.square.zero_()
+        self.step_tensor.zero_()
+
+    # ---------------------------------------------------------------- parts of the update
+
+    def _take_snapshot(self) -> _FlatSnapshot:
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        return _FlatSnapshot(
+            self.bound.flat.clone(), self.average.clone(), self.square.clone(), self.step_count, buffers
+        )
+
+    @torch.no_grad()
+    def _restore(self, snapshot: _FlatSnapshot) -> None:
+        self.bound.flat.copy_(snapshot.flat)
+        self.average.copy_(snapshot.average)
+        self.square.copy_(snapshot.square)
+        self.step_tensor.fill_(float(snapshot.step))
+        if snapshot.step == 0:
+            self.optimiser.state.clear()
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(snapshot.buffers[name])
+
+    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        return FusedEpochs(self, rollout, prepared, knobs)

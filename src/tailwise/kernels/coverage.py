@@ -1,0 +1,66 @@
+"""What the fused backend covers: a closed list. Everything else is for torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.model.action_spec import ActionSpec
+from tailwise.model.config import GruCore, LstmCore, MlpEncoder, ModelConfig, NoValueClip, QuantileCritic
+
+COVERED_ACTIVATIONS = ("tanh", "relu")
+
+
+def why_not_fused(
+    model: ModelConfig,
+    learner: LearnerConfig,
+    action: ActionSpec,
+    *,
+    auxiliary: Sequence[tuple[str, Any]] = (),
+) -> str | None:
+    """The first option that the fused backend does not cover, as a sentence that names it; None when all are."""
+    if torch.get_default_dtype() != torch.float32:
+        return (
+            f"torch's default dtype is {torch.get_default_dtype()}, which is not covered; use float32, or backend torch"
+        )
+    return why_not_configured(model, learner) or _why_not_actions(model, action) or _why_not_auxiliary(auxiliary)
+
+
+def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None:
+    """The part of `why_not_fused` that needs no environment."""
+    critic, core, encoder = model.critic, model.core, model.encoder
+    if not isinstance(encoder, MlpEncoder):
+        return f"model.encoder.kind {encoder.kind} is not covered; use mlp, or backend torch"
+    if encoder.activation not in COVERED_ACTIVATIONS:
+        covered = " or ".join(COVERED_ACTIVATIONS)
+        return f"model.encoder.activation {encoder.activation} is not covered; use {covered}, or backend torch"
+    if model.norm != "none":
+        return f"model.norm {model.norm} is not covered; use none, or backend torch"
+    if isinstance(core, LstmCore | GruCore) and core.layers > 1:
+        return f"model.core.layers {core.layers} is not covered; use 1, or backend torch"
+    if not isinstance(critic, QuantileCritic):
+        return f"model.critic.kind {critic.kind} is not covered; use quantile, or backend torch"
+    if critic.mean != "head":
+        return f"model.critic.mean {critic.mean} is not covered; use head, or backend torch"
+    if not isinstance(critic.clip, NoValueClip):
+        return f"model.critic.clip.kind {critic.clip.kind} is not covered; use disable, or backend torch"
+    if isinstance(learner.awr, Awr):
+        return "learner.awr.kind on is not covered; use off, or backend torch"
+    return None
+
+
+def _why_not_actions(model: ModelConfig, action: ActionSpec) -> str | None:
+    if action.kind not in ("discrete", "box"):
+        return f"the action space is {action.kind}, which is not covered; use backend torch"
+    if action.kind == "box" and model.actor.box != "gaussian":
+        return f"model.actor.box {model.actor.box} is not covered; use gaussian, or backend torch"
+    return None
+
+
+def _why_not_auxiliary(auxiliary: Sequence[tuple[str, Any]]) -> str | None:
+    if auxiliary:
+        return f"the auxiliary loss {auxiliary[0][0]!r} is not covered; use backend torch"
+    return None

@@ -1,0 +1,215 @@
+"""The passes over one rollout with compiled kernels: same minibatches, draws, KL stop and metrics as `Epochs`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailwise.kernels import rows as numbers
+from tailwise.kernels.adam import adam_step, square_sums
+from tailwise.kernels.layout import NO_CORE
+from tailwise.kernels.philox import choose_particles
+from tailwise.kernels.policy import policy_kl
+from tailwise.kernels.prepare_rows import rows_of
+from tailwise.kernels.recurrent import Tape
+from tailwise.kernels.rows import SUMS, Weights
+from tailwise.kernels.shares import Trunk, learn_rows, learn_sequences
+from tailwise.learner import batching
+from tailwise.learner.backend import Knobs
+from tailwise.learner.gradients import term_gradients
+from tailwise.learner.preparation import Prepared
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.torch_backend import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
+from tailwise.model.config import QuantileCritic
+from tailwise.model.critics import quantile_midpoints
+
+if TYPE_CHECKING:
+    from tailwise.kernels.backend import FusedBackend
+
+Draws = tuple[Tensor | None, Tensor | None]
+Memory = list[tuple[Trunk, Tape]]
+
+
+class FusedEpochs(Epochs):
+    """See the module; `backend` is the fused one."""
+
+    def __init__(self, backend: FusedBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
+        super().__init__(backend, rollout, prepared, knobs)
+        self.fused = backend
+        self.rows = rows_of(backend.model, rollout, prepared)
+        self._everything = np.zeros((len(self.rows.log_prob), 0), dtype=np.int64)
+        self._squares = np.zeros(len(backend.bound.segments))
+        critic = backend.model.config.critic
+        assert isinstance(critic, QuantileCritic)
+        self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
+        lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
+        self._lean = np.tile(lean, backend.model.critic_count)
+        self._order = _groups(backend)
+
+    def _draws(self, epoch: int) -> Draws:
+        """The particles of each row that this epoch looks at, [R, m]; no draws for entropies, which are exact."""
+        particles, sampled = self.rows.particles.shape[1], self._sampled
+        if particles <= sampled:
+            return None, None
+        chosen = np.empty((len(self.rows.log_prob), sampled), dtype=np.int64)
+        choose_particles(
+            *(self.backend.streams.key("particle"), self.rollout.update, epoch, self.rollout.environment.numpy()),
+            *(particles // sampled, chosen),
+        )
+        return torch.from_numpy(chosen), None
+
+    def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:
+        backend, config = self.fused, self.backend.config
+        total = sum(len(part.rows) for part in parts)
+        if self._first and self.knobs.measure_terms:
+            self._measure_terms(parts[0], draws)
+        grad, sums = self._gradient(parts, draws, total)
+        terms = self._terms(sums, total)
+        if not math.isfinite(sum(terms.values())):
+            names = ", ".join(f"{name} {value:g}" for name, value in terms.items())
+            return f"a loss became NaN or infinite ({names}); the update was rolled back"
+        self._tally(sums, terms, total)
+        kl = sums[numbers.KL] / total
+        if self._first:
+            self.first_log_ratio, self._first = float(sums[numbers.LOG_RATIO_MAX]), False
+        if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
+            self.stopped = True
+            return None
+        square_sums(grad, backend.bound.segments, self._squares)
+        before = math.sqrt(float(self._squares.sum()))
+        self.tally.mean({f"grad/norm/{name}": self._norm(index) for name, index in self._order.items()}, 1.0)
+        if not before < float("inf"):
+            self._tally_norms(before, before)
+            return f"the gradient norm became {before}; the update was rolled back"
+        clip = config.max_grad_norm
+        scale = clip / before if clip is not None and before > clip else 1.0
+        after = adam_step(
+            *(backend.bound.flat.numpy(), grad, backend.average.numpy(), backend.square.numpy()),
+            *(backend.bound.segments, scale, float(self.knobs.step_size.value), backend.count_step()),
+            (ADAM_EPSILON, CRITIC_EPSILON),
+        )
+        self._tally_norms(before, after if scale != 1.0 else before)
+        backend.model.project()
+        return None
+
+    def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient of the minibatch's loss [size] and its sums."""
+        backend, config = self.fused, self.backend.config
+        network, flat = backend.bound.network, backend.bound.flat.numpy()
+        chosen = self._everything if draws[0] is None else draws[0].numpy()
+        weights = Weights(
+            clip=config.clip,
+            dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
+            entropy=float(self.knobs.entropy_weight),
+            value=config.value_weight / network.critics,
+            kappa=self._kappa,
+            per_row=1.0 / total,
+            lean=self._lean,
+        )
+
+        workers = backend.workers
+        workers.begin()
+        for units in _units_of(parts):
+            memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
+
+            def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
+                if memory:
+                    learn_sequences(network, flat, self.rows, mine, chosen, weights, workers.scratches[k], *memory[k])
+                else:
+                    learn_rows(
+                        network, flat, self.rows, mine, chosen, weights, _NOTHING, _NOTHING, workers.scratches[k]
+                    )
+
+            workers.run(units, work)
+        return workers.result()
+
+    def _measure_terms(self, part: batching.Part, draws: Draws) -> None:
+        """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
+        losses = self._losses(part, draws)
+        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
+        self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
+
+    # ---------------------------------------------------------------- numbers
+
+    def _terms(self, sums: np.ndarray, total: int) -> dict[str, float]:
+        """Weighted loss terms by name."""
+        critics = self.fused.bound.network.critics
+        weight = self.backend.config.value_weight / critics
+        terms = {"policy": float(sums[numbers.POLICY]) / total}
+        if self.knobs.entropy_weight:
+            terms["entropy"] = -self.knobs.entropy_weight * float(sums[numbers.ENTROPY]) / total
+        for c in range(critics):
+            terms[f"mean_{c}"] = weight * float(sums[SUMS + 2 * c]) / total
+            terms[f"law_{c}"] = weight * float(sums[SUMS + 2 * c + 1]) / total
+        return terms
+
+    def _tally(self, sums: np.ndarray, terms: dict[str, float], total: int) -> None:
+        network = self.fused.bound.network
+        mean = {name: float(sums[place]) / total for name, place in _MEANS.items()}
+        critic_loss = float(sums[SUMS:].sum()) / total
+        mean |= {f"loss/{name}": value for name, value in terms.items()}
+        mean |= {
+            "critic/loss": critic_loss,
+            "critic/loss_unclipped": critic_loss,
+            "critic/clip_fraction": 0.0,
+            "critic/quantile_crossing": float(sums[numbers.CROSSINGS])
+            / (total * network.critics * (network.quantiles - 1)),
+            "critic/mean_gap": float(sums[numbers.MEAN_GAP]) / (total * network.critics),
+        }
+        if network.log_std < 0:
+            mean["policy/logit_range"] = float(sums[numbers.LOGIT_RANGE]) / total
+        self.tally.mean(mean, total)
+        self.tally.largest({name: float(sums[place]) for name, place in _MAXIMA.items()})
+        self.tally.smallest({"policy/entropy_min": float(sums[numbers.ENTROPY_MIN])})
+
+    def _tally_norms(self, before: float, after: float) -> None:
+        self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+        self.tally.largest({"grad/norm_before_max": before})
+
+    def _norm(self, index: np.ndarray) -> float:
+        return math.sqrt(float(self._squares[index].sum()))
+
+    def measure_after(self) -> None:
+        """Exact KL(old||new) over all valid rows of the rollout."""
+        self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
+
+
+_NOTHING = np.zeros(0, dtype=np.float32)
+_MEANS = {
+    "policy/entropy": numbers.ENTROPY,
+    "policy/kl": numbers.KL,
+    "policy/clip_fraction": numbers.CLIPPED,
+    "policy/dual_clip_fraction": numbers.DUAL,
+    "policy/log_ratio_clamp_fraction": numbers.CLAMPED,
+    "policy/excluded_fraction": numbers.EXCLUDED,
+    "critic/disagreement": numbers.DISAGREEMENT,
+}
+_MAXIMA = {
+    "policy/log_ratio_max": numbers.LOG_RATIO_MAX,
+    "policy/ratio_max": numbers.RATIO_MAX,
+    "policy/entropy_max": numbers.ENTROPY_MAX,
+}
+
+
+def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
+    """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway)."""
+    if parts[0].envs is None:
+        return [np.concatenate([part.rows.numpy() for part in parts])]
+    return [part.envs.numpy() for part in parts if part.envs is not None]
+
+
+def _groups(backend: FusedBackend) -> dict[str, np.ndarray]:
+    """Indices of parameters by group, and by layer of the core, as `gradients.group_norms` names them."""
+    order = {parameter: i for i, parameter in enumerate(backend.model.parameters())}
+    groups = {
+        name: np.array([order[parameter] for parameter in group], dtype=np.int64)
+        for name, group in backend.model.groups().items()
+    }
+    if "core" in groups:
+        groups["core.layer_0"] = groups["core"]
+    return groups

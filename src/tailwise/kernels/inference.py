@@ -1,0 +1,218 @@
+"""Decisions and critic outputs during a rollout: one compiled call per vector step.
+
+The twins are `tailwise.model.inference.decide`, `TorchBackend.look` and `TorchBackend.record`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.dense import forward
+from tailwise.kernels.gemm import gemm
+from tailwise.kernels.layout import LSTM, NO_CORE, Network, aligned_zeros
+from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.memory import clear, copy
+from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
+from tailwise.kernels.shares import BLOCK
+from tailwise.model.normaliser import ObservationNormaliser
+
+_FORBIDDEN = np.float32(np.finfo(np.float32).min)
+_ZERO = np.float32(0.0)
+
+
+class Standard(NamedTuple):
+    """The normaliser as it is during a rollout: x -> clamp((x - mean) * scale, +-clip) where scaled; float32 [D].
+
+    clip: infinite where observations pass as they are.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    scaled: np.ndarray
+    clip: float
+
+
+def standard_of(normaliser: ObservationNormaliser) -> Standard:
+    """What `ObservationNormaliser.forward` computes with, read once."""
+    if normaliser.clip is None:
+        size = normaliser.mean.shape[0]
+        return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
+    signal = normaliser.variance > 1e-12 * (normaliser.mean**2 + normaliser.variance)
+    scale = torch.where(signal, torch.rsqrt(normaliser.variance), torch.zeros_like(normaliser.variance))
+    return Standard(
+        normaliser.mean.float().numpy(), scale.float().numpy(), normaliser.scaled.numpy(), float(normaliser.clip)
+    )
+
+
+class StepMemory(NamedTuple):
+    """Workspaces of one vector step of `rows` rows, flat float32; policy float64 [K]."""
+
+    trunk: np.ndarray
+    heads: np.ndarray
+    gates: np.ndarray
+    hidden: np.ndarray
+    before: np.ndarray
+    inner: np.ndarray
+    policy: np.ndarray
+
+
+def step_memory(network: Network, rows: int) -> StepMemory:
+    """Memory for `act` and `look` on up to `rows` rows."""
+
+    def floats(width: int) -> np.ndarray:
+        return aligned_zeros(rows * width).numpy()
+
+    gates = (4 if network.core == LSTM else 3) * network.hidden
+    return StepMemory(
+        trunk=floats(network.trunk_width),
+        heads=floats(network.policy_width),
+        gates=floats(gates),
+        hidden=floats(gates),
+        before=floats(2 * network.hidden),
+        inner=floats(network.hidden),
+        policy=np.zeros(network.actor),
+    )
+
+
+@kernel(fuse=True)
+def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None:
+    """obs [n, D] raw -> target, flat; NaN passes."""
+    size, clip = obs.shape[1], np.float32(standard.clip)
+    for i in range(obs.shape[0]):
+        row, out = obs[i], target[i * size : (i + 1) * size]
+        for j in range(size):
+            x = (row[j] - standard.mean[j]) * standard.scale[j]
+            x = -clip if x < -clip else x
+            x = clip if x > clip else x
+            out[j] = x if standard.scaled[j] else row[j]
+
+
+@kernel(inline=True)
+def core_step(
+    network: Network, flat: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray, memory: StepMemory,
+    features: np.ndarray, after: np.ndarray,
+) -> None:  # fmt: skip
+    """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from encoded [n * I], flat."""
+    rows, inputs = features.shape[0], network.encoded_width
+    size, lstm = network.hidden, network.core == LSTM
+    wide = (4 if lstm else 3) * size
+    before_h, before_c = memory.before[: rows * size], memory.before[rows * size : 2 * rows * size]
+    for i in range(rows):
+        mine = slice(i * size, (i + 1) * size)
+        if start[i]:
+            clear(before_h[mine])
+            clear(before_c[mine])
+        else:
+            copy(state[i, 0], before_h[mine])
+            if lstm:
+                copy(state[i, 1], before_c[mine])
+    gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
+    gemm(*(rows, wide, inputs, encoded, inputs, False), *(flat[network.w_in :], inputs, True, 0.0, gates, wide))
+    add_bias(gates, rows, flat[network.b_in : network.b_in + wide])
+    target, beta = (gates, 1.0) if lstm else (hidden, 0.0)
+    gemm(*(rows, wide, size, before_h, size, False), *(flat[network.w_hidden :], size, True, beta, target, wide))
+    add_bias(target, rows, flat[network.b_hidden : network.b_hidden + wide])
+    for i in range(rows):
+        mine, all_gates = slice(i * size, (i + 1) * size), slice(i * wide, (i + 1) * wide)
+        if lstm:
+            lstm_gates(gates[all_gates], before_c[mine], after[i, 1], memory.inner[mine], features[i])
+        else:
+            gru_gates(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
+        copy(features[i], after[i, 0])
+
+
+@kernel(inline=True)
+def _choose(log_p: np.ndarray, uniform: float) -> int:
+    """The action whose cumulative probability first exceeds `uniform`; never one of probability 0."""
+    total, last = 0.0, 0
+    for k in range(log_p.shape[0]):
+        p = np.exp(log_p[k])
+        total += p
+        if p > 0.0:
+            last = k
+    running, index = 0.0, 0
+    for k in range(log_p.shape[0]):
+        running += np.exp(log_p[k])
+        if running <= uniform * total:
+            index += 1
+    return min(index, last)
+
+
+@kernel
+def act(
+    network: Network, flat: np.ndarray, standard: Standard, obs: np.ndarray, state: np.ndarray, start: np.ndarray,
+    mask: np.ndarray, noise: np.ndarray, memory: StepMemory, choice: np.ndarray, action: np.ndarray,
+    log_prob: np.ndarray, params: np.ndarray, features: np.ndarray, after: np.ndarray,
+) -> None:  # fmt: skip
+    """One vector step. mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1] (Discrete) or normals [n, A] (Box),
+    [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A], log_prob [n], params [n, P],
+    features [n, H], after [n, S, H]."""
+    rows, size, width = obs.shape[0], network.actor, features.shape[1]
+    standardise(obs, standard, memory.trunk)
+    forward(network.trunk, flat, memory.trunk, rows)
+    encoded = memory.trunk[network.encoded * rows :]
+    if network.core == NO_CORE:
+        for i in range(rows):
+            copy(encoded[i * width : (i + 1) * width], features[i])
+    else:
+        core_step(network, flat, encoded, state, start, memory, features, after)
+    for i in range(rows):
+        copy(features[i], memory.heads[i * width :])
+    forward(network.policy, flat, memory.heads, rows)
+    everything = np.empty(0, dtype=np.bool_)
+    for i in range(rows):
+        at = network.policy_output * rows + i * size
+        out = memory.heads[at : at + size]
+        if network.log_std >= 0:
+            log_prob[i] = _act_box(network, flat, out, noise, i, action, params)
+            continue
+        allowed = mask[i] if mask.shape[0] else everything
+        log_p = memory.policy
+        log_softmax(out, allowed, log_p)
+        best = 0
+        for k in range(size):
+            params[i, k] = out[k] if allowed.shape[0] == 0 or allowed[k] else _FORBIDDEN
+            if log_p[k] > log_p[best]:
+                best = k
+        choice[i] = _choose(log_p, noise[i, 0]) if noise.shape[0] else best
+        log_prob[i] = log_p[choice[i]]
+
+
+@kernel(inline=True)
+def _act_box(
+    network: Network, flat: np.ndarray, mean: np.ndarray, noise: np.ndarray, i: int, action: np.ndarray,
+    params: np.ndarray,
+) -> float:  # fmt: skip
+    """Row i of a Gaussian policy with means [A]: its action, its parameters, and the log-probability as result."""
+    size, total = mean.shape[0], 0.0
+    for a in range(size):
+        spread = flat[network.log_std + a]
+        drawn = np.float32(noise[i, a]) if noise.shape[0] else _ZERO
+        action[i, a] = mean[a] + np.exp(spread) * drawn
+        params[i, a], params[i, size + a] = mean[a], spread
+        # From the stored action, as the update will see it.
+        z = (np.float64(action[i, a]) - np.float64(mean[a])) * np.exp(-np.float64(spread))
+        total += -0.5 * z * z - np.float64(spread) - 0.9189385332046727
+    return total
+
+
+def values(
+    network: Network, flat: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray, law: np.ndarray
+) -> None:
+    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace."""
+    width, quantiles, critics = features.shape[1], network.quantiles, network.critics
+    outputs = critics * (1 + quantiles)
+    for first in range(0, len(features), BLOCK):
+        part = features[first : first + BLOCK]
+        n = len(part)
+        work[: n * width] = part.reshape(-1)
+        forward(network.values, flat, work, n)
+        at = network.values_output * n
+        out = work[at : at + n * outputs].reshape(n, outputs)
+        mean[first : first + n, 0] = out[:, 0]
+        mean[first : first + n, critics - 1] = out[:, -1 if critics == 2 else 0]
+        law[first : first + n] = out[:, 1 : 1 + critics * quantiles].reshape(n, critics, quantiles)

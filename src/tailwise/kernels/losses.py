@@ -1,0 +1,234 @@
+"""All loss terms of a block of rows and their gradient by the network's outputs, in one pass.
+
+The plain twin is `tailwise.learner.losses.compute_losses`. A policy has few outputs, so its part is computed in
+float64; the critics' part is `particle_loss`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.memory import clear
+from tailwise.kernels.particle_loss import particle_loss
+from tailwise.kernels.rows import (
+    CLAMPED,
+    CLIPPED,
+    COUNT,
+    CROSSINGS,
+    DISAGREEMENT,
+    DUAL,
+    ENTROPY,
+    ENTROPY_MAX,
+    ENTROPY_MIN,
+    EXCLUDED,
+    KL,
+    LOG_RATIO_MAX,
+    LOGIT_RANGE,
+    MEAN_GAP,
+    POLICY,
+    RATIO_MAX,
+    SUMS,
+    Rows,
+    Weights,
+)
+from tailwise.learner.surrogate import LOG_RATIO_LIMIT
+
+_FORBIDDEN = float(np.finfo(np.float32).min)  # the logit of a masked action
+_HALF_LOG_2PI = 0.9189385332046727
+_LIMIT = float(LOG_RATIO_LIMIT)
+
+
+@kernel(inline=True)
+def _surrogate(log_prob: float, old: float, advantage: float, weights: Weights, sums: np.ndarray) -> float:
+    """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability."""
+    raw = log_prob - old
+    finite = np.isfinite(raw)
+    bounded = min(max(raw, -_LIMIT), _LIMIT) if finite else 0.0
+    ratio = np.exp(bounded)
+    low, high = 1.0 - weights.clip, 1.0 + weights.clip
+    plain, clipped = ratio * advantage, min(max(ratio, low), high) * advantage
+    dual = advantage < 0.0 and ratio > weights.dual_clip
+    objective = weights.dual_clip * advantage if dual else min(plain, clipped)
+    clip_active = (advantage > 0.0 and ratio > high) or (advantage < 0.0 and ratio < low)
+    clamped = finite and abs(raw) > _LIMIT
+    sums[LOG_RATIO_MAX] = max(sums[LOG_RATIO_MAX], abs(raw))
+    sums[RATIO_MAX] = max(sums[RATIO_MAX], ratio)
+    sums[CLIPPED] += clip_active
+    sums[DUAL] += dual
+    sums[CLAMPED] += clamped
+    sums[EXCLUDED] += not finite
+    if not finite:
+        return 0.0
+    sums[POLICY] -= objective
+    if clip_active or dual or clamped:
+        return 0.0
+    return -plain
+
+
+@kernel(inline=True)
+def _note_entropy(entropy: float, sums: np.ndarray) -> None:
+    sums[ENTROPY] += entropy
+    sums[ENTROPY_MAX] = max(sums[ENTROPY_MAX], entropy)
+    sums[ENTROPY_MIN] = min(sums[ENTROPY_MIN], entropy)
+
+
+@kernel
+def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None:
+    """log_p [K] float64 of logits [K]; mask [K] (False: forbidden), or [0] where everything is allowed."""
+    peak = -np.inf
+    for k in range(logits.shape[0]):
+        forbidden = mask.shape[0] > 0 and not mask[k]
+        log_p[k] = _FORBIDDEN if forbidden else np.float64(logits[k])
+        peak = max(peak, log_p[k])
+    total = 0.0
+    for k in range(logits.shape[0]):
+        total += np.exp(log_p[k] - peak)
+    shift = peak + np.log(total)
+    for k in range(logits.shape[0]):
+        log_p[k] -= shift
+
+
+@kernel(inline=True)
+def _discrete(
+    logits: np.ndarray, mask: np.ndarray, r: int, rows: Rows, weights: Weights, work: np.ndarray, grad: np.ndarray,
+    sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Policy terms of row r with logits [K]; grad [K] is their gradient. work: float64 [K]."""
+    choices = logits.shape[0]
+    log_p = work[:choices]
+    log_softmax(logits, mask, log_p)
+    entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
+    for k in range(choices):
+        p, before = np.exp(log_p[k]), np.float64(rows.old[r, k])
+        if p > 0.0:
+            entropy -= p * log_p[k]
+        p_before = np.exp(before)
+        if p_before > 0.0:
+            kl += p_before * (before - log_p[k])
+        allowed = mask.shape[0] == 0 or mask[k]
+        high = max(high, np.float64(logits[k]) if allowed else _FORBIDDEN)
+        if allowed:
+            low = min(low, np.float64(logits[k]))
+    chosen = rows.choice[r]
+    slope = _surrogate(log_p[chosen], np.float64(rows.log_prob[r]), np.float64(rows.advantage[r]), weights, sums)
+    _note_entropy(entropy, sums)
+    sums[KL] += kl
+    sums[LOGIT_RANGE] += high - low
+    bonus = weights.entropy * weights.per_row
+    slope *= weights.per_row
+    for k in range(choices):
+        p = np.exp(log_p[k])
+        g = -slope * p
+        if p > 0.0:
+            g += bonus * p * (log_p[k] + entropy)
+        if k == chosen:
+            g += slope
+        grad[k] = g if mask.shape[0] == 0 or mask[k] else 0.0
+
+
+@kernel(inline=True)
+def _box(
+    mean: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, weights: Weights, grad: np.ndarray,
+    log_std_grad: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Policy terms of row r of a Gaussian with means [A]; grad [A]; log_std_grad [A] grows."""
+    size = mean.shape[0]
+    log_prob, entropy, kl = 0.0, 0.0, 0.0
+    for a in range(size):
+        spread = np.float64(log_std[a])
+        z = (np.float64(rows.action[r, a]) - np.float64(mean[a])) * np.exp(-spread)
+        log_prob += -0.5 * z * z - spread - _HALF_LOG_2PI
+        entropy += spread + 0.5 + _HALF_LOG_2PI
+        twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
+        moved = (np.float64(rows.old[r, a]) - np.float64(mean[a])) * np.exp(-spread)
+        kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
+    slope = _surrogate(log_prob, np.float64(rows.log_prob[r]), np.float64(rows.advantage[r]), weights, sums)
+    _note_entropy(entropy, sums)
+    sums[KL] += kl
+    slope *= weights.per_row
+    for a in range(size):
+        scale = np.exp(-np.float64(log_std[a]))
+        z = (np.float64(rows.action[r, a]) - np.float64(mean[a])) * scale
+        grad[a] = slope * z * scale
+        log_std_grad[a] += slope * (z * z - 1.0) - weights.entropy * weights.per_row
+
+
+@kernel(reorder=True)
+def _law_numbers(law: np.ndarray, loss: np.ndarray) -> tuple[float, float, int]:
+    """(sum of losses, sum of quantiles, number of crossings) of one critic's quantiles [N]."""
+    total, mean, crossings = np.float32(0.0), np.float32(0.0), 0
+    for i in range(law.shape[0]):
+        total += loss[i]
+        mean += law[i]
+    upper, lower = law[1:], law[:-1]
+    for i in range(upper.shape[0]):
+        crossings += 1 if upper[i] < lower[i] else 0
+    return total, mean, crossings
+
+
+@kernel(inline=True)
+def _critics(
+    out: np.ndarray, critics: int, quantiles: int, particles: np.ndarray, target: float, weights: Weights,
+    loss: np.ndarray, grad: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Critic terms of a row; out and grad [C*(1+N)]: mean 0, quantiles 0, quantiles 1, mean 1. loss: float32 [C*N]."""
+    laws = critics * quantiles
+    per_row = weights.value * weights.per_row
+    law = out[1 : 1 + laws]
+    particle_loss(
+        *(law, particles, weights.lean, np.float32(weights.kappa)),
+        *(np.float32(per_row / quantiles), loss, grad[1 : 1 + laws]),
+    )
+    lowest, highest = np.inf, -np.inf
+    for c in range(critics):
+        part = slice(c * quantiles, (c + 1) * quantiles)
+        total, summed, crossings = _law_numbers(law[part], loss[part])
+        at = 0 if c == 0 else 1 + laws
+        mean = np.float64(out[at])
+        error = mean - target
+        grad[at] = 2.0 * per_row * error
+        sums[SUMS + 2 * c] += error * error
+        sums[SUMS + 2 * c + 1] += total / quantiles
+        sums[CROSSINGS] += crossings
+        sums[MEAN_GAP] += summed / quantiles - mean
+        lowest, highest = min(lowest, mean), max(highest, mean)
+    sums[DISAGREEMENT] += highest - lowest
+
+
+@kernel(inline=True)
+def losses(
+    index: np.ndarray, rows: Rows, chosen: np.ndarray, weights: Weights, shape: tuple[int, int, int],
+    log_std: np.ndarray, work: np.ndarray, loss: np.ndarray, particles: np.ndarray, out: np.ndarray, grad: np.ndarray,
+    log_std_grad: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Gradient of the whole loss by the outputs of a block, and the sums that describe it.
+
+    index int64 [n]: flat rows of the rollout; chosen int64 [R, m]: particles of this epoch, or [R, 0] for all of them;
+    shape: (actor outputs, C, N); log_std [A] of a Box policy, [0] for Discrete; out, grad: flat, n rows of outputs.
+    Rows that are no transition get gradient 0. Scratch: work float64 [K], loss float32 [C*N], particles float32 [m].
+    """
+    actor, critics, quantiles = shape
+    width = actor + critics * (1 + quantiles)
+    sampled = chosen.shape[1] > 0
+    masked = rows.mask.shape[0] > 0
+    everything = np.empty(0, dtype=np.bool_)
+    for i in range(index.shape[0]):
+        r = index[i]
+        row, g = out[i * width : (i + 1) * width], grad[i * width : (i + 1) * width]
+        if not rows.valid[r]:
+            clear(g)
+            continue
+        sums[COUNT] += 1.0
+        if log_std.shape[0]:
+            _box(row[:actor], log_std, r, rows, weights, g[:actor], log_std_grad, sums)
+        else:
+            mask = rows.mask[r] if masked else everything
+            _discrete(row[:actor], mask, r, rows, weights, work, g[:actor], sums)
+        target = np.float64(rows.mean_target[r])
+        if sampled:
+            for j in range(chosen.shape[1]):
+                particles[j] = rows.particles[r, chosen[r, j]]
+            _critics(row[actor:], critics, quantiles, particles, target, weights, loss, g[actor:], sums)
+        else:
+            _critics(row[actor:], critics, quantiles, rows.particles[r], target, weights, loss, g[actor:], sums)

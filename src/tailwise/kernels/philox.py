@@ -1,0 +1,82 @@
+"""Random streams inside kernels: the numbers of `tailwise.core.streams` at the same addresses, without Python calls.
+
+Philox4x64-10 (Salmon et al. 2011): ten rounds of two 64 x 64 -> 128 bit products turn a counter of four words and a key
+of two into four random words. An address (update, environment, epoch, step, block of four draws) is the counter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tailwise.core.compiled import kernel
+
+_M0, _M1 = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
+_W0, _W1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
+_STEP_BITS, _DROPPED = np.uint64(40), np.uint64(12)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _high_word(context: Any, a: Any, b: Any) -> Any:
+    """The upper 64 bits of a product of two uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(values[0], wide), builder.zext(values[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@kernel
+def four_words(
+    key0: int, key1: int, step: int, block: int, epoch: int, environment: int, update: int
+) -> tuple[int, int, int, int]:
+    """The random words of draws 4*block to 4*block + 3; all uint64."""
+    c0 = np.uint64(block) << _STEP_BITS | np.uint64(step)
+    c1, c2, c3 = np.uint64(epoch), np.uint64(environment), np.uint64(update)
+    k0, k1 = np.uint64(key0), np.uint64(key1)
+    for _ in range(10):
+        high0, low0 = _high_word(_M0, c0), _M0 * c0
+        high1, low1 = _high_word(_M1, c2), _M1 * c2
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0 += _W0
+        k1 += _W1
+    return c0, c1, c2, c3
+
+
+@kernel
+def to_uniform(word: int) -> float:
+    """A number in the open interval (0, 1), float64: 52 bits and a half."""
+    return (np.float64(word >> _DROPPED) + 0.5) * 2.0**-52
+
+
+@kernel
+def choose_particles(
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, width: int, chosen: np.ndarray
+) -> None:
+    """One particle of each stratum of `width`, for every row: chosen int64 [T*B, m]; key uint64 [2]."""
+    count, envs = chosen.shape[1], environments.shape[0]
+    for r in range(chosen.shape[0]):
+        step, environment = r // envs, environments[r % envs]
+        for block in range((count + 3) // 4):
+            words = four_words(key[0], key[1], step, block, epoch, environment, update)
+            for k in range(min(4, count - 4 * block)):
+                j = 4 * block + k
+                chosen[r, j] = j * width + np.int64(to_uniform(words[k]) * width)
+
+
+@kernel
+def fill_uniforms(key: np.ndarray, update: int, epoch: int, environments: np.ndarray, result: np.ndarray) -> None:
+    """`Streams.uniforms` of steps 0, 1, ...: result float64 [steps, envs, draws]; key uint64 [2]."""
+    steps, envs, draws = result.shape
+    for step in range(steps):
+        for b in range(envs):
+            for block in range((draws + 3) // 4):
+                words = four_words(key[0], key[1], step, block, epoch, environments[b], update)
+                for k in range(min(4, draws - 4 * block)):
+                    result[step, b, 4 * block + k] = to_uniform(words[k])

@@ -1,0 +1,92 @@
+"""KL(old || new) of the policy over a whole rollout: forward passes of trunk and actor, nothing backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.dense import forward
+from tailwise.kernels.layout import NO_CORE, Network
+from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.recurrent import Tape
+from tailwise.kernels.rows import Rows
+from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, sequence_rows
+
+if TYPE_CHECKING:
+    from tailwise.kernels.backend import FusedBackend
+
+
+@kernel(inline=True)
+def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, log_p: np.ndarray) -> float:
+    """KL of one row with the actor's outputs out [K or A]."""
+    size, kl = out.shape[0], 0.0
+    if log_std.shape[0] == 0:
+        log_softmax(out, rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_), log_p)
+        for k in range(size):
+            before = np.float64(rows.old[r, k])
+            p = np.exp(before)
+            if p > 0.0:
+                kl += p * (before - log_p[k])
+        return kl
+    for a in range(size):
+        spread = np.float64(log_std[a])
+        twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
+        moved = (np.float64(rows.old[r, a]) - np.float64(out[a])) * np.exp(-spread)
+        kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
+    return kl
+
+
+@kernel
+def block_kl(
+    network: Network, rows: Rows, index: np.ndarray, out: np.ndarray, log_std: np.ndarray, policy: np.ndarray
+) -> float:
+    """Sum of KL over the valid rows `index` [n] whose outputs of the actor are `out`, flat."""
+    total = 0.0
+    for i in range(index.shape[0]):
+        if rows.valid[index[i]]:
+            at = i * network.actor
+            total += _row_kl(out[at : at + network.actor], log_std, index[i], rows, policy)
+    return total
+
+
+def _add_kl(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, features: Any, scratch: Scratch) -> None:
+    """Add the KL of the rows `index` to the scratch's first sum; features [n * H], None where the trunk makes them."""
+    log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
+    width = network.features_width
+    for first in range(0, len(index), BLOCK):
+        part = index[first : first + BLOCK]
+        n = len(part)
+        if features is None:
+            gather(rows.obs, part, scratch.work)
+            forward(network.trunk, flat, scratch.work, n)
+            scratch.back[: n * width] = scratch.work[network.features * n : network.features * n + n * width]
+        else:
+            scratch.back[: n * width] = features[first * width : (first + n) * width]
+        forward(network.policy, flat, scratch.back, n)
+        out = scratch.back[network.policy_output * n :]
+        scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
+
+
+def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
+    """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
+    network, flat, workers = backend.bound.network, backend.bound.flat.numpy(), backend.workers
+    workers.begin()
+    if network.core == NO_CORE:
+        workers.run(
+            np.flatnonzero(rows.valid),
+            lambda part, k: _add_kl(network, flat, rows, part, None, workers.scratches[k]),
+        )
+    else:
+        count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)
+        for envs in np.array_split(np.arange(rows.envs), count):
+            memory = workers.sequences(steps, len(envs))
+
+            def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
+                index = sequence_rows(rows, part)
+                encode(network, flat, rows, index, part, *memory[k])
+                _add_kl(network, flat, rows, index, memory[k][1].features, workers.scratches[k])
+
+            workers.run(envs, work)
+    return float(workers.result()[1][0]) / int(rows.valid.sum())

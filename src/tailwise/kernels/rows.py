@@ -1,0 +1,68 @@
+"""What the kernels of an update read and write beside the network: rows of the rollout, weights of the loss, sums."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Rows(NamedTuple):
+    """A rollout by flat row r = t*B + b; float32 unless said. Arrays that do not apply have no rows.
+
+    obs [R, D] normalised; choice int64 [R] (Discrete); action [R, A] (Box); mask bool [R, K]; log_prob [R];
+    old [R, P]: of the policy that acted, log-probabilities (Discrete) or means and ln(std) (Box); advantage [R];
+    mean_target [R]; particles [R, M]; valid bool [R]; start bool [R]; state [B, S, H] before step 0; envs: B.
+    """
+
+    obs: np.ndarray
+    choice: np.ndarray
+    action: np.ndarray
+    mask: np.ndarray
+    log_prob: np.ndarray
+    old: np.ndarray
+    advantage: np.ndarray
+    mean_target: np.ndarray
+    particles: np.ndarray
+    valid: np.ndarray
+    start: np.ndarray
+    state: np.ndarray
+    envs: int
+
+
+class Weights(NamedTuple):
+    """Numbers of the loss. per_row: 1 / rows of the minibatch; value: weight of each critic's terms; dual_clip: inf is
+    off; kappa: of the Huber function; lean: 2 tau - 1 of the quantiles of all critics, float32 [C*N]."""
+
+    clip: float
+    dual_clip: float
+    entropy: float
+    value: float
+    kappa: float
+    per_row: float
+    lean: np.ndarray
+
+
+# Sums over rows, float64 [SUMS + 2 * critics]; the four extremes are not summed.
+POLICY, ENTROPY, KL, CLIPPED, DUAL, CLAMPED, EXCLUDED, LOGIT_RANGE, DISAGREEMENT, CROSSINGS, MEAN_GAP = range(11)
+LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT = range(11, 16)
+SUMS = 16  # then mean loss and law loss of critic 0, of critic 1
+
+
+def empty_sums(critics: int) -> np.ndarray:
+    """Before any row."""
+    sums = np.zeros(SUMS + 2 * critics)
+    sums[[LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX]] = -np.inf
+    sums[ENTROPY_MIN] = np.inf
+    return sums
+
+
+def merge_sums(parts: np.ndarray) -> np.ndarray:
+    """Sums of several shares [n, ...] as one, in their order."""
+    merged = parts[0].copy()
+    for part in parts[1:]:
+        largest = [LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX]
+        high, low = np.maximum(merged[largest], part[largest]), min(merged[ENTROPY_MIN], part[ENTROPY_MIN])
+        merged += part
+        merged[largest], merged[ENTROPY_MIN] = high, low
+    return merged

@@ -1,0 +1,109 @@
+"""Worker threads that share the rows of a minibatch; kernels hold no lock, so they run side by side.
+
+The split and the order in which gradients are added are fixed, so a run with n workers is the same every time; it
+differs from a run with another number of workers by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from tailwise.kernels.adam import add
+from tailwise.kernels.layout import LSTM, Network, aligned_zeros
+from tailwise.kernels.recurrent import Tape
+from tailwise.kernels.rows import SUMS, empty_sums, merge_sums
+from tailwise.kernels.shares import BLOCK, Scratch, Trunk
+from tailwise.learner.config import LearnerConfig
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.config import QuantileCritic
+
+Work = Callable[[np.ndarray, int], None]  # (part of the units, number of the worker)
+
+
+class Workers:
+    """The memory of each worker, and the threads."""
+
+    def __init__(self, network: Network, size: int, threads: int, config: LearnerConfig, model: ActorCritic) -> None:
+        critic = model.config.critic
+        assert isinstance(critic, QuantileCritic)
+        self.network = network
+        self.scratches = [_scratch(network, size, critic.minibatch_particles) for _ in range(threads)]
+        self._sequences: list[tuple[Trunk, Tape]] = []
+        self._rows, self._environments = 0, 0  # what the memory for sequences is large enough for
+        self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="tailwise-worker") if threads > 1 else None
+
+    def sequences(self, steps: int, environments: int) -> list[tuple[Trunk, Tape]]:
+        """Memory of each worker for its part of `environments` sequences of `steps` steps."""
+        part = -(-environments // len(self.scratches))
+        if steps * part > self._rows or part > self._environments:
+            self._rows, self._environments = max(self._rows, steps * part), max(self._environments, part)
+            self._sequences = [_sequence_memory(self.network, self._rows, self._environments) for _ in self.scratches]
+        return self._sequences
+
+    def begin(self) -> None:
+        """No gradients and no sums yet."""
+        for scratch in self.scratches:
+            scratch.grad.fill(0.0)
+            scratch.sums[:] = empty_sums(self.network.critics)
+
+    def run(self, units: np.ndarray, work: Work) -> None:
+        """Give each worker its part of `units`, in order; they add to their gradients and sums."""
+        parts = [part for part in np.array_split(units, len(self.scratches)) if len(part)]
+        if self._pool is None or len(parts) < 2:
+            for k, part in enumerate(parts):
+                work(part, k)
+            return
+        waiting = [self._pool.submit(work, part, k) for k, part in enumerate(parts) if k]
+        try:
+            work(parts[0], 0)
+        finally:
+            for future in waiting:
+                future.result()
+
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
+        """(gradient [size], sums) of all workers, added in their order."""
+        first = self.scratches[0]
+        for scratch in self.scratches[1:]:
+            add(first.grad, scratch.grad)
+        return first.grad, merge_sums(np.stack([scratch.sums for scratch in self.scratches]))
+
+
+def _scratch(network: Network, size: int, particles: int) -> Scratch:
+    return Scratch(
+        work=aligned_zeros(BLOCK * network.heads_width).numpy(),
+        back=aligned_zeros(BLOCK * network.heads_width).numpy(),
+        grad=aligned_zeros(size).numpy(),
+        sums=np.zeros(SUMS + 2 * network.critics),
+        policy=np.zeros(network.actor),
+        loss=aligned_zeros(network.critics * network.quantiles).numpy(),
+        particles=aligned_zeros(particles).numpy(),
+        log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
+    )
+
+
+def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Trunk, Tape]:
+    gates = (4 if network.core == LSTM else 3) * network.hidden
+
+    def floats(*shape: int) -> np.ndarray:
+        return aligned_zeros(int(np.prod(shape))).numpy()
+
+    hidden = network.hidden
+    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width))
+    tape = Tape(
+        gates=floats(rows, gates),
+        before_h=floats(rows, hidden),
+        before_c=floats(rows, hidden),
+        inner=floats(rows, hidden),
+        features=floats(rows, hidden),
+        back_features=floats(rows, hidden),
+        back_gates=floats(rows, gates),
+        back_hidden=floats(rows if network.core != LSTM else 0, gates),
+        now=floats(environments, gates),
+        carry_h=floats(environments, hidden),
+        carry_c=floats(environments, hidden),
+        turned=floats(hidden, gates),
+    )
+    return trunk, tape

@@ -1,0 +1,59 @@
+"""Random streams and particle targets of the kernels against their plain twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tailwise.core.streams import Streams
+from tailwise.kernels.epochs import FusedEpochs
+from tailwise.kernels.philox import fill_uniforms
+from tailwise.kernels.targets import particle_returns
+from tailwise.learner.targets import particle_returns as plain_particle_returns
+from tests.kernels.twins import random_case, rollout_for, twins
+from tests.support import knobs, prepared
+
+
+def test_words_are_those_of_the_streams() -> None:
+    """Bit for bit, at addresses that use every word of the counter. Rejects a swapped word or a round too few."""
+    streams = Streams(7)
+    ids = np.array([0, 3, 2**40])
+    expected = streams.uniforms("test", update=5, epoch=3, environments=ids, steps=4, draws=7)
+    found = np.empty_like(expected)
+    fill_uniforms(streams.key("test"), 5, 3, ids, found)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_particles_are_the_same(seed: int) -> None:
+    """Episode ends of both kinds, reset rows, several critics. Rejects a bootstrap from the wrong row."""
+    case = random_case(seed)
+    case.model["critic"]["target"] = "particles"
+    plain, _ = twins(case)
+    with torch.no_grad():
+        plain.model.return_scale.mu.fill_(0.5)
+        plain.model.return_scale.sigma.fill_(2.0)
+    rollout = rollout_for(case, plain, 3)
+    critic = plain.model.config.critic
+    arguments = (rollout, rollout.critic, critic, plain.streams)
+    law, expected = plain_particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
+    own_law, found = particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
+    for plain_one, own in zip((law, *expected), (own_law, *found), strict=True):
+        assert own is not None and torch.allclose(own, plain_one, rtol=1e-5, atol=1e-5)
+    none, only = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,))  # type: ignore[arg-type]
+    assert none is None and torch.equal(only[0], found[0])
+
+
+def test_each_epoch_looks_at_the_same_particles() -> None:
+    case = next(c for c in map(random_case, range(100)) if c.model["critic"]["minibatch_particles"] > 4)
+    case.model["critic"] |= {"target": "particles", "quantiles": 12, "minibatch_particles": 6}
+    plain, fused = twins(case)
+    rollout = rollout_for(case, plain, 1)
+    ready = prepared(plain, rollout)
+    for epoch in range(2):
+        expected, _ = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
+        found, _ = FusedEpochs(fused, rollout, ready, knobs())._draws(epoch)
+        assert expected is not None and found is not None and torch.equal(expected, found)
+    other, _ = ready.draws(plain.streams, plain.model, update=9, epoch=0)
+    assert other is not None and not torch.equal(expected, other)
