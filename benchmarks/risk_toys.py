@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from scipy.special import expit
 
 from benchmarks.risk_truth import CliffModel, CliffProblem, ExposureProblem, LotteryProblem
+from tailwise.run.toy_risk import ExposureVector
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -19,9 +23,9 @@ Size = tuple[int, int, int, float]
 ONE_STEP_SIZE: Size = (128, 32, 150, 2e-3)
 CONTINUING_SIZE: Size = (16, 128, 250, 2e-3)
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
-CLIFF_SIZE: Size = (64, 64, 150, 2e-3)
+CLIFF_SIZE: Size = (128, 32, 300, 1e-3)
 WALK = 30  # updates without a limit on the cliff
-LOG_STD = -1.9  # of exposures before squashing: about .07 in the middle of [0, 1], less towards its ends
+LOG_STD = -1.9  # of the logit of an exposure: about .07 in the middle of [0, 1], less towards its ends
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
 
@@ -46,7 +50,7 @@ def settings(
         "seed": seed,
         "model": {
             "encoder": {"hidden": [16]},
-            "actor": {"hidden": [16]} | ({"box": "squashed", "log_std": LOG_STD} if box else {}),
+            "actor": {"hidden": [16]} | ({"log_std": LOG_STD} if box else {}),
             "critic": {"kind": "quantile", "hidden": [16]},
         },
         "learner": {
@@ -64,6 +68,25 @@ def settings(
             "tensorboard": False,
         },
     }
+
+
+class LogitExposure(ExposureVector):
+    """The same problem with w = 1 / (1 + exp(-2 a)), a in [-4, 4]: exploration shrinks where w nears 0 or 1."""
+
+    def __init__(self, problem: ExposureProblem, num_envs: int, *, time_limit: int = 200) -> None:
+        limit = time_limit if problem.gamma > 0.0 else None
+        super().__init__(num_envs, mu=problem.mu, sigma=problem.sigma, noise=problem.noise, time_limit=limit)
+        self.single_action_space = spaces.Box(-4.0, 4.0, (1,), np.float32)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def step(self, actions: Any) -> Any:
+        """a [N, 1]."""
+        return super().step(exposures(np.asarray(actions)))
+
+
+def exposures(actions: npt.NDArray[Any]) -> Floats:
+    """w of the named logits, same shape."""
+    return np.asarray(expit(2.0 * actions.astype(np.float64)))
 
 
 def train(env: Any, data: dict[str, Any]) -> Any:
@@ -110,16 +133,16 @@ def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: 
     """One step (gamma 0 of the problem) or continuing."""
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
     data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, box=True, entropy=0.0)
-    agent = train(problem.make(size[0]), data)
+    agent = train(LogitExposure(problem, size[0]), data)
     if problem.gamma == 0.0:
-        actions, rewards, ends = play(agent, problem.make(JUDGES), steps=100, seed=10_000 + seed)
+        actions, rewards, ends = play(agent, LogitExposure(problem, JUDGES), steps=100, seed=10_000 + seed)
         returns = rewards.ravel()
     else:
         whole = math.ceil(math.log(1e-3) / math.log(problem.gamma))
-        judge = problem.make(JUDGES, time_limit=10**6)  # no end inside the record
+        judge = LogitExposure(problem, JUDGES, time_limit=10**6)  # no end inside the record
         actions, rewards, ends = play(agent, judge, steps=whole + 60, seed=10_000 + seed)
         returns = forward_returns(rewards, ends, problem.gamma, whole=whole)
-    return Outcome(float(actions.mean()), cvar(returns, problem.alpha), float(rewards.mean()))
+    return Outcome(float(exposures(actions).mean()), cvar(returns, problem.alpha), float(rewards.mean()))
 
 
 def lottery(problem: LotteryProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
@@ -134,7 +157,8 @@ def cliff(problem: CliffProblem, limit: float | None, *, seed: int, size: Size) 
     """The exact value of the learnt policy: its table of probabilities is read off the network."""
     import torch
 
-    data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, box=False, entropy=0.01)
+    # Enough entropy that the longer road is still tried when the limit begins to act.
+    data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, box=False, entropy=0.05)
     if limit is not None:
         # First learn to walk: under a limit from the beginning, standing still for ever (CVaR -2) is safer than a
         # walker who still falls, and no small step from there keeps the limit of 2.

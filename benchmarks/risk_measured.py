@@ -1,0 +1,131 @@
+"""Parts of the risk benchmark that train no policy for its own sake: calibration, ownership of gradients, cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Check, Options
+
+ALPHA = 0.05
+ROUNDS = 7  # of the cost, interleaved
+
+
+def process(*, states: int, gamma: float, seed: int, updates: int) -> tuple[float, float]:
+    """(largest relative error of the predicted CVaR over states, coverage at 5% on fresh returns) after training."""
+    import torch
+
+    from tailwise import PPO
+    from tailwise.learner.tail import cvar_from_quantiles
+    from tailwise.run.toy_envs import RewardProcessParams, return_cvar_monte_carlo
+    from tailwise.run.toy_vector import RewardProcessVector
+
+    params = RewardProcessParams.build(means=[0.0], sds=[1.0])
+    if states == 4:
+        stay, leave = 0.7, 0.1
+        transition = [[stay if i == j else leave for j in range(4)] for i in range(3)] + [[0.25] * 4]
+        params = RewardProcessParams.build(
+            means=[0.1, 0.0, -0.1, 0.2], sds=[0.1, 0.5, 1.0, 1.5], transition=transition, terminal=[0.0, 0.0, 0.0, 0.05]
+        )
+    agent = PPO(RewardProcessVector(params, 64), {"seed": seed, "learner": {"gamma": gamma}})
+    agent.learn(64 * 128 * updates)
+    model = agent.model
+    obs = torch.eye(params.states + 1)[: params.states]
+    with torch.no_grad():
+        start = torch.zeros(1, len(obs), dtype=torch.bool)
+        law = model.values(model.latent(obs[None], model.initial_state(len(obs)), start).features[0]).law
+    quantiles = model.return_scale.to_raw(law).sort(-1).values.mean(-2).double()
+    truth = return_cvar_monte_carlo(params, gamma, ALPHA, seed=1, n=100_000)
+    error = float(np.abs(cvar_from_quantiles(quantiles, ALPHA).numpy() / truth - 1).max())
+    newest = [row["calibration/coverage_05"] for row in agent.history[-max(1, updates // 4) :]]
+    return error, float(np.mean(newest))
+
+
+def calibration(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+    """Markov reward processes, default settings."""
+    cases = [(1, 0.95, 100), (4, 0.95, 300), (1, 0.99, 300), (4, 0.99, 300)]
+    if options.quick:
+        cases = [(1, 0.95, 4)]
+    jobs = [(case, seed) for case in cases for seed in seeds]
+    found = run_all(
+        [(process, (), {"states": n, "gamma": g, "seed": s, "updates": updates}) for (n, g, updates), s in jobs]
+    )
+    checks = []
+    for case in cases:
+        mine = [result for result, (own, _) in zip(found, jobs, strict=True) if own == case]
+        errors, covers = [error for error, _ in mine], [cover for _, cover in mine]
+        name = f"calibration, {case[0]} state{'s' if case[0] > 1 else ''}, gamma {case[1]:g}"
+        checks += [
+            Check(
+                f"{name}: predicted CVaR, largest error over states",
+                max(errors),
+                "<= 0.05, every seed",
+                max(errors) <= 0.05,
+                ", ".join(f"{error:.3f}" for error in errors),
+            ),
+            Check(
+                f"{name}: coverage of the predicted 5% quantile",
+                max(covers, key=lambda share: abs(share - 0.05)),
+                "0.03 to 0.07, every seed",
+                all(0.03 <= share <= 0.07 for share in covers),
+                ", ".join(f"{share:.3f}" for share in covers) + "; mean over the last quarter of the updates",
+            ),
+        ]
+    return checks
+
+
+def ownership(options: Options) -> list[Check]:
+    """In a real run, the gradient of the risk part on every group of parameters."""
+    from tailwise import PPO
+
+    data = {
+        "risk": {"mode": "penalty", "weight": 1.0},
+        "health": {"gradients_every": 1},
+        "run": {"environments": 16, "rollout_steps": 32, "tensorboard": False},
+    }
+    agent = PPO("CartPole-v1", data)
+    agent.learn(16 * 32 * 4)
+    actor = min(row["grad/term/risk/actor"] for row in agent.history)
+    critics = max(row[f"grad/term/risk/critic_{i}"] for row in agent.history for i in (0, 1))
+    return [
+        Check("ownership: gradient of the risk term on the actor", actor, "> 0", actor > 0, "smallest of 4 updates"),
+        Check("ownership: gradient of the risk term on the critics", critics, "0", critics == 0, "largest of both"),
+    ]
+
+
+def cost(options: Options) -> list[Check]:
+    """CPU-seconds of training with the constraint over those without risk acting, in turn, median of ratios."""
+    from tailwise import PPO
+
+    base: dict[str, Any] = {"run": {"environments": 64, "rollout_steps": 128, "tensorboard": False}}
+    modes: dict[str, dict[str, Any]] = {
+        "off": {"mode": "off"},
+        "on": {"mode": "constraint", "limit": 5.0, "warmup": {"updates": 0, "longest": 0}},
+    }
+    agents = {name: PPO("CartPole-v1", base | {"risk": risk}) for name, risk in modes.items()}
+    rows = 64 * 128
+    for agent in agents.values():
+        agent.learn(rows)  # compile and warm up
+    ratios = []
+    for _ in range(1 if options.quick else ROUNDS):
+        seconds = {}
+        for name, agent in agents.items():
+            clock = time.process_time()
+            agent.learn(4 * rows)
+            seconds[name] = time.process_time() - clock
+        ratios.append(seconds["on"] / seconds["off"] - 1)
+    used = float(agents["on"].history[-1]["risk/multiplier"])
+    value = float(np.median(ratios))
+    return [
+        Check(
+            "cost: CPU time of training added by the constraint",
+            value,
+            "<= 0.25",
+            value <= 0.25,
+            f"median of {len(ratios)}: {', '.join(f'{r:+.2f}' for r in ratios)}; CartPole, defaults, multiplier "
+            f"{used:.2f}",
+        )
+    ]
