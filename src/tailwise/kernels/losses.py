@@ -39,17 +39,17 @@ _HALF_LOG_2PI = 0.9189385332046727
 _LIMIT = float(LOG_RATIO_LIMIT)
 
 
-@kernel(inline=True)
-def _surrogate(log_prob: float, old: float, advantage: float, weights: Weights, sums: np.ndarray) -> float:
+@kernel
+def _surrogate(log_prob: float, old: float, advantage: float, clip: float, dual_clip: float, sums: np.ndarray) -> float:
     """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability."""
     raw = log_prob - old
     finite = np.isfinite(raw)
     bounded = min(max(raw, -_LIMIT), _LIMIT) if finite else 0.0
     ratio = np.exp(bounded)
-    low, high = 1.0 - weights.clip, 1.0 + weights.clip
+    low, high = 1.0 - clip, 1.0 + clip
     plain, clipped = ratio * advantage, min(max(ratio, low), high) * advantage
-    dual = advantage < 0.0 and ratio > weights.dual_clip
-    objective = weights.dual_clip * advantage if dual else min(plain, clipped)
+    dual = advantage < 0.0 and ratio > dual_clip
+    objective = dual_clip * advantage if dual else min(plain, clipped)
     clip_active = (advantage > 0.0 and ratio > high) or (advantage < 0.0 and ratio < low)
     clamped = finite and abs(raw) > _LIMIT
     sums[LOG_RATIO_MAX] = max(sums[LOG_RATIO_MAX], abs(raw))
@@ -66,8 +66,9 @@ def _surrogate(log_prob: float, old: float, advantage: float, weights: Weights, 
     return -plain
 
 
-@kernel(inline=True)
-def _note_entropy(entropy: float, sums: np.ndarray) -> None:
+@kernel
+def _note(entropy: float, kl: float, sums: np.ndarray) -> None:
+    sums[KL] += kl
     sums[ENTROPY] += entropy
     sums[ENTROPY_MAX] = max(sums[ENTROPY_MAX], entropy)
     sums[ENTROPY_MIN] = min(sums[ENTROPY_MIN], entropy)
@@ -89,18 +90,20 @@ def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None
         log_p[k] -= shift
 
 
-@kernel(inline=True)
+# Rows take numbers and slices instead of `Rows` and `Weights`: each array that a kernel takes is compiled into it.
+
+
+@kernel
 def _discrete(
-    logits: np.ndarray, mask: np.ndarray, r: int, rows: Rows, weights: Weights, work: np.ndarray, grad: np.ndarray,
-    sums: np.ndarray,
+    logits: np.ndarray, mask: np.ndarray, old: np.ndarray, chosen: int, log_prob: float, advantage: float, clip: float,
+    dual_clip: float, bonus: float, per_row: float, log_p: np.ndarray, grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Policy terms of row r with logits [K]; grad [K] is their gradient. work: float64 [K]."""
+    """Policy terms of a row with logits [K]; old [K]: log-probabilities that acted; grad [K]. log_p: float64 [K]."""
     choices = logits.shape[0]
-    log_p = work[:choices]
     log_softmax(logits, mask, log_p)
     entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
     for k in range(choices):
-        p, before = np.exp(log_p[k]), np.float64(rows.old[r, k])
+        p, before = np.exp(log_p[k]), np.float64(old[k])
         if p > 0.0:
             entropy -= p * log_p[k]
         p_before = np.exp(before)
@@ -110,13 +113,9 @@ def _discrete(
         high = max(high, np.float64(logits[k]) if allowed else _FORBIDDEN)
         if allowed:
             low = min(low, np.float64(logits[k]))
-    chosen = rows.choice[r]
-    slope = _surrogate(log_p[chosen], np.float64(rows.log_prob[r]), np.float64(rows.advantage[r]), weights, sums)
-    _note_entropy(entropy, sums)
-    sums[KL] += kl
+    slope = per_row * _surrogate(log_p[chosen], log_prob, advantage, clip, dual_clip, sums)
+    _note(entropy, kl, sums)
     sums[LOGIT_RANGE] += high - low
-    bonus = weights.entropy * weights.per_row
-    slope *= weights.per_row
     for k in range(choices):
         p = np.exp(log_p[k])
         g = -slope * p
@@ -127,37 +126,37 @@ def _discrete(
         grad[k] = g if mask.shape[0] == 0 or mask[k] else 0.0
 
 
-@kernel(inline=True)
+@kernel
 def _box(
-    mean: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, weights: Weights, grad: np.ndarray,
-    log_std_grad: np.ndarray, sums: np.ndarray,
+    mean: np.ndarray, log_std: np.ndarray, old: np.ndarray, action: np.ndarray, log_prob: float, advantage: float,
+    clip: float, dual_clip: float, bonus: float, per_row: float, grad: np.ndarray, log_std_grad: np.ndarray,
+    sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Policy terms of row r of a Gaussian with means [A]; grad [A]; log_std_grad [A] grows."""
+    """Policy terms of a row of a Gaussian with means [A]; old [2A]: means and ln(std) that acted; grad [A]."""
     size = mean.shape[0]
-    log_prob, entropy, kl = 0.0, 0.0, 0.0
+    new, entropy, kl = 0.0, 0.0, 0.0
     for a in range(size):
         spread = np.float64(log_std[a])
-        z = (np.float64(rows.action[r, a]) - np.float64(mean[a])) * np.exp(-spread)
-        log_prob += -0.5 * z * z - spread - _HALF_LOG_2PI
+        z = (np.float64(action[a]) - np.float64(mean[a])) * np.exp(-spread)
+        new += -0.5 * z * z - spread - _HALF_LOG_2PI
         entropy += spread + 0.5 + _HALF_LOG_2PI
-        twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
-        moved = (np.float64(rows.old[r, a]) - np.float64(mean[a])) * np.exp(-spread)
+        twice = 2.0 * (np.float64(old[size + a]) - spread)
+        moved = (np.float64(old[a]) - np.float64(mean[a])) * np.exp(-spread)
         kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
-    slope = _surrogate(log_prob, np.float64(rows.log_prob[r]), np.float64(rows.advantage[r]), weights, sums)
-    _note_entropy(entropy, sums)
-    sums[KL] += kl
-    slope *= weights.per_row
+    slope = per_row * _surrogate(new, log_prob, advantage, clip, dual_clip, sums)
+    _note(entropy, kl, sums)
     for a in range(size):
         scale = np.exp(-np.float64(log_std[a]))
-        z = (np.float64(rows.action[r, a]) - np.float64(mean[a])) * scale
+        z = (np.float64(action[a]) - np.float64(mean[a])) * scale
         grad[a] = slope * z * scale
-        log_std_grad[a] += slope * (z * z - 1.0) - weights.entropy * weights.per_row
+        log_std_grad[a] += slope * (z * z - 1.0) - bonus
 
 
 @kernel(reorder=True)
-def _law_numbers(law: np.ndarray, loss: np.ndarray) -> tuple[float, float, int]:
-    """(sum of losses, sum of quantiles, number of crossings) of one critic's quantiles [N]."""
+def _law_numbers(laws: np.ndarray, losses: np.ndarray, first: int, end: int) -> tuple[float, float, int]:
+    """(sum of losses, sum of quantiles, number of crossings) of one critic's quantiles, laws[first:end]."""
     total, mean, crossings = np.float32(0.0), np.float32(0.0), 0
+    law, loss = laws[first:end], losses[first:end]
     for i in range(law.shape[0]):
         total += loss[i]
         mean += law[i]
@@ -167,23 +166,19 @@ def _law_numbers(law: np.ndarray, loss: np.ndarray) -> tuple[float, float, int]:
     return total, mean, crossings
 
 
-@kernel(inline=True)
+@kernel
 def _critics(
-    out: np.ndarray, critics: int, quantiles: int, particles: np.ndarray, target: float, weights: Weights,
-    loss: np.ndarray, grad: np.ndarray, sums: np.ndarray,
+    out: np.ndarray, critics: int, quantiles: int, particles: np.ndarray, target: float, kappa: float, per_row: float,
+    lean: np.ndarray, loss: np.ndarray, grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Critic terms of a row; out and grad [C*(1+N)]: mean 0, quantiles 0, quantiles 1, mean 1. loss: float32 [C*N]."""
     laws = critics * quantiles
-    per_row = weights.value * weights.per_row
     law = out[1 : 1 + laws]
-    particle_loss(
-        *(law, particles, weights.lean, np.float32(weights.kappa)),
-        *(np.float32(per_row / quantiles), loss, grad[1 : 1 + laws]),
-    )
+    weight = np.float32(per_row / quantiles)
+    particle_loss(law, particles, lean, np.float32(kappa), weight, loss, grad[1 : 1 + laws])
     lowest, highest = np.inf, -np.inf
     for c in range(critics):
-        part = slice(c * quantiles, (c + 1) * quantiles)
-        total, summed, crossings = _law_numbers(law[part], loss[part])
+        total, summed, crossings = _law_numbers(law, loss, c * quantiles, (c + 1) * quantiles)
         at = 0 if c == 0 else 1 + laws
         mean = np.float64(out[at])
         error = mean - target
@@ -210,25 +205,32 @@ def losses(
     """
     actor, critics, quantiles = shape
     width = actor + critics * (1 + quantiles)
-    sampled = chosen.shape[1] > 0
-    masked = rows.mask.shape[0] > 0
+    clip, dual_clip, per_row = weights.clip, weights.dual_clip, weights.per_row
+    bonus, value = weights.entropy * per_row, weights.value * per_row
     everything = np.empty(0, dtype=np.bool_)
     for i in range(index.shape[0]):
         r = index[i]
-        row, g = out[i * width : (i + 1) * width], grad[i * width : (i + 1) * width]
+        at = i * width
         if not rows.valid[r]:
-            clear(g)
+            clear(grad[at : at + width])
             continue
         sums[COUNT] += 1.0
+        policy, back = out[at : at + actor], grad[at : at + actor]
+        old, log_prob, advantage = rows.old[r], np.float64(rows.log_prob[r]), np.float64(rows.advantage[r])
         if log_std.shape[0]:
-            _box(row[:actor], log_std, r, rows, weights, g[:actor], log_std_grad, sums)
+            _box(
+                policy, log_std, old, rows.action[r], log_prob, advantage, clip, dual_clip, bonus, per_row, back,
+                log_std_grad, sums,
+            )  # fmt: skip
         else:
-            mask = rows.mask[r] if masked else everything
-            _discrete(row[:actor], mask, r, rows, weights, work, g[:actor], sums)
+            mask = rows.mask[r] if rows.mask.shape[0] > 0 else everything
+            choice = rows.choice[r]
+            _discrete(policy, mask, old, choice, log_prob, advantage, clip, dual_clip, bonus, per_row, work, back, sums)
+        for j in range(chosen.shape[1]):
+            particles[j] = rows.particles[r, chosen[r, j]]
+        own = particles if chosen.shape[1] > 0 else rows.particles[r]
         target = np.float64(rows.mean_target[r])
-        if sampled:
-            for j in range(chosen.shape[1]):
-                particles[j] = rows.particles[r, chosen[r, j]]
-            _critics(row[actor:], critics, quantiles, particles, target, weights, loss, g[actor:], sums)
-        else:
-            _critics(row[actor:], critics, quantiles, rows.particles[r], target, weights, loss, g[actor:], sums)
+        _critics(
+            out[at + actor : at + width], critics, quantiles, own, target, weights.kappa, value, weights.lean, loss,
+            grad[at + actor : at + width], sums,
+        )  # fmt: skip

@@ -79,9 +79,9 @@ def learn_rows(
         forward(network.heads, flat, work, n)
         at = network.output * n
         losses(
-            *(part, rows, chosen, weights, shape, spread, scratch.policy, scratch.loss, scratch.particles),
-            *(work[at:], back[at:], scratch.log_std_grad, scratch.sums),
-        )
+            part, rows, chosen, weights, shape, spread, scratch.policy, scratch.loss, scratch.particles, work[at:],
+            back[at:], scratch.log_std_grad, scratch.sums,
+        )  # fmt: skip
         backward(network.heads, flat, work, back, n, scratch.grad)
         if network.core == NO_CORE:
             backward(network.trunk, flat, work, back, n, scratch.grad)
