@@ -155,3 +155,12 @@ def test_a_saved_market_still_says_that_it_is_synthetic(tmp_path, name: str) -> 
 def test_bad_parameters_get_a_sentence(kind: str, parameters: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         synthetic.make(kind, seed=0, **parameters)
+
+
+def test_parameters_of_two_regimes_are_lists_of_two_numbers() -> None:
+    """As a configuration gives them. Rejects a check that knows only single numbers."""
+    bars, _ = synthetic.make("regime_switching", seed=1, length=4000, sigma=[0.001, 0.001], drift=[0.0, 0.0])
+    assert np.log(bars.close[1:] / bars.close[:-1]).std() == pytest.approx(0.001, rel=0.1)
+    for wrong in ([0.01], 0.01, [0.01, "x"], [0.01, True]):
+        with pytest.raises(ConfigError, match=r"sigma is .*; a list of 2 numbers is needed"):
+            synthetic.make("regime_switching", seed=1, sigma=wrong)

@@ -87,3 +87,15 @@ def test_evaluation_needs_an_environment_that_can_be_rebuilt() -> None:
         PPO(lambda: gym.make("CartPole-v1"), small_run(**EVALUATED))
     with pytest.raises(Exception, match=r"env\.id is 'Acrobot-v1' and an environment was passed"):
         PPO(lambda: gym.make("CartPole-v1"), small_run(env={"id": "Acrobot-v1"}))
+
+
+@pytest.mark.parametrize(("limit", "counted"), [(-1e6, [False, False, True, True, True]), (1e6, [False] * 5)])
+def test_a_policy_that_has_not_kept_its_limit_is_never_the_best(
+    limit: float, counted: list[bool], tmp_path: Path
+) -> None:
+    """Warm-up of 3 updates, then a limit that every policy keeps, or none. Rejects a choice by return alone."""
+    risk = {"mode": "constraint", "alpha": 0.25, "limit": limit, "warmup": {"updates": 3, "longest": 3}}
+    config = small_run(risk=risk, evaluate={"every": 1, "episodes": 2}, run={"total_steps": 32 * 5})
+    PPO("CartPole-v1", config, run_dir=tmp_path / "run").learn()
+    assert ["evaluate/best" in row for row in rows(tmp_path / "run")] == counted
+    assert checkpoint_path(tmp_path / "run", None).is_dir() == any(counted)

@@ -12,6 +12,7 @@ from tailwise.learner.risk_config import RiskConstraint, RiskPenalty
 
 SMALLEST_REFERENCE = 0.1  # of the return's spread: a limit near 0 would make every violation look enormous
 THRESHOLD_RATE = 0.2  # of the newest rollout in the moving average of the VaR
+KEPT_WITHIN = 0.1  # of the reference: violations of single rollouts scatter at least as much
 AT_CAP = 0.999  # of the largest multiplier
 
 
@@ -32,6 +33,13 @@ class Constraint:
         self.best: float | None = None  # highest measure since then
         self.updates_at_cap = 0  # in a row, with the limit violated
         self.threshold: float | None = None  # moving average of the pooled return's VaR, reward units
+
+    @property
+    def kept(self) -> bool:
+        """Whether it acts and the limit is kept, but for a smoothed violation of a tenth of the reference."""
+        return isinstance(self.config, RiskPenalty) or (
+            self.active_since is not None and self.pid.violation <= KEPT_WITHIN
+        )
 
     @property
     def tolerance(self) -> float:

@@ -214,15 +214,28 @@ def make(kind: str, *, seed: int, **parameters: Any) -> tuple[Bars, dict[str, Fl
     if unknown:
         raise ConfigError(f"synthetic market {kind}: no parameter {unknown[0]!r}; there are {', '.join(allowed)}.")
     for name, value in parameters.items():
-        words = isinstance(allowed[name], str)
-        if isinstance(value, bool) or not isinstance(value, str if words else int | float):
-            raise ConfigError(
-                f"synthetic market {kind}: {name} is {value!r}; {'text' if words else 'a number'} is needed."
-            )
+        _check_kind(kind, name, value, allowed[name])
         if name == "length" and not isinstance(value, int):
             raise ConfigError(f"synthetic market {kind}: length is {value!r}; a whole number of bars is needed.")
     made = makers[kind](seed=seed, **parameters)
     return made if kind == "leak" else (made, {})
+
+
+def _check_kind(market: str, name: str, value: Any, default: Any) -> None:
+    """Text, a number, or as many numbers as the default has (one for each regime)."""
+    if isinstance(default, tuple):
+        pair = isinstance(value, list | tuple) and len(value) == len(default)
+        fits, needed = pair and all(_is_number(part) for part in value), f"a list of {len(default)} numbers"
+    elif isinstance(default, str):
+        fits, needed = isinstance(value, str), "text"
+    else:
+        fits, needed = _is_number(value), "a number"
+    if not fits:
+        raise ConfigError(f"synthetic market {market}: {name} is {value!r}; {needed} is needed.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

@@ -37,6 +37,11 @@ class RiskWatch:
         return 0.0 if self.constraint is None else self.constraint.multiplier
 
     @property
+    def selectable(self) -> bool:
+        """Whether the policy of now may be selected: not while it breaks its limit or has not met it yet."""
+        return self.constraint is None or self.constraint.kept
+
+    @property
     def threshold(self) -> float | None:
         """VaR of the pooled return as known from earlier updates, reward units."""
         return None if self.constraint is None else self.constraint.threshold

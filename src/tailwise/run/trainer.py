@@ -97,6 +97,7 @@ class Trainer:
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
         self.best_return: float | None = None
         self.evaluations_without_gain = 0
+        self.best_now = False  # whether the newest evaluation is the best so far
         self.history: list[dict[str, float]] = []
         self.alerts: list[Alert] = []
         self.store = None if run_dir is None else MetricStore(run_dir, tensorboard=config.run.tensorboard)
@@ -251,12 +252,17 @@ class Trainer:
             alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), "fix the environment"))
             self.evaluations_without_gain += 1
             return {}
-        better = self.best_return is None or played.mean > self.best_return + settings.min_delta
-        self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
-        if better:
+        found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
+        if not self.risk.selectable:
+            # Chosen by return alone, the best would be a policy from before the limit acted, or one that breaks it.
+            self.best_now = False
+            return found | ({} if self.best_return is None else {"evaluate/best": self.best_return})
+        self.best_now = self.best_return is None or played.mean > self.best_return + settings.min_delta
+        self.evaluations_without_gain = 0 if self.best_now else self.evaluations_without_gain + 1
+        if self.best_now:
             self.best_return = played.mean
         assert self.best_return is not None
-        return {"evaluate/return": played.mean, "evaluate/return_std": played.std, "evaluate/best": self.best_return}
+        return found | {"evaluate/best": self.best_return}
 
     def finished(self) -> str | None:
         """Why there is nothing left to train, as a sentence; None while there is."""
@@ -291,7 +297,7 @@ class Trainer:
             return
         append_alerts(self.run_dir, alerts)
         self.store.append(self.update, self.steps, metrics)
-        if "evaluate/return" in metrics and self.evaluations_without_gain == 0:
+        if "evaluate/return" in metrics and self.best_now:
             # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
             self.store.sync()
             self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
