@@ -12,6 +12,8 @@ import torch
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.run.agent import PPO, load
+from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.metric_store import differences_without_time, read
 from tailwise.run.play import play_episodes
 from tests.support import BACKENDS, SMALL_RUN, Scripted, bits, merged, small_trainer
 
@@ -51,6 +53,44 @@ def test_learn_with_its_own_length_resumes_exactly(tmp_path: Path, backend: str,
     resumed.learn()
     assert resumed.trainer.steps == 256
     assert weights(resumed) == weights(whole)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_constraint_resumes_bit_for_bit(tmp_path: Path, backend: str) -> None:
+    """Multiplier, PID, threshold and calibration windows: every metric of the continued run is the same number.
+
+    Rejects a resume that starts the controller or the windows afresh. The limit is broken at once and the run is cut in
+    the middle of the constraint.
+    """
+    options: dict[str, Any] = {
+        "backend": backend,
+        "risk": {"mode": "constraint", "alpha": 0.25, "limit": 20.0, "warmup": {"updates": 2, "longest": 3}},
+        "learner": {"gamma": 0.8},
+        "run": {"total_steps": 32 * 24, "checkpoint_every": 1},
+    }
+    whole = small_agent(tmp_path / "whole", **options)
+    whole.learn()
+    part = small_agent(tmp_path / "part", **options)
+    part.trainer.callbacks.append(StopAt(14))
+    part.learn()
+    resumed, notes = PPO.resume(tmp_path / "part")
+    assert notes == [] and resumed.trainer.update == 14
+    resumed.learn()
+    assert differences_without_time(tmp_path / "whole" / "metrics.jsonl", tmp_path / "part" / "metrics.jsonl") == []
+    rows = read(tmp_path / "part")
+    assert rows["risk/multiplier"].iloc[-1] > 0 and rows["calibration/windows"].iloc[-1] > 50
+    assert resumed.trainer.risk.state()[1] == whole.trainer.risk.state()[1]
+    assert weights(resumed) == weights(whole)
+
+
+class StopAt(Callback):
+    """Ends the run after an update."""
+
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def on_update(self, progress: Progress) -> bool | None:
+        return False if progress.update == self.update else None
 
 
 def test_learning_nothing_is_no_error(tmp_path: Path) -> None:
