@@ -54,9 +54,11 @@ def test_a_planted_look_ahead_fails_that_check() -> None:
 
 
 def test_momentum_by_hand() -> None:
-    """Long when the close is above that of `look_back` bars before. Rejects a comparison with the bar in between."""
-    prices = np.array([10.0, 11, 12, 11, 10, 10, 12, 9])
-    bars = replace(WALK.slice(0, 8), open=prices, high=prices + 1, low=prices - 1, close=prices, volume=np.ones(8))
+    """Long when the close is above that of `look_back` bars before. Rejects a comparison with an
+    open, or with the bar in between."""
+    prices, opens = np.array([10.0, 11, 12, 11, 10, 10, 12, 9]), np.full(8, 11.5)
+    limits = {"high": np.full(8, 13.0), "low": np.full(8, 8.0)}
+    bars = replace(WALK.slice(0, 8), open=opens, **limits, close=prices, volume=np.ones(8))
     assert momentum(bars, look_back=3).tolist() == [0, 0, 0, 1, -1, -1, 1, -1]
     assert momentum(bars, look_back=9).tolist() == [0] * 8
     assert (momentum(sp500())[:252] == 0).all() and (momentum(sp500())[252:] != 0).mean() > 0.99  # a year of days

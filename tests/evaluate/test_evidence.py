@@ -23,6 +23,8 @@ def test_a_path_with_an_edge_and_one_without() -> None:
     assert without.verdict == "no evidence" and without.mean_return.estimate == pytest.approx(0.0, abs=1e-9)
     edge = path_evidence(path_of(noise + 0.002), alpha=0.05, trials=10, repetitions=400)
     assert edge.verdict == "above zero"
+    doubtful = replace(edge, sharpe=replace(edge.sharpe, low=-0.1))  # mean and Sharpe ratio have to agree
+    assert doubtful.verdict == "no evidence" and doubtful.mean_return.verdict == "above zero"
     assert edge.deflated is not None and edge.deflated.trials == 10 and edge.deflated.deflated > 0.95
     for interval in (edge.sharpe, edge.volatility, edge.cvar_bar):
         assert interval.low is not None and interval.high is not None

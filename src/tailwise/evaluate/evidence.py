@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """One path after costs. The verdict is that of the mean log-return."""
+    """One path after costs."""
 
     mean_return: Interval  # log-return per year
     sharpe: Interval  # per year
@@ -30,7 +30,13 @@ class PathEvidence:
 
     @property
     def verdict(self) -> str:
-        return self.mean_return.verdict
+        """'above zero' or 'below zero' where the intervals of mean and Sharpe ratio agree on it, else 'no evidence'.
+
+        Both ask whether the mean is 0; the one of the Sharpe ratio knows more about skewness. A short history of steady
+        gains and rare crashes fools the mean alone.
+        """
+        found = self.mean_return.verdict
+        return found if found == self.sharpe.verdict else "no evidence"
 
 
 @dataclass(frozen=True)
