@@ -28,7 +28,9 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
     played = Playing(checkpoint.name, deterministic=True, seed=config.seed)
     kept = folder / EVALUATIONS / "demo"
-    for judged in judge_and_keep(load(checkpoint), played, kept, name="Tailwise demo: S&P 500, out of sample"):
+    for judged in judge_and_keep(
+        load(checkpoint), played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"
+    ):
         print_judgement(judged)
     print(f"page: {kept / PAGE}")
     print(CAVEAT)

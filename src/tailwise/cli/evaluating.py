@@ -71,7 +71,7 @@ def evaluate_market(
     deterministic = config.evaluate.deterministic and not stochastic
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
-    judgements = judge_and_keep(policy, played, kept, name=f"{run.name}, checkpoint {checkpoint}")
+    judgements = judge_and_keep(policy, played, kept, run=run, name=f"{run.name}, checkpoint {checkpoint}")
     if as_json:
         print_json(
             {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
+from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.page import write_page
 from tailwise.evaluate.words import columns, ruins
@@ -44,16 +45,23 @@ def print_judgement(judged: Judgement) -> None:
         print(sentence)
 
 
-def judge_and_keep(policy: Policy, played: Playing, folder: Path, *, name: str) -> list[Judgement]:
-    """Play the test window as `played` says and keep what came of it in a new folder."""
+def judge_and_keep(policy: Policy, played: Playing, folder: Path, *, run: Path, name: str) -> list[Judgement]:
+    """Play the test window as `played` says and keep what came of it in a new folder; `run` is the policy's own."""
     world = policy.market()
     judgements = judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)
-    _keep(folder, judgements, policy.config, world, played, name=name)
+    _keep(folder, judgements, policy.config, world, played, run=run, name=name)
     return judgements
 
 
 def _keep(
-    folder: Path, judgements: Sequence[Judgement], config: Config, world: MarketWorld, played: Playing, *, name: str
+    folder: Path,
+    judgements: Sequence[Judgement],
+    config: Config,
+    world: MarketWorld,
+    played: Playing,
+    *,
+    run: Path,
+    name: str,
 ) -> None:
     """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
     import pandas as pd
@@ -68,8 +76,10 @@ def _keep(
     ]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:
-        write_json(
-            draft / SUMMARY, {"name": name, **asdict(played), "symbols": [judged.to_json() for judged in judgements]}
-        )
+        calibration = newest_calibration(run)
+        symbols = [judged.to_json() for judged in judgements]
+        write_json(draft / SUMMARY, {"name": name, **asdict(played), "calibration": calibration, "symbols": symbols})
         pd.concat(frames).to_parquet(draft / EQUITY)
-        write_page(draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma)
+        write_page(
+            draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma, calibration=calibration
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from plotly.io import to_html
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
+from tailwise.evaluate.calibration_panel import calibration_figure, calibration_sentence
 from tailwise.evaluate.drawdowns import drawdowns
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
 from tailwise.evaluate.limit import forward_returns
@@ -49,8 +50,19 @@ th:first-child, td:first-child {{ text-align: left; }}
 """
 
 
-def write_page(path: Path, judgements: Sequence[Judgement], *, title: str, facts: Sequence[str], gamma: float) -> None:
-    """Write the verdict on the limit, the table, equity, drawdown, exposure and the tail of every symbol."""
+def write_page(
+    path: Path,
+    judgements: Sequence[Judgement],
+    *,
+    title: str,
+    facts: Sequence[str],
+    gamma: float,
+    calibration: Mapping[str, float] | None = None,
+) -> None:
+    """Write the verdict on the limit, the table, equity, drawdown, exposure and the tail of every symbol.
+
+    calibration: that of the training (`newest_calibration`), for a panel of its own.
+    """
     parts = []
     for number, judged in enumerate(judgements):
         plot = to_html(
@@ -66,6 +78,11 @@ def write_page(path: Path, judgements: Sequence[Judgement], *, title: str, facts
         second = "" if tail is None else to_html(tail, full_html=False, include_plotlyjs=False, config=_PLOT)
         parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_verdict(judged)}{_table(judged)}{plot}{second}")
     example = next(iter(judgements[0].statistics.values()))
+    if calibration is not None:
+        shown = calibration_figure(calibration, colour=COLOURS[0], ink=INK, grid=GRID)
+        picture = to_html(shown, full_html=False, include_plotlyjs=False, config=_PLOT)
+        said = html.escape(calibration_sentence(calibration, example.alpha))
+        parts.append(f"<h2>Were the predictions right?</h2><p>{said}</p>{picture}")
     text = _TEMPLATE.format(
         title=html.escape(title),
         facts="".join(f'<p class="small">{html.escape(fact)}</p>' for fact in facts),
