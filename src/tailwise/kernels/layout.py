@@ -109,9 +109,9 @@ class _Places:
 
     def __init__(self) -> None:
         self.size = 0
-        self.first: dict[nn.Parameter, int] = {}
+        self.first: dict[Tensor, int] = {}
 
-    def matrix(self, *parameters: nn.Parameter) -> int:
+    def matrix(self, *parameters: Tensor) -> int:
         """Places one after the other without a gap; the first of them."""
         self.size = -(-self.size // ALIGN) * ALIGN
         first = self.size
