@@ -218,6 +218,8 @@ def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) 
     for shown in ("buy and hold", "flat", "volatility target 10%", "momentum", "CVaR 5%, bar", "CVaR 5%, 100 bars"):
         assert shown in tailwise.out
     page = Path("d/evaluations/demo/report.html").read_text()
+    for name in ("policy", "buy and hold", "flat", "momentum", "random, same turnover"):
+        assert page.count(f'"name":"{name}"') >= 2, name  # in the picture: equity and drawdown
     assert "Plotly.newPlot" in page
     assert len(page) > 3_000_000  # the script is inside: the page opens without a network
     assert 'src="http' not in page

@@ -23,7 +23,7 @@ from tailwise.evaluate.words import columns, legend, ruins
 INK, GRID = "#1b2733", "#e6eaee"
 LIMIT = "#111111"
 BINS = 60  # of the histogram of returns
-COLOURS = ("#1f6fb2", "#c2452d", "#8a97a3", "#3c8d5a", "#8757a8", "#b8862b")
+COLOURS = ("#1f6fb2", "#c2452d", "#8a97a3", "#3c8d5a", "#8757a8", "#b8862b", "#2f8f9d", "#b0578d")
 
 _PLOT = {"displayModeBar": False, "responsive": True}
 _TEMPLATE = """<!doctype html>
@@ -124,7 +124,7 @@ def _figure(judged: Judgement) -> Any:
             "Exposure of the policy, multiple of equity",
         ),
     )
-    for (name, path), colour in zip(judged.paths.items(), COLOURS, strict=False):
+    for (name, path), colour in zip(judged.paths.items(), cycle(COLOURS)):
         wealth = path.wealth
         line = {"color": colour, "width": 2.4 if name == POLICY else 1.4}
         drawdown = -drawdowns(wealth)
@@ -163,7 +163,7 @@ def _tail_figure(judged: Judgement, gamma: float) -> Any | None:
     pooled = np.concatenate(list(returns.values()))
     reach = max(float(pooled.max() - pooled.min()), 1e-9)  # an account that never trades has one value
     edges = np.linspace(pooled.min() - 0.01 * reach, pooled.max() + 0.01 * reach, BINS + 1)
-    colours = dict(zip(judged.paths, COLOURS, strict=False))
+    colours = dict(zip(judged.paths, cycle(COLOURS)))
     numbers = judged.statistics[POLICY]
     figure = go.Figure()
     for name, values in returns.items():
