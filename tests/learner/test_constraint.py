@@ -80,12 +80,33 @@ def test_no_data_is_skipped_and_poisons_nothing() -> None:
 
 
 def test_a_limit_out_of_reach_is_counted_with_the_best_value() -> None:
-    watched = constraint(max_multiplier=1.5)
+    watched = constraint(max_multiplier=1.5, pid={"smoothing": 0.5})
     feed(watched, [-9.0, -9.0, -8.0, -7.0, -8.5])
     assert watched.updates_at_cap == 4
     assert watched.metrics()["risk/best_measure"] == -7.0
     feed(watched, [-1.0], first=6)
     assert watched.updates_at_cap == 0
+
+
+def test_a_limit_that_is_broken_by_far_is_not_kept() -> None:
+    """Rejects a moving average that starts at 0 and calls the first updates kept; it also counts them."""
+    watched = constraint(warmup={"updates": 1, "longest": 1})
+    for update in range(1, 4):
+        watched.see(update, measured=-2.8, spread=1.0, calibrated=True)  # 40% beyond
+        assert not watched.kept
+        assert watched.updates_broken == update
+    feed(watched, [-2.0] * 20, first=4)
+    assert watched.kept and watched.updates_broken == 0
+
+
+def test_the_threshold_is_a_moving_average() -> None:
+    watched = constraint()
+    for update, threshold in enumerate([-1.0, -2.0, math.nan, -2.0], start=1):
+        watched.see(update, measured=-1.0, spread=1.0, threshold=threshold, calibrated=True)
+    assert watched.threshold == pytest.approx(-1.0 * 0.64 - 2.0 * 0.36)
+    again = constraint()
+    again.load(watched.state())
+    assert again.threshold == watched.threshold
 
 
 def test_state_continues_bit_for_bit() -> None:

@@ -64,6 +64,14 @@ def test_no_windup() -> None:
     assert found[-1] == 0.0
 
 
+def test_the_integral_keeps_no_debt() -> None:
+    """After 1,000 easily kept updates a broken limit is answered as by a fresh controller. Rejects an I below 0."""
+    gains = Pid(kp=0.0, ki=0.05)
+    fresh = follow([1.5] * 5, 1.0, gains)
+    assert follow([0.0] * 1000 + [1.5] * 5, 1.0, gains)[-5:] == pytest.approx(fresh)
+    assert fresh[-1] > 0.0
+
+
 def test_a_long_way_to_the_limit_does_not_fill_the_integral() -> None:
     """A policy that can move 2% of the limit per update, started three times beyond it. Rejects the plain integral.
 

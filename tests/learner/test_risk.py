@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.learner.risk import RiskSettings, risk_advantages, utility_at
+from tailwise.learner.risk import RiskSettings, assess_risk, risk_advantages, utility_at
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, WangMeasure
 from tailwise.learner.tail import cvar_from_atoms, pooled_tail, var_from_atoms, wang_from_quantiles
+from tailwise.learner.targets import Targets
 from tests.support import bits, knobs, play, random_world, small_backend, snapshot
 
 ALPHA = 0.25
@@ -100,6 +102,30 @@ def test_risk_advantage_by_hand() -> None:
     assert float(particles.mean() - predicted.mean()) == 0.0
     with pytest.raises(ShapeError, match="predicted particles"):
         risk_advantages(particles, predicted[0], utility)
+
+
+def test_a_threshold_from_elsewhere_is_used() -> None:
+    """Pool 0..3, alpha 1/2, threshold 3: u is -3, -1, 1, 3, mean 0. Rejects the sample's own threshold."""
+    pooled = torch.tensor([0.0, 1, 2, 3])
+    utility = utility_at(CvarMeasure(), pooled, 0.5, threshold=3.0)
+    assert utility.value == 0.0 and utility.of(pooled).tolist() == [-3.0, -1.0, 1.0, 3.0]
+    assert utility.threshold == 1.0  # what is reported is this sample's VaR
+
+
+def test_measure_from_the_long_lambda_and_advantage_from_the_near_one() -> None:
+    """Rejects either one read from the other's particles."""
+    flat = torch.zeros(1, 2)
+    targets = Targets(
+        advantage=flat,
+        lambda_return=flat,
+        value=flat,
+        particles=torch.tensor([[[0.0, 1.0], [2.0, 3.0]]]),
+        predicted=torch.full((1, 2, 2), 5.0),
+        near=torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]),
+    )
+    found = assess_risk(targets, torch.ones(1, 2, dtype=torch.bool), RiskSettings(CvarMeasure(), 0.5))
+    assert (found.measured, found.threshold) == (0.5, 1.0)
+    assert found.advantage.tolist() == [[-2.0, 0.0]]
 
 
 def test_expected_score_is_the_gradient_of_cvar() -> None:
@@ -191,6 +217,15 @@ def test_multiplier_zero_is_the_update_without_risk() -> None:
         assert backend.update(play(backend, random_world()), knobs()).committed
     a, b = snapshot(plain), snapshot(zero)
     assert all(bits(a[name]) == bits(b[name]) for name in a)
+
+
+def test_the_update_takes_the_threshold_of_its_knobs() -> None:
+    """Above every return u is linear: zeta - (zeta - mean) / alpha. Rejects an update that takes its own VaR."""
+    backend = acting()
+    rollout = play(backend, random_world(steps=16, envs=8))
+    mean = float(backend._targets(rollout).particles[rollout.valid].double().mean())
+    report = backend.update(rollout, dataclasses.replace(knobs(multiplier=1.0), threshold=1e3))
+    assert report.metrics["risk/measure"] == pytest.approx(1e3 - (1e3 - mean) / ALPHA, rel=1e-5)
 
 
 def test_scalar_critics_cannot_carry_risk() -> None:

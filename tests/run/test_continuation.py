@@ -83,6 +83,46 @@ def test_the_constraint_resumes_bit_for_bit(tmp_path: Path, backend: str) -> Non
     assert weights(resumed) == weights(whole)
 
 
+CONSTRAINT = {"mode": "constraint", "alpha": 0.25, "limit": 50.0, "warmup": {"updates": 1, "longest": 1}}
+
+
+def test_the_next_update_gets_the_moving_average_of_the_threshold() -> None:
+    """Rejects a threshold that is measured and never handed on."""
+    trainer = small_agent(risk=CONSTRAINT).trainer
+    given: list[float | None] = []
+    update = trainer.backend.update
+
+    def watched(rollout: Any, knobs: Any) -> Any:
+        given.append(knobs.threshold)
+        return update(rollout, knobs)
+
+    trainer.backend.update = watched  # type: ignore[method-assign]
+    trainer.train()
+    seen = [row["risk/threshold"] for row in trainer.history]
+    assert given == [None, seen[0], pytest.approx(0.8 * seen[0] + 0.2 * seen[1])]
+
+
+@pytest.mark.parametrize(
+    ("stored", "own", "words"),
+    [
+        ({}, {"risk": CONSTRAINT}, r"risk\.mode 'report', here 'constraint'"),
+        ({"risk": CONSTRAINT}, {"risk": CONSTRAINT | {"limit": 60.0}}, r"risk\.limit 50\.0, here 60\.0"),
+        ({"learner": {"gamma": 0.9}}, {"learner": {"gamma": 0.5}}, r"learner\.gamma 0\.9, here 0\.5"),
+    ],
+)
+def test_another_risk_or_horizon_is_refused_before_anything_is_touched(
+    tmp_path: Path, stored: dict[str, Any], own: dict[str, Any], words: str
+) -> None:
+    other = small_agent(**stored)
+    other.learn(32)
+    other.save(tmp_path / "saved")
+    mine = small_agent(**own)
+    before = weights(mine)
+    with pytest.raises(CheckpointError, match=words):
+        mine.restore(tmp_path / "saved")
+    assert mine.trainer.update == 0 and weights(mine) == before
+
+
 class StopAt(Callback):
     """Ends the run after an update."""
 

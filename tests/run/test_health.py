@@ -159,6 +159,23 @@ def test_a_risk_term_that_reaches_nobody_is_an_alert() -> None:
     assert all(row["grad/term/risk/critic_0"] == 0 for row in healthy.history)
 
 
+def test_risk_advantages_that_are_all_zero_are_an_alert() -> None:
+    """Rejects a probe that shows the mean advantages where the risk is 0."""
+    trainer = risky_trainer()
+    mix = trainer.backend.mix_advantages
+    trainer.backend.mix_advantages = lambda mean, risk, m: mix(mean, None if risk is None else 0 * risk, m)
+    trainer.train()
+    assert any("risk on actor" in a.evidence for a in trainer.alerts if a.rule == "loss_without_gradient")
+
+
+def test_a_limit_that_fifty_updates_did_not_reach_is_told() -> None:
+    """The multiplier may grow for hundreds of updates before its cap; nobody has to wait for that."""
+    metrics = {"risk/multiplier": 2.0, "risk/limit": -1.0, "risk/best_measure": -1.2, "risk/updates_at_cap": 0.0}
+    assert Health().look(1, metrics | {"risk/updates_broken": 49.0}, GOOD) == []
+    (alert,) = Health().look(1, metrics | {"risk/updates_broken": 50.0}, GOOD)
+    assert alert.rule == "limit_out_of_reach" and "best achieved: -1.2" in alert.evidence
+
+
 def test_a_limit_out_of_reach_is_told_with_the_best_value() -> None:
     """CartPole cannot return 1,000 with gamma .99 (its largest is 100): the multiplier goes to its cap and stays."""
     risk = {"mode": "constraint", "alpha": 0.25, "limit": 1000.0, "max_multiplier": 1.0}

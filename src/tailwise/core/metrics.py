@@ -115,7 +115,11 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("return/sigma_over_first", "1", "width of the return scale relative to the first rollout", (0.0, 100.0)),
     MetricSpec("return/largest_normalised", "return std", "largest |normalised lambda-return|", (0.0, 20.0)),
     MetricSpec("risk/cvar_return", "reward", "CVaR of the discounted return, pooled over states and particles"),
-    MetricSpec("risk/measure", "reward", "the measure that risk acts with, of the pooled discounted return"),
+    MetricSpec(
+        "risk/measure",
+        "reward",
+        "measure that risk acts with, of the pooled return; CVaR at the smoothed VaR",
+    ),
     MetricSpec("risk/threshold", "reward", "VaR of the pooled discounted return of this rollout"),
     MetricSpec("risk/spread", "reward", "standard deviation of the pooled discounted return"),
     MetricSpec("risk/limit", "reward", "lowest allowed value of the measure"),
@@ -127,6 +131,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "risk/updates_at_cap", "updates", "in a row with the multiplier at its cap and the limit broken", (0, 9)
     ),
+    MetricSpec("risk/updates_broken", "updates", "in a row in which the smoothed measure broke the limit", (0, 49)),
     MetricSpec("risk/best_measure", "reward", "highest value of the measure since the constraint acts"),
     MetricSpec("risk/advantage_std", "reward", "standard deviation of raw risk advantages"),
     MetricSpec("risk/advantage_share", "share", "size of the risk part in the mixed advantages"),

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
-from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.judgement import POLICY, judge
+from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns, tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
@@ -176,7 +177,7 @@ def judge_run(
 ) -> Result:
     """Play the newest checkpoint out of sample, with sampled and with the most likely actions.
 
-    The newest one and not `best`: that is chosen by return alone, which favours policies from before the limit acted.
+    The newest one and not `best`: all runs are then judged after the same number of steps.
     """
     newest, rejected = ckpt.latest_good(folder)
     if newest is None:
@@ -190,8 +191,10 @@ def judge_run(
         judged = judge(policy, deterministic=True, market=world)
         paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
         found = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
-        likely = found.pop("policy")
-        sampled = market_score(policy.trade(deterministic=False, market=world), alpha=alpha, gamma=gamma)
+        likely = found.pop(POLICY)
+        sampled = found.pop(SAMPLED_POLICY, None)  # judge plays it too where there is a limit
+        if sampled is None:
+            sampled = market_score(policy.trade(deterministic=False, market=world), alpha=alpha, gamma=gamma)
         references = {name: score for name, score in found.items() if name != NO_POINT}
     else:
         sampled, likely = (

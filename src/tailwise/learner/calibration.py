@@ -51,6 +51,7 @@ from tailwise.model.critics import normalised_atoms
 TRACKED = 64  # environments, the first ones
 KEPT = 2048  # completed windows
 LEAST = 50  # completed windows that a report needs
+LEAST_OBSERVED = 0.5  # share of the discount that rewards must have covered for a verdict
 STARTS_PER_ROLLOUT = 8
 STARTS_PER_HORIZON = 64  # bounds the open windows of an environment
 LONGEST = 4096  # steps; gamma = 1 has no horizon of its own
@@ -94,7 +95,12 @@ class CalibrationReport:
         return {f"calibration/{name}": value for name, value in values.items()}
 
     def calibrated(self, tolerance: float) -> bool:
-        """Whether predicted and realised CVaR differ by at most `tolerance` standard deviations of the return."""
+        """Whether predicted and realised CVaR differ by at most `tolerance` standard deviations of the return.
+
+        Windows of which less than half was observed say nothing: predictions were compared with themselves.
+        """
+        if self.observed < LEAST_OBSERVED:
+            return False
         # Where returns have no spread, float32 rounding must not decide.
         rounding = ROUNDING * max(abs(self.cvar_predicted), abs(self.cvar_realised))
         return abs(self.cvar_predicted - self.cvar_realised) <= tolerance * self.spread + rounding

@@ -31,15 +31,15 @@ class Constraint:
         self.trusted = False  # whether it began because the critics were calibrated
         self.reference: float | None = None  # reward units; fixed when the constraint begins
         self.best: float | None = None  # highest measure since then
+        self.excess: float | None = None  # moving average of the violation since it acts, in units of the reference
+        self.updates_broken = 0  # in a row, with that average above what counts as kept
         self.updates_at_cap = 0  # in a row, with the limit violated
         self.threshold: float | None = None  # moving average of the pooled return's VaR, reward units
 
     @property
     def kept(self) -> bool:
         """Whether it acts and the limit is kept, but for a smoothed violation of a tenth of the reference."""
-        return isinstance(self.config, RiskPenalty) or (
-            self.active_since is not None and self.pid.violation <= KEPT_WITHIN
-        )
+        return isinstance(self.config, RiskPenalty) or (self.excess is not None and self.excess <= KEPT_WITHIN)
 
     @property
     def tolerance(self) -> float:
@@ -70,6 +70,10 @@ class Constraint:
                 largest=self.config.max_multiplier,
             )
             self.best = measured if self.best is None else max(self.best, measured)
+            violation = (self.config.limit - measured) / self.reference
+            known = violation if self.excess is None else self.excess
+            self.excess = known + (1 - self.config.pid.smoothing) * (violation - known)
+            self.updates_broken = 0 if self.kept else self.updates_broken + 1
             violated = measured < self.config.limit
             stuck = violated and self.multiplier >= AT_CAP * self.config.max_multiplier
             self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
@@ -93,6 +97,7 @@ class Constraint:
                 "risk/active": float(self.active_since is not None),
                 "risk/began_calibrated": float(self.trusted),
                 "risk/updates_at_cap": float(self.updates_at_cap),
+                "risk/updates_broken": float(self.updates_broken),
                 "risk/integral": self.pid.integral,
             }
             if self.best is not None:
@@ -110,6 +115,8 @@ class Constraint:
             "reference": self.reference,
             "best": self.best,
             "updates_at_cap": self.updates_at_cap,
+            "excess": self.excess,
+            "updates_broken": self.updates_broken,
             "threshold": self.threshold,
         }
 
@@ -125,4 +132,5 @@ class Constraint:
         self.trusted = bool(data["trusted"])
         self.reference, self.best = data["reference"], data["best"]
         self.updates_at_cap = int(data["updates_at_cap"])
+        self.excess, self.updates_broken = data["excess"], int(data["updates_broken"])
         self.threshold = data["threshold"]

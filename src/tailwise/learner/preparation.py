@@ -117,8 +117,8 @@ def prepare(
     advantage, report = normalise(mixed, rollout.valid, mode=config.advantages)
     risk_part: Tensor | None = None
     if risk is not None and probe_risk:
-        # What risk changed, through the seam: a mixture that ignores it leaves nothing here.
-        difference = mixed - mix_advantages(targets.advantage, risk, 0.0)
+        # What risk changed, through the seam: a mixture that ignores it, or a risk that is 0, leaves nothing here.
+        difference = mixed - mix_advantages(targets.advantage, torch.zeros_like(risk), multiplier)
         risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
     old_mean, old_law = old_outputs(rollout, model)
 

@@ -265,9 +265,10 @@ class PPO(Policy):
             self.trainer.world.features.check_same(FeatureSpec.from_json(policy.json["features"]))
         differing = [
             text
-            for key in ("seed", "data", "features", "env", "costs", "model")
+            for key in ("seed", "data", "features", "env", "costs", "model", "risk")
             for text in _differences(key, stored[key], own[key])
         ]
+        differing += _differences("learner.gamma", stored["learner"]["gamma"], own["learner"]["gamma"])
         if differing:
             raise CheckpointError(
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "

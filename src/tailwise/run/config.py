@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -224,6 +225,13 @@ def warnings_of(config: Config) -> list[str]:
         sentence = check_resolution(config.risk.alpha, critic.quantiles)
         if sentence is not None:
             found.append(sentence)
+    steps, gamma = config.run.rollout_steps, config.learner.gamma
+    if isinstance(config.risk, RiskConstraint) and steps * (1 - gamma) < 1:
+        needed = "as many as an episode has" if gamma == 1 else f"at least {math.ceil(round(1 / (1 - gamma), 6))}"
+        found.append(
+            f"run.rollout_steps {steps} are few against the horizon of learner.gamma {gamma:g}: the tail that steers "
+            f"risk.limit is then mostly what the critics predict; use {needed}, better three times that"
+        )
     per_update = config.run.environments * config.run.rollout_steps
     if config.run.total_steps < per_update:
         found.append(

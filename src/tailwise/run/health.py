@@ -11,6 +11,7 @@ from tailwise.learner.gradients import owner_of
 
 Metrics = Mapping[str, float]
 CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
+BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,16 @@ def _no_gradient(metrics: Metrics, report: UpdateReport) -> str | None:
 
 
 def _limit_out_of_reach(metrics: Metrics, report: UpdateReport) -> str | None:
-    stuck = metrics.get("risk/updates_at_cap", 0.0)
-    if stuck < CAP_PATIENCE:
+    stuck, broken = metrics.get("risk/updates_at_cap", 0.0), metrics.get("risk/updates_broken", 0.0)
+    if stuck >= CAP_PATIENCE:
+        how = f"the multiplier sits at its cap {metrics['risk/multiplier']:g} for {stuck:.0f} updates"
+    elif broken >= BROKEN_PATIENCE:
+        how = f"{broken:.0f} updates of the constraint were not enough (multiplier {metrics['risk/multiplier']:.3g})"
+    else:
         return None
     return (
-        f"the multiplier sits at its cap {metrics['risk/multiplier']:g} for {stuck:.0f} updates and the limit "
-        f"{metrics['risk/limit']:.4g} is still broken; best achieved: {metrics['risk/best_measure']:.4g}"
+        f"{how} and the limit {metrics['risk/limit']:.4g} is still broken; best achieved: "
+        f"{metrics['risk/best_measure']:.4g}"
     )
 
 
@@ -82,7 +87,7 @@ def _began_uncalibrated(metrics: Metrics, report: UpdateReport) -> str | None:
         f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
         f"{metrics['calibration/cvar_realised']:.4g}"
         if known
-        else "no window of the return was ever complete: episodes are shorter than the discounted horizon"
+        else "too few windows of the return are complete: the updates so far are short against the discounted horizon"
     )
     return f"the constraint began without calibrated critics ({gap})"
 

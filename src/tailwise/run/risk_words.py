@@ -160,7 +160,7 @@ def training_verdict(config: Config, rows: Sequence[Mapping[str, float]]) -> str
     The measure is that of the returns that the learner saw: training data, sampled actions.
     """
     constraint = config.acting_risk
-    if not isinstance(constraint, RiskConstraint):
+    if not isinstance(constraint, RiskConstraint) or not rows:
         return None
     acted = [row for row in rows if row.get("risk/active") == 1.0 and math.isfinite(row.get("risk/measure", math.nan))]
     if not acted:
