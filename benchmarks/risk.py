@@ -2,8 +2,9 @@
 
     python -m benchmarks.risk [--json] [--quick] [--only exposure]
 
-Parts: exposure, continuing, lottery, cliff, market, calibration, ownership, cost. Three seeds each. Every policy is
-judged on fresh draws (or exactly, where its value can be computed), never by what its own training reported.
+Parts: exposure, continuing, lottery, cliff, market, calibration, ownership, cost. Three seeds each, but for the cost.
+Every policy is judged on fresh draws (or exactly, where its value can be computed), never by what its own training
+reported; the coverage of the critics is that of the run's own calibration windows.
 """
 
 from __future__ import annotations

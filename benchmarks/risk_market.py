@@ -1,9 +1,9 @@
 """A regime-switching market: does the limit hold on bars that training never saw, and what does it cost?
 
 The market drifts upwards in calm times and not at all in storms, whose volatility is four times that of calm times. A
-policy that may hold 0 to 1.5 times its equity is trained without a limit and with three limits, each a share of what
-the policy without limit would lose on the train bars, and played on newer bars. The policy without limit, its positions
-scaled down until its tail is the same, is what a user could have without any of this.
+policy that may hold 0 to 1.5 times its equity is trained without a limit and with three limits and played on newer
+bars. The policy without limit, its positions scaled down until its tail is the same, is what a user could have without
+any of this.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from tailwise.kernels.backend import FusedBackend
+from tailwise.learner.risk import RiskSettings
+from tailwise.learner.risk_config import CvarMeasure
 from tailwise.learner.torch_backend import TorchBackend
 from tests.kernels.twins import another_policy, random_case, rollout_for, twins
 from tests.support import knobs, play, random_world, same, small_backend, snapshot
@@ -129,3 +132,19 @@ def test_two_workers_give_the_same_every_time(core: str) -> None:
     assert same(results[0], results[1])
     for name, tensor in results[0].items():
         assert torch.allclose(results[2][name].double(), tensor.double(), rtol=1e-4, atol=1e-6), name
+
+
+def test_risk_acts_the_same_in_both() -> None:
+    """Mixed advantages, the threshold of earlier updates and the probe. Rejects a fused path that drops the risk."""
+    settings = RiskSettings(CvarMeasure(), 0.25)
+    plain, other = small_backend(tail_alpha=0.25), small_backend()
+    plain.risk = settings
+    fused = FusedBackend(other.model, other.config, other.streams, tail_alpha=0.25, risk=settings)
+    for update in range(2):
+        rollout = play(plain, random_world(12, 4, seed=update), update=update)
+        at = dataclasses.replace(knobs(1e-4, measure_terms=True, multiplier=2.0), threshold=-0.5)
+        first, second = (backend.update(rollout, at) for backend in (plain, fused))
+        assert first.committed and second.committed
+        check_metrics(first.metrics, second.metrics)
+        assert largest_difference(plain, fused)[0] <= 1e-5
+        assert second.term_gradients["risk"]["actor"] == pytest.approx(first.term_gradients["risk"]["actor"], rel=1e-3)

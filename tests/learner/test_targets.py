@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from tailwise.learner.targets import build_targets, combine_means, law_particles
+from tailwise.learner.targets import build_targets, combine_means, law_particles, particle_returns
 from tailwise.learner.torch_backend import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, small_model
 
@@ -131,3 +131,18 @@ def test_per_env_advantages_have_unit_spread_in_each_environment() -> None:
         std = prepared(backend, play(backend, world)).advantage.reshape(32, 4).std(0, correction=0)
         assert (float((std - 1).abs().max()) < 1e-5) == equal
         assert equal or float(std[2] / std[0]) > 4
+
+
+def test_near_particles_have_the_lambda_of_the_advantages() -> None:
+    """Rejects critic.lambda for both sets of particles."""
+    backend = small_backend()
+    with torch.no_grad():
+        backend.model.return_scale.mu.fill_(0.5)
+        backend.model.return_scale.sigma.fill_(2.0)
+    rollout, critic = play(backend, random_world()), backend.model.config.critic
+    found = build_targets(rollout, critic, backend.streams, gamma=0.9, lam=0.1, near=True)
+    _, (far, close) = particle_returns(
+        rollout, rollout.critic, critic, backend.streams, gamma=0.9, lambdas=(critic.lam, 0.1)
+    )
+    assert found.particles is not None and found.near is not None
+    assert torch.equal(found.particles, far) and torch.equal(found.near, close) and not torch.equal(far, close)
