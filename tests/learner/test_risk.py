@@ -44,7 +44,7 @@ def test_pooled_tail_by_hand() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=80), st.floats(0.01, 1.0))
 def test_pooled_tail_equals_the_sorted_forms(values: list[float], alpha: float) -> None:
-    sample = torch.tensor(values)
+    sample = torch.tensor(values, dtype=torch.float64)
     zeta, cvar = pooled_tail(sample, alpha)
     assert zeta == float(var_from_atoms(sample, None, alpha))
     assert cvar == pytest.approx(float(cvar_from_atoms(sample.double(), None, alpha)), rel=1e-9, abs=1e-9)

@@ -203,9 +203,9 @@ def old_outputs(rollout: Rollout, model: ActorCritic) -> tuple[Tensor, Tensor | 
 
 
 def describe_targets(
-    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None
+    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
 ) -> dict[str, float]:
-    """Numbers about raw targets: explained variance, and the tail of the pooled return law."""
+    """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
     valid = rollout.valid
     returns, value = targets.lambda_return[valid].double(), targets.value[valid].double()
     spread = float(returns.var(unbiased=False))
@@ -213,5 +213,5 @@ def describe_targets(
     if spread > 0:
         metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
     if tail_alpha is not None and targets.particles is not None:
-        metrics["risk/cvar_return"] = pooled_tail(targets.particles[valid], tail_alpha)[1]
+        metrics["risk/cvar_return"] = pooled_tail(targets.particles[valid], tail_alpha)[1] if cvar is None else cvar
     return metrics

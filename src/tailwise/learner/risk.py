@@ -19,7 +19,7 @@ from torch import Tensor
 from tailwise.core.errors import ConfigError
 from tailwise.learner.returns import require_shape
 from tailwise.learner.risk_config import CvarMeasure, Measure, WangMeasure
-from tailwise.learner.tail import pooled_tail, risk_utility, wang_from_quantiles
+from tailwise.learner.tail import mean_utility, pooled_tail, risk_utility, wang_from_quantiles
 from tailwise.learner.targets import Targets
 
 _WANG_CELLS = 1024  # equal shares of the pooled law, in each of which the distortion is taken as constant
@@ -37,12 +37,13 @@ class RiskSettings:
 class Utility:
     """The influence function of a measure at the pooled law: E[u(Y)] is the measure's `value`.
 
-    threshold: this sample's VaR, whichever threshold the utility uses; None for measures that have none.
+    threshold, cvar: this sample's VaR and CVaR, whichever threshold the utility uses; None for other measures.
     """
 
     value: float
     of: Callable[[Tensor], Tensor]
     threshold: float | None = None
+    cvar: float | None = None
 
 
 def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: float | None = None) -> Utility:
@@ -55,12 +56,9 @@ def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: flo
     if isinstance(measure, CvarMeasure):
         own, cvar = pooled_tail(pooled, alpha)
         if threshold is None:
-            return Utility(cvar, lambda y: risk_utility(y, own, alpha), own)
-        return Utility(
-            float(risk_utility(pooled.double(), threshold, alpha).mean()),
-            lambda y: risk_utility(y, threshold, alpha),
-            own,
-        )
+            return Utility(cvar, lambda y: risk_utility(y, own, alpha), own, cvar)
+        value = mean_utility(pooled, threshold, alpha)
+        return Utility(value, lambda y: risk_utility(y, threshold, alpha), own, cvar)
     if isinstance(measure, WangMeasure):
         return _wang_utility(pooled, measure.eta)
     return Utility(float(pooled.double().mean()), lambda y: y)
@@ -105,6 +103,7 @@ class Assessment:
 
     measured: float
     threshold: float | None
+    cvar: float | None  # of this sample at its own threshold, where the measure is CVaR
     spread: float
     advantage: Tensor
     advantage_std: float
@@ -140,7 +139,8 @@ def assess_risk(
     return Assessment(
         measured=utility.value,
         threshold=utility.threshold,
-        spread=float(pooled.double().std(correction=0)),
+        cvar=utility.cvar,
+        spread=float(pooled.std(correction=0)),
         advantage=advantage,
         advantage_std=float(advantage[valid].double().std(correction=0)),
         mean_advantage_std=float(targets.advantage[valid].double().std(correction=0)),

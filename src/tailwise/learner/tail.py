@@ -147,9 +147,15 @@ def pooled_tail(values: Tensor, alpha: float) -> tuple[float, float]:
     count = values.numel()
     if count == 0:
         raise DataError("A tail measure was asked of no values at all; collect at least one return first.")
-    zeta = values.reshape(-1).kthvalue(max(1, math.ceil(alpha * count - _ROUNDING * count))).values
-    below = (zeta.double() - values.double()).clamp(min=0.0).mean()
-    return float(zeta), float(zeta.double() - below / alpha)
+    zeta = float(values.reshape(-1).kthvalue(max(1, math.ceil(alpha * count - _ROUNDING * count))).values)
+    return zeta, mean_utility(values, zeta, alpha)
+
+
+def mean_utility(values: Tensor, zeta: float, alpha: float) -> float:
+    """E[u] of `risk_utility` over equally weighted values [...], summed in float64 without a copy in it."""
+    _check_alpha(alpha)
+    below = (zeta - values).clamp_(min=0.0).sum(dtype=torch.float64)
+    return zeta - float(below) / values.numel() / alpha
 
 
 def wang_from_quantiles(theta: Tensor, eta: float) -> Tensor:

@@ -114,7 +114,8 @@ class TorchBackend:
         if not prepared.finite():
             self._restore(snapshot)
             return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
-        metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha)
+        known = None if assessed is None else assessed.cvar
+        metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha, cvar=known)
         metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
         for group in self.optimiser.param_groups:
             group["lr"] = knobs.step_size.value
