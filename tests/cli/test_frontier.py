@@ -147,7 +147,8 @@ def test_processes_side_by_side_give_the_same(tailwise: Terminal) -> None:
 
 def test_an_error_in_a_process_is_a_sentence(tailwise: Terminal) -> None:
     """The lottery is registered in this process only."""
-    one_run = ["--seeds", "1", "--no-unconstrained", "--limits", "-2"]
+    # A horizon that the short rollouts cover, or a warning would stand before the sentence.
+    one_run = ["--seeds", "1", "--no-unconstrained", "--limits", "-2", "-s", "learner.gamma=0.5"]
     line = tailwise.refuses("frontier", *LOTTERY, *one_run, "--jobs", "2", "--json")
     assert f"'{GAME}' is not registered" in line
 

@@ -11,7 +11,7 @@ import pytest
 from tailwise.market.builtin import sp500
 from tailwise.market.frequency import infer_frequency
 from tailwise.market.synthetic import random_walk
-from tailwise.run.config import Config, parse_config
+from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.presets import load_source
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, training_verdict
 
@@ -143,3 +143,12 @@ def test_the_verdict_of_training() -> None:
     never = training_verdict(config, rows(-0.07, active=0.0))
     assert never is not None and "has not begun" in never
     assert training_verdict(gym(mode="report"), rows(-0.07)) is None
+
+
+@pytest.mark.parametrize(("steps", "gamma", "warned"), [(32, 0.99, True), (128, 0.99, False), (32, 0.95, False)])
+def test_rollouts_that_are_short_against_the_discount_are_told(steps: int, gamma: float, warned: bool) -> None:
+    """The tail that steers the limit is then mostly predicted. Without a limit it is nobody's concern."""
+    base = {"run": {"rollout_steps": steps, "environments": 8}, "learner": {"gamma": gamma}}
+    limited = parse_config({**base, "risk": {"mode": "constraint", "limit": -0.1}}, source="test")
+    assert any("are few against the horizon" in sentence for sentence in warnings_of(limited)) == warned
+    assert not any("are few" in sentence for sentence in warnings_of(parse_config(base, source="test")))
