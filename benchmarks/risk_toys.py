@@ -21,10 +21,11 @@ Bools = npt.NDArray[np.bool_]
 # discount; single decisions do not.
 Size = tuple[int, int, int, float]
 ONE_STEP_SIZE: Size = (128, 32, 150, 2e-3)
-CONTINUING_SIZE: Size = (16, 128, 250, 2e-3)
+CONTINUING_SIZE: Size = (64, 128, 200, 2e-3)
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
-CLIFF_SIZE: Size = (128, 32, 300, 1e-3)
+CLIFF_SIZE: Size = (128, 32, 600, 1e-3)
 WALK = 30  # updates without a limit on the cliff
+PATIENCE = 3  # times the updates for a policy without limit: on the logit scale w = 1 is far away
 LOG_STD = -1.9  # of the logit of an exposure: about .07 in the middle of [0, 1], less towards its ends
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
@@ -132,6 +133,8 @@ def cvar(sample: Floats, alpha: float) -> float:
 def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
     """One step (gamma 0 of the problem) or continuing."""
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
+    if limit is None:
+        size = (size[0], size[1], PATIENCE * size[2], size[3])
     data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, box=True, entropy=0.0)
     agent = train(LogitExposure(problem, size[0]), data)
     if problem.gamma == 0.0:
@@ -140,7 +143,8 @@ def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: 
     else:
         whole = math.ceil(math.log(1e-3) / math.log(problem.gamma))
         judge = LogitExposure(problem, JUDGES, time_limit=10**6)  # no end inside the record
-        actions, rewards, ends = play(agent, judge, steps=whole + 60, seed=10_000 + seed)
+        # Long enough that the judge's own noise is about 1%: with 60 steps it was 4%, and the same for every limit.
+        actions, rewards, ends = play(agent, judge, steps=whole + 1000, seed=10_000 + seed)
         returns = forward_returns(rewards, ends, problem.gamma, whole=whole)
     return Outcome(float(exposures(actions).mean()), cvar(returns, problem.alpha), float(rewards.mean()))
 
