@@ -1,4 +1,4 @@
-"""The calibration tracker: which windows it completes, with which return, and how it judges the predicted laws."""
+"""How the calibration tracker judges predicted laws, what it reports and what it keeps."""
 
 from __future__ import annotations
 
@@ -10,108 +10,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError, ShapeError
 from tailwise.core.metrics import check_declared
 from tailwise.core.streams import Streams
-from tailwise.learner.calibration import KEPT, LONGEST, Calibration, CalibrationReport
+from tailwise.learner.calibration import KEPT, Calibration
 from tailwise.learner.calibration_windows import distribution_of_quantiles
 from tailwise.learner.particles import inverse_cdf_quantiles
-from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.tail import cvar_from_atoms
-from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
 from tailwise.model.critics import normalised_atoms, quantile_midpoints
+from tests.learner.calibration_reference import (
+    SD,
+    every,
+    normal_law,
+    normal_process,
+    quantile_critic,
+    random_history,
+    reference,
+    rollout_of,
+    told,
+)
 from tests.support import bits, knobs, play, random_world, same, small_backend
 
 CVAR_NORMAL = -2.0627  # 5% of N(0, 1)
-
-
-def quantile_critic(n: int = 64, **changes: Any) -> QuantileCritic:
-    return QuantileCritic(quantiles=n, minibatch_particles=1, **changes)
-
-
-def rollout_of(
-    reward: Tensor,
-    law: Tensor,
-    *,
-    final_law: Tensor | None = None,
-    terminated: Tensor | None = None,
-    truncated: Tensor | None = None,
-    valid: Tensor | None = None,
-    start: Tensor | None = None,
-    mu: float = 0.0,
-    sigma: float = 1.0,
-    update: int = 0,
-) -> Rollout:
-    """A rollout whose policy part is blank; law [T+1, B, C, N] or [C, N] for every state; flags default to False."""
-    steps, envs = reward.shape
-    no = torch.zeros(steps, envs, dtype=torch.bool)
-    whole = law.expand(steps + 1, envs, *law.shape[-2:])
-    record = CriticRecord(
-        mean=whole.mean(-1),
-        law=whole,
-        final_mean=whole[1:].mean(-1),
-        final_law=whole[1:] if final_law is None else final_law,
-        mu=mu,
-        sigma=sigma,
-    )
-    return Rollout(
-        obs=torch.zeros(steps, envs, 1),
-        action=torch.zeros(steps, envs, 1, dtype=torch.int64),
-        log_prob=torch.zeros(steps, envs),
-        params=torch.zeros(steps, envs, 2),
-        mask=None,
-        reward=reward.float(),
-        terminated=no if terminated is None else terminated,
-        truncated=no if truncated is None else truncated,
-        valid=~no if valid is None else valid,
-        start=no if start is None else start,
-        state=torch.zeros(envs, 0, 0),
-        critic=record,
-        environment=torch.arange(envs),
-        update=update,
-    )
-
-
-def normal_law(mean: float, sd: float, n: int = 64) -> Tensor:
-    """Two critics whose average is the exact law, unsorted: [2, N]."""
-    exact = mean + sd * torch.special.ndtri(quantile_midpoints(n))
-    return torch.stack([exact - 0.3, exact.flip(0) + 0.3]).float()
-
-
-def every(length: int, steps: int, envs: int, update: int) -> Tensor:
-    """True at the last step of episodes of `length` steps; environments are out of phase."""
-    clock = torch.arange(update * steps, (update + 1) * steps)[:, None] + torch.arange(envs)[None]
-    return clock % length == length - 1
-
-
-def normal_process(
-    *, law: Tensor, gamma: float = 0.9, updates: int = 12, length: int | None = None, seed: int = 0
-) -> Calibration:
-    """Rewards N(0, 1), independent; 64 environments, 128 steps; `length`: truncated after so many steps.
-
-    The return of a state is N(0, 1 / (1 - gamma^2)).
-    """
-    critic = quantile_critic(law.shape[-1])
-    tracker = Calibration(critic, Streams(seed), gamma=gamma, alpha=0.05, environments=64)
-    g = torch.Generator().manual_seed(seed)
-    for update in range(updates):
-        reward = torch.randn(128, 64, generator=g)
-        truncated = None if length is None else every(length, 128, 64, update)
-        tracker.absorb(rollout_of(reward, law, truncated=truncated, update=update))
-    return tracker
-
-
-def told(tracker: Calibration) -> CalibrationReport:
-    report = tracker.report()
-    assert report is not None
-    return report
-
-
-SD = 1 / math.sqrt(1 - 0.9**2)
 
 
 # -------------------------------------------------------------------- judgement of known laws
@@ -307,260 +230,6 @@ def test_a_rare_atom_is_in_the_pooled_law() -> None:
     for update in range(6):
         tracker.absorb(rollout_of(torch.zeros(128, 64), probability.log().expand(2, -1), update=update))
     assert told(tracker).cvar_predicted == pytest.approx(-5 * 0.003 / 0.05, rel=0.2)
-
-
-# -------------------------------------------------------------------- which windows, which returns
-
-
-@dataclasses.dataclass
-class Step:
-    """One step of one environment in a long history, with the laws that its rollout recorded."""
-
-    reward: float
-    terminated: bool
-    truncated: bool
-    valid: bool
-    start: bool
-    update: int
-    law: Tensor
-    next_law: Tensor
-    final_law: Tensor
-    mu: float
-    sigma: float
-
-
-def random_history(
-    seed: int, critic: QuantileCritic | CategoricalCritic, envs: int, *, longest: int = 30
-) -> list[Rollout]:
-    """Rollouts of random lengths, ends, reset rows, scales and laws; a silent reset of all environments in the middle.
-
-    The state after a rollout is recorded twice, by the critics before and after the update, with different laws.
-    """
-    rng = np.random.default_rng(seed)
-    n = critic.quantiles if isinstance(critic, QuantileCritic) else critic.atoms
-    next_step = bool(rng.integers(2))
-    end = rng.choice([0.02, 0.1, 0.3])
-    after = np.zeros(envs, dtype=bool)  # the row only resets
-    begins = np.ones(envs, dtype=bool)
-    rollouts = []
-    count = int(rng.integers(4, 9))
-    for update in range(count):
-        steps = int(rng.integers(1, longest))
-        flags = np.zeros((4, steps, envs), dtype=bool)
-        if update == count // 2:
-            begins[:], after[:] = True, False
-        for t in range(steps):
-            valid = ~after if next_step else np.ones(envs, dtype=bool)
-            ends = (rng.random(envs) < end) & valid
-            both, by_time = rng.random(envs) < 0.1, rng.random(envs) < 0.5
-            flags[:, t] = ends & (~by_time | both), ends & (by_time | both), valid, begins
-            begins = (~valid if next_step else ends).copy()
-            after = ends
-        if not flags[2].any():
-            flags[2, 0, 0] = True
-        tensors = [torch.from_numpy(f) for f in flags]
-        law = torch.from_numpy(rng.normal(size=(steps + 1, envs, 2, n))).float()
-        final = torch.from_numpy(rng.normal(size=(steps, envs, 2, n))).float()
-        rollouts.append(
-            rollout_of(
-                torch.from_numpy(rng.normal(size=(steps, envs))),
-                law,
-                final_law=final,
-                terminated=tensors[0],
-                truncated=tensors[1],
-                valid=tensors[2],
-                start=tensors[3],
-                mu=float(rng.normal()) if update else 0.0,
-                sigma=float(rng.random() + 0.5) if update else 0.0,
-                update=update,
-            )
-        )
-    return rollouts
-
-
-def reference(
-    rollouts: list[Rollout], critic: QuantileCritic | CategoricalCritic, streams: Streams, gamma: float
-) -> tuple[list[tuple[int, int, float, float, list[float]]], int]:
-    """Completed windows (start, environment, return, observed, law) in order, and the number dropped."""
-    envs = rollouts[0].envs
-    histories: list[list[Step]] = [[] for _ in range(envs)]
-    starts: list[tuple[int, int, int]] = []
-    horizon = 4096 if gamma == 1 else min(4096, math.ceil(round(3 / (1 - gamma), 6)))
-    clock = 0
-    for r in rollouts:
-        assert r.critic.law is not None and r.critic.final_law is not None
-        for t in range(r.steps):
-            stride = max(1, r.steps // 8, math.ceil(horizon / 64))
-            for b in range(envs):
-                stretch = (clock + t) // stride
-                place = math.floor(stride * math.fmod((stretch + b) * (math.sqrt(5) - 1) / 2, 1.0))
-                if clock + t == stretch * stride + place:
-                    starts.append((clock + t, b, stretch - clock // stride))
-            for b in range(envs):
-                histories[b].append(
-                    Step(
-                        float(r.reward[t, b]),
-                        bool(r.terminated[t, b]),
-                        bool(r.truncated[t, b]),
-                        bool(r.valid[t, b]),
-                        bool(r.start[t, b]),
-                        r.update,
-                        r.critic.law[t, b],
-                        r.critic.law[t + 1, b],
-                        r.critic.final_law[t, b],
-                        r.critic.mu,
-                        r.critic.sigma,
-                    )
-                )
-        clock += r.steps
-    done, open_starts, dropped = [], [], 0
-    for s, b, index in starts:
-        begin = histories[b][s]
-        if not begin.valid or begin.sigma == 0:
-            continue
-        luck = streams.uniforms(
-            "calibration", update=begin.update, environments=np.array([b]), steps=1, draws=4, first_step=index
-        )[0, 0]
-        total, discount, state = 0.0, 1.0, "open"
-        for age, step in enumerate(histories[b][s:], start=1):
-            if age > 1 and (step.start or not step.valid):
-                state = "dropped"
-                break
-            total += discount * step.reward
-            discount *= gamma
-            if step.terminated:
-                state, discount = "done", 0.0
-                break
-            if step.truncated or age == horizon:
-                state = "done"
-                law = step.final_law if step.truncated else step.next_law
-                drawn = law_particles(law, critic, torch.from_numpy(luck[:1]), mu=step.mu, sigma=step.sigma)
-                total += discount * float(drawn)
-                break
-        if state == "open":
-            open_starts.append(s)
-        dropped += state == "dropped"
-        if state == "done":
-            if isinstance(critic, QuantileCritic):
-                law = begin.law.sort(-1).values.mean(0) * begin.sigma + begin.mu
-            else:
-                levels = (torch.arange(critic.atoms) + luck[3]) / critic.atoms
-                law = law_particles(begin.law, critic, levels, mu=begin.mu, sigma=begin.sigma)
-            done.append((s, b, total, 1 - discount, law.tolist()))
-    oldest = min(open_starts, default=clock)
-    return [w for w in done if w[0] < oldest][-KEPT:], dropped
-
-
-@pytest.mark.parametrize("kind", ["quantile", "categorical"])
-@pytest.mark.parametrize("gamma", [0.0, 0.6, 0.9, 1.0])
-def test_windows_equal_a_plain_reference(kind: str, gamma: float) -> None:
-    """Rejects discounts off by one, windows carried over an end or a reset row, and laws of another state or record."""
-    critic = quantile_critic(7) if kind == "quantile" else CategoricalCritic(atoms=7)
-    completed, dropped = 0, 0
-    for seed in range(12):
-        rollouts = random_history(seed, critic, envs=3, longest=150 if gamma == 1 else 30)
-        tracker = Calibration(critic, Streams(seed), gamma=gamma, alpha=0.2, environments=3)
-        for rollout in rollouts:
-            tracker.absorb(rollout)
-        expected, lost = reference(rollouts, critic, Streams(seed), gamma)
-        done = tracker.completed
-        assert list(zip(done.start.tolist(), done.column.tolist(), strict=True)) == [w[:2] for w in expected]
-        assert done.realised.tolist() == [w[2] for w in expected]
-        assert done.observed.tolist() == [w[3] for w in expected]
-        assert np.array_equal(done.predicted, np.array([w[4] for w in expected], np.float32).reshape(-1, 7))
-        assert tracker.dropped == lost
-        assert ((done.pit >= 0) & (done.pit <= 1)).all()
-        completed, dropped = completed + len(done), dropped + lost
-    assert completed > (100 if gamma == 1 else 300)
-    assert dropped > 0 or gamma == 0.0
-
-
-def test_how_a_history_is_cut_into_rollouts_does_not_change_a_return() -> None:
-    """Terminations only, so that no draw matters: rejects a discount or a clock that starts again with each rollout."""
-    g = torch.Generator().manual_seed(4)
-    reward = torch.randn(120, 5, generator=g)
-    terminated = torch.rand(120, 5, generator=g) < 0.05
-    states = []
-    for length in (40, 24, 8):
-        tracker = Calibration(quantile_critic(4), Streams(0), gamma=0.99, alpha=0.3, environments=5)
-        for update, t in enumerate(range(0, 120, length)):
-            rows = slice(t, t + length)
-            tracker.absorb(rollout_of(reward[rows], torch.zeros(2, 4), terminated=terminated[rows], update=update))
-        done = tracker.completed
-        assert len(done) > 40
-        states.append((done.start.tolist(), done.column.tolist(), done.realised.tolist()))
-    assert states[0] == states[1] == states[2]
-
-
-def test_windows_start_in_every_part_of_an_episode() -> None:
-    """Episodes of 16 steps, windows every 16 steps: rejects a fixed grid, which would see one state of sixteen."""
-    tracker = Calibration(quantile_critic(2), Streams(0), gamma=0.5, alpha=0.5, environments=1)
-    for update in range(12):
-        truncated = torch.zeros(128, 1, dtype=torch.bool)
-        truncated[15::16] = True
-        tracker.absorb(rollout_of(torch.ones(128, 1), torch.zeros(2, 2), truncated=truncated, update=update))
-    phases = np.bincount(tracker.completed.start % 16, minlength=16)
-    assert phases.sum() >= 95 and phases.min() >= 4 and phases.max() <= 8
-
-
-def test_no_window_starts_before_the_first_scale() -> None:
-    tracker = Calibration(quantile_critic(), Streams(0), gamma=0.0, alpha=0.05, environments=64)
-    tracker.absorb(rollout_of(torch.ones(64, 64), normal_law(0, 1), sigma=0.0))
-    assert len(tracker.open) == len(tracker.completed) == 0
-    tracker.absorb(rollout_of(torch.ones(64, 64), normal_law(0, 1), sigma=0.5, update=1))
-    assert len(tracker.completed) > 0
-    assert tracker.completed.predicted == pytest.approx(
-        np.broadcast_to(0.5 * ndtri(quantile_midpoints(64).numpy()), tracker.completed.predicted.shape), abs=1e-5
-    )
-
-
-@pytest.mark.parametrize(("gamma", "steps"), [(1.0, 8), (0.999, 8), (0.9999, 128), (0.99, 8)])
-def test_open_windows_are_bounded_and_complete(gamma: float, steps: int) -> None:
-    """Short rollouts and long horizons: rejects one window a step, and dropping the oldest before its horizon."""
-    tracker = Calibration(quantile_critic(2), Streams(0), gamma=gamma, alpha=0.5, environments=2)
-    law = torch.zeros(2, 2)
-    most = 0
-    for update in range(2 * LONGEST // steps if gamma > 0.99 else 100):
-        tracker.absorb(rollout_of(torch.ones(steps, 2), law, update=update))
-        most = max(most, len(tracker.open) + len(tracker.waiting))
-    assert most <= 2 * 66
-    assert tracker.dropped == 0
-    assert len(tracker.completed) > 100
-    horizon = LONGEST if gamma in (1.0, 0.9999) else round(3 / (1 - gamma))
-    expected = horizon if gamma == 1 else (1 - gamma**horizon) / (1 - gamma)
-    assert tracker.completed.realised == pytest.approx(np.full(len(tracker.completed), expected))
-
-
-def test_numbers_that_are_not_finite_are_dropped_and_counted() -> None:
-    """NaN and infinity in a reward, a law at the start and a law at the end; the other environments are untouched."""
-    for critic in (quantile_critic(4), CategoricalCritic(atoms=4)):
-        clean, broken = (Calibration(critic, Streams(0), gamma=0.5, alpha=0.5, environments=4) for _ in range(2))
-        g = torch.Generator().manual_seed(0)
-        for update in range(3):
-            reward, law = torch.randn(8, 4, generator=g), torch.randn(9, 4, 2, 4, generator=g)
-            clean.absorb(rollout_of(reward, law, update=update))
-            reward, law = reward.clone(), law.clone()
-            if update == 1:
-                reward[3, 0], reward[4, 0], law[2, 1, 1, 0], law[7, 2] = math.inf, -math.inf, math.nan, math.inf
-            broken.absorb(rollout_of(reward, law, update=update))
-        assert clean.dropped == 0 < broken.dropped
-        assert np.isfinite(broken.completed.realised).all() and np.isfinite(broken.completed.predicted).all()
-        mine, other = (t.completed.take(t.completed.column == 3) for t in (clean, broken))
-        assert same(mine.tensors("x"), other.tensors("x"))
-        before, after = (set(zip(t.completed.start, t.completed.column, strict=True)) for t in (clean, broken))
-        assert {(10, 1), (15, 2)} <= before - after  # they started from a broken law: 8 steps, then row 2 and row 7
-
-
-def test_a_rollout_that_is_left_out_is_not_bridged() -> None:
-    """Rejects windows that go on after a gap as if nothing had happened in it."""
-    tracker = Calibration(quantile_critic(4), Streams(0), gamma=0.9, alpha=0.5, environments=4)
-    for update in (0, 1, 3, 4, 5, 6):
-        tracker.absorb(rollout_of(torch.ones(16, 4), torch.zeros(2, 4), update=update))
-        if update == 3:
-            assert tracker.dropped > 0 and tracker.open.start.min() >= 32  # two rollouts of 16 steps came before
-    done = tracker.completed
-    assert done.realised == pytest.approx(np.full(len(done), (1 - 0.9**30) / 0.1))
-    assert len(done) > 0
 
 
 # -------------------------------------------------------------------- report, state, real rollouts

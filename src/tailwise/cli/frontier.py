@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from typing import Any
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import duration, note, number, print_json, print_table
-from tailwise.cli.progress import PLAIN_LINE_EVERY, Watcher, alert_sentence, figures
+from tailwise.cli.output import note, print_json, print_table
+from tailwise.cli.progress import PlainProgress
 from tailwise.cli.training import Recorder, require_environment, run_folder, stop_after_update
 from tailwise.core.atomic import write_json
+from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError, DataError, TailwiseError
 from tailwise.evaluate.frontier import (
     EPISODES,
@@ -41,7 +41,6 @@ from tailwise.evaluate.frontier import (
     plan,
 )
 from tailwise.evaluate.frontier_page import HOW, headings, legend, table_rows, warnings_about, write_frontier_page
-from tailwise.evaluate.tails import tail_horizon
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
 from tailwise.run.worlds import MarketWorld, World, make_world
@@ -203,41 +202,18 @@ class StopWhen(Callback):
         return False if self.asked() else None
 
 
-class RunLines(Watcher):
-    """A line every few seconds that begins with the name of the run, and one per kind of alert."""
+class RunLines(PlainProgress):
+    """The lines of one run, each beginning with its name; none when silent."""
 
     def __init__(self, label: str, alpha: float | None, *, silent: bool) -> None:
         super().__init__(alpha)
         self.label, self.silent = label, silent
-        self._next_line = 0.0
-        self._told: set[str] = set()  # rules whose alert was printed
 
     def say(self, text: str) -> None:
         """One write per line, so that the lines of several processes do not mix."""
         if not self.silent:
             sys.stdout.write(f"{self.label}: {text}\n")
             sys.stdout.flush()
-
-    def on_update(self, progress: Progress) -> bool | None:
-        super().on_update(progress)
-        for alert in progress.alerts:
-            if alert.rule not in self._told:
-                self._told.add(alert.rule)
-                self.say(f"update {alert.update}: {alert_sentence(alert)}")
-        now = time.perf_counter()
-        if now < self._next_line and progress.steps < progress.total_steps:
-            return None
-        self._next_line = now + PLAIN_LINE_EVERY
-        left = self.speed.remaining(progress.total_steps)
-        parts = [
-            f"update {progress.update}",
-            f"{progress.steps:,}/{progress.total_steps:,} steps",
-            f"{number(self.speed.steps_per_second)} steps/s",
-            *(f"{label} {value}" for label, value in figures(progress.metrics, self.alpha)),
-            *([] if left is None else [f"{duration(left)} left"]),
-        ]
-        self.say(", ".join(parts))
-        return None
 
 
 def do_job(job: Job, asked: Callable[[], bool]) -> Result | None:

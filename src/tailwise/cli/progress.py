@@ -110,7 +110,7 @@ class PlainProgress(Watcher):
             if alert.rule in self._told:
                 continue
             self._told.add(alert.rule)
-            print(f"update {alert.update}: {alert_sentence(alert)}", flush=True)
+            self.say(f"update {alert.update}: {alert_sentence(alert)}")
         now = time.perf_counter()
         if now < self._next_line and progress.steps < progress.total_steps:
             return None
@@ -123,8 +123,12 @@ class PlainProgress(Watcher):
             *(f"{label} {value}" for label, value in figures(progress.metrics, self.alpha, self.limited)),
             *([] if left is None else [f"{duration(left)} left"]),
         ]
-        print(", ".join(parts), flush=True)
+        self.say(", ".join(parts))
         return None
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        print(text, flush=True)
 
 
 class LiveProgress(Watcher):

@@ -247,6 +247,6 @@ def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: list[dict[str, Any
     if verdict is None or recorder.last is None:
         return []
     told = [alert for alert in alerts if alert["rule"] == "limit_out_of_reach"]
-    if told and recorder.last.metrics.get("risk/updates_at_cap", 0.0) > 0:
+    if told and "limit_out_of_reach" in agent.trainer.health.firing:
         return [f"limit out of reach: {told[-1]['evidence']}; {told[-1]['advice']}"]
     return [verdict]

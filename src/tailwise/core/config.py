@@ -195,3 +195,15 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
             section = below
         section[last] = _read_yaml(text, f"override '{override}'")
     return result
+
+
+def differences(stored: Any, own: Any, key: str = "") -> list[str]:
+    """Sentences about where two configuration values differ, key by key; `key` is that of the values themselves."""
+    if isinstance(stored, dict) and isinstance(own, dict):
+        names = sorted(stored.keys() | own.keys())
+        return [
+            text
+            for name in names
+            for text in differences(stored.get(name), own.get(name), f"{key}.{name}" if key else name)
+        ]
+    return [] if stored == own else [f"{key} {stored!r}, here {own!r}"]

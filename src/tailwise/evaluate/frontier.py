@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tailwise.core.config import differences
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
 from tailwise.evaluate.judgement import POLICY, judge
 from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
-from tailwise.evaluate.tails import empirical_cvar, known_forward_returns, tail_horizon
+from tailwise.evaluate.statistics import forward_returns, window_returns
+from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.model.config import QuantileCritic, ScalarCritic
@@ -77,7 +79,6 @@ def check_base(base: Config) -> None:
             f"risk.measure.kind is {base.risk.measure.kind}, and a frontier compares limits with the realised CVaR; "
             "use risk.measure.kind cvar."
         )
-    tail_horizon(base.learner.gamma)
 
 
 def cell_config(base: Config, cell: Cell) -> Config:
@@ -104,24 +105,12 @@ def check_folder(folder: Path, base: Config) -> None:
         stored = read_config(path.parent)
         limit = stored.risk.limit if isinstance(stored.risk, RiskConstraint) else None
         own = cell_config(base, Cell(limit, stored.seed))
-        differing = _differences(stored.model_dump(mode="json"), own.model_dump(mode="json"))
+        differing = differences(stored.model_dump(mode="json"), own.model_dump(mode="json"))
         if differing:
             raise DataError(
                 f"{path.parent} was trained with another configuration: {'; '.join(differing)}. Call the command with "
                 "that configuration, or choose another folder with --out."
             )
-
-
-def _differences(stored: Any, own: Any, key: str = "") -> list[str]:
-    """Where two configurations differ, key by key."""
-    if isinstance(stored, dict) and isinstance(own, dict):
-        names = sorted(stored.keys() | own.keys())
-        return [
-            text
-            for name in names
-            for text in _differences(stored.get(name), own.get(name), f"{key}.{name}" if key else name)
-        ]
-    return [] if stored == own else [f"{key} {stored!r}, here {own!r}"]
 
 
 def open_run(config: Config, folder: Path, callbacks: Sequence[Callback]) -> tuple[PPO, list[str]]:
@@ -207,9 +196,8 @@ def judge_run(
 def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
     """Of the accounts of one policy, one path each."""
     yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
-    forward = np.concatenate([known_forward_returns(path.log_returns, gamma, over=path.ruined) for path in paths])
-    # A ruined account earns nothing for the rest of the window, as in `path_statistics`.
-    bars = np.concatenate([np.concatenate([p.log_returns, np.zeros(p.planned - len(p))]) for p in paths])
+    forward = np.concatenate([forward_returns(path, gamma) for path in paths])
+    bars = np.concatenate([window_returns(path) for path in paths])
     return _score(float(np.mean(yearly)), forward, bars, alpha)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
 from tailwise.core.atomic import write_text
 from tailwise.evaluate.frontier import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
-from tailwise.evaluate.page import GRID, INK
+from tailwise.evaluate.page_frame import GRID, INK, plot, whole_page
 from tailwise.evaluate.words import percent
 
 HOW = {SAMPLED: "sampled actions", MOST_LIKELY: "the most likely action"}
@@ -22,30 +26,6 @@ COLOURS = (
     "#b8862b",
     "#2f8f9d",
 )  # of the limits; no grey, which is the line
-
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b2733; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin-bottom: .2rem; }}
-h2 {{ font-size: 1.15rem; margin: 1.2rem 0 .2rem; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .92rem; }}
-th, td {{ padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #e6eaee; white-space: nowrap; }}
-th {{ white-space: normal; vertical-align: bottom; font-weight: 600; }}
-th:first-child, td:first-child {{ text-align: left; }}
-.small {{ color: #5b6874; font-size: .9rem; }}
-.warning {{ color: #8a4b00; font-weight: 600; }}
-.kept {{ color: #2c7a4b; }} .missed {{ color: #b03a22; font-weight: 600; }}
-</style></head><body>
-<h1>{title}</h1>
-{facts}
-{plot}
-{tables}
-<p class="small">{legend}</p>
-</body></html>
-"""
 
 
 # ---------------------------------------------------------------- words
@@ -167,27 +147,17 @@ def warnings_about(frontier: Frontier) -> list[str]:
 
 def write_frontier_page(path: Path, frontier: Frontier) -> None:
     """Write the picture and the table."""
-    from plotly.io import to_html
-
-    told = [html.escape(sentence) for sentence in frontier.facts]
-    facts = "".join(f'<p class="small">{sentence}</p>' for sentence in told)
     alarms = [*([frontier.label] if frontier.label not in ("", "real") else []), *warnings_about(frontier)]
-    facts += "".join(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in alarms)
-    plot = to_html(
-        figure(frontier),
-        full_html=False,
-        include_plotlyjs=True,
-        config={"displayModeBar": False, "responsive": True},
+    tables = "\n".join(
+        f"<h2>{html.escape(title(played))}</h2>{_table(headings(frontier), table_rows(frontier, played))}"
+        for played in (SAMPLED, MOST_LIKELY)
     )
-    text = _TEMPLATE.format(
-        title=html.escape(frontier.name),
-        facts=facts,
-        plot=plot,
-        tables="\n".join(
-            f"<h2>{html.escape(title(played))}</h2>{_table(headings(frontier), table_rows(frontier, played))}"
-            for played in (SAMPLED, MOST_LIKELY)
-        ),
-        legend=html.escape(" ".join(legend(frontier))),
+    text = whole_page(
+        frontier.name,
+        facts=frontier.facts,
+        warnings=alarms,
+        parts=f"{plot(figure(frontier), script=True)}\n{tables}",
+        legend=" ".join(legend(frontier)),
     )
     write_text(path, text)
 
@@ -205,8 +175,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def figure(frontier: Frontier) -> Any:
     """Return over realised CVaR, one panel per way of playing: means with bands, single seeds, limits as lines."""
-    from plotly.subplots import make_subplots
-
     titles = [title(played) for played in (SAMPLED, MOST_LIKELY)]
     drawn = make_subplots(
         rows=1, cols=2, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.04, subplot_titles=titles
@@ -236,8 +204,6 @@ def figure(frontier: Frontier) -> Any:
 def _draw_means(
     drawn: Any, column: int, rows: Sequence[Row], colours: dict[float | None, str], frontier: Frontier
 ) -> None:
-    import plotly.graph_objects as go
-
     known = [row for row in rows if row.cvar_return.mean is not None]
     ordered = sorted(known, key=lambda row: row.cvar_return.mean or 0.0)
     line = go.Scatter(
@@ -281,8 +247,6 @@ def _bars(one: Band, colour: str) -> dict[str, Any] | None:
 
 def _draw_seeds(drawn: Any, column: int, played: str, colours: dict[float | None, str], frontier: Frontier) -> None:
     """Small pale points; with one seed the mean is that seed."""
-    import plotly.graph_objects as go
-
     if len(frontier.seeds) == 1:
         return
     known: list[Result] = [one for one in frontier.results if one.scores[played].cvar_return is not None]
@@ -301,10 +265,8 @@ def _draw_seeds(drawn: Any, column: int, played: str, colours: dict[float | None
 
 
 def _draw_rules(drawn: Any, column: int, frontier: Frontier) -> None:
-    import plotly.graph_objects as go
-
-    symbols = ("x", "cross", "star")
-    for (name, score), symbol in zip(frontier.references.items(), symbols, strict=False):
+    symbols = ("x", "cross", "star", "triangle-up", "square")
+    for (name, score), symbol in zip(frontier.references.items(), cycle(symbols)):
         if score.cvar_return is None:
             continue
         point = go.Scatter(

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from tailwise.evaluate.tails import Floats, empirical_cvar, known_forward_returns, tail_horizon
+from tailwise.core.discount import tail_horizon
+from tailwise.evaluate.statistics import forward_returns
+from tailwise.evaluate.tails import Floats, empirical_cvar
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
 from tailwise.market.path import AccountPath
@@ -90,14 +92,6 @@ def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
         returns=len(forward),
         horizons=path.planned // horizon,
     )
-
-
-def forward_returns(path: AccountPath, gamma: float) -> Floats:
-    """Discounted log-returns over the horizon from every bar that has it ahead [n], as `path_statistics` pools them.
-
-    What follows ruin is known, nothing, so every bar of a ruined account counts.
-    """
-    return known_forward_returns(path.log_returns, gamma, over=path.ruined)
 
 
 def rule_sentence(name: str, verdict: LimitVerdict) -> str | None:

@@ -10,44 +10,19 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.io import to_html
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
 from tailwise.evaluate.calibration_panel import calibration_figure, calibration_sentence
 from tailwise.evaluate.drawdowns import drawdowns
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
-from tailwise.evaluate.limit import forward_returns
+from tailwise.evaluate.page_frame import GRID, INK, paragraphs, plot, whole_page
+from tailwise.evaluate.statistics import forward_returns
 from tailwise.evaluate.words import columns, legend, ruins
 
-INK, GRID = "#1b2733", "#e6eaee"
 LIMIT = "#111111"
 BINS = 60  # of the histogram of returns
 COLOURS = ("#1f6fb2", "#c2452d", "#8a97a3", "#3c8d5a", "#8757a8", "#b8862b", "#2f8f9d", "#b0578d")
-
-_PLOT = {"displayModeBar": False, "responsive": True}
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b2733; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin-bottom: .2rem; }}
-h2 {{ font-size: 1.15rem; margin: 1.6rem 0 .2rem; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .92rem; }}
-th, td {{ padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #e6eaee; white-space: nowrap; }}
-th {{ white-space: normal; vertical-align: bottom; font-weight: 600; }}
-th:first-child, td:first-child {{ text-align: left; }}
-.small {{ color: #5b6874; font-size: .9rem; }}
-.warning {{ color: #8a4b00; font-weight: 600; }}
-.verdict {{ margin: .3rem 0; }}
-</style></head><body>
-<h1>{title}</h1>
-{facts}
-{parts}
-<p class="small">{legend}</p>
-</body></html>
-"""
 
 
 def write_page(
@@ -65,31 +40,17 @@ def write_page(
     """
     parts = []
     for number, judged in enumerate(judgements):
-        plot = to_html(
-            _figure(judged),
-            full_html=False,
-            include_plotlyjs=number == 0,
-            config=_PLOT,
-        )
-        real = judged.label == "real"
-        told = "" if real else f'<p class="warning">{html.escape(judged.label)}</p>'
-        told += "".join(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in ruins(judged.paths))
+        label = [] if judged.label == "real" else [judged.label]
+        told = paragraphs([*label, *ruins(judged.paths)], "warning")
         tail = _tail_figure(judged, gamma)
-        second = "" if tail is None else to_html(tail, full_html=False, include_plotlyjs=False, config=_PLOT)
-        parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_verdict(judged)}{_table(judged)}{plot}{second}")
+        pictures = plot(_figure(judged), script=number == 0) + ("" if tail is None else plot(tail, script=False))
+        parts.append(f"<h2>{html.escape(judged.symbol)}</h2>{told}{_verdict(judged)}{_table(judged)}{pictures}")
     example = next(iter(judgements[0].statistics.values()))
     if calibration is not None:
         shown = calibration_figure(calibration, colour=COLOURS[0], ink=INK, grid=GRID)
-        picture = to_html(shown, full_html=False, include_plotlyjs=False, config=_PLOT)
         said = html.escape(calibration_sentence(calibration, example.alpha))
-        parts.append(f"<h2>Were the predictions right?</h2><p>{said}</p>{picture}")
-    text = _TEMPLATE.format(
-        title=html.escape(title),
-        facts="".join(f'<p class="small">{html.escape(fact)}</p>' for fact in facts),
-        parts="\n".join(parts),
-        legend=html.escape(legend(example, gamma=gamma)),
-    )
-    write_text(path, text)
+        parts.append(f"<h2>Were the predictions right?</h2><p>{said}</p>{plot(shown, script=False)}")
+    write_text(path, whole_page(title, facts=facts, parts="\n".join(parts), legend=legend(example, gamma=gamma)))
 
 
 def _verdict(judged: Judgement) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.discount import tail_horizon
 from tailwise.evaluate import drawdowns, performance, tails
 from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
 from tailwise.market.accounting import total_cost
@@ -90,7 +91,7 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
         var_bar=tails.value_at_risk(returns, alpha),
         cvar_bar=tails.empirical_cvar(returns, alpha),
         cvar_return=_long_tail(path, alpha=alpha, gamma=gamma),
-        horizon=tails.tail_horizon(gamma),
+        horizon=tail_horizon(gamma),
         alpha=alpha,
         skewness=tails.skewness(returns),
         excess_kurtosis=tails.excess_kurtosis(returns),
@@ -112,6 +113,14 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
 def window_returns(path: AccountPath) -> Floats:
     """Log-returns of every bar of the window, float64 [planned]: 0 after a ruin."""
     return np.concatenate([path.log_returns, np.zeros(path.planned - len(path))])
+
+
+def forward_returns(path: AccountPath, gamma: float) -> Floats:
+    """Discounted log-returns over the horizon from every bar that has it ahead [n], float64.
+
+    What follows ruin is known, nothing, so every bar of a ruined account counts; what follows the data is not.
+    """
+    return tails.known_forward_returns(path.log_returns, gamma, over=path.ruined)
 
 
 def cost_share(path: AccountPath) -> float | None:
@@ -141,6 +150,5 @@ def annualisation_doubt(path: AccountPath) -> str | None:
 
 
 def _long_tail(path: AccountPath, *, alpha: float, gamma: float) -> float | None:
-    # What follows ruin is known, nothing; what follows the end of the data is not.
-    forward = tails.known_forward_returns(path.log_returns, gamma, over=path.ruined)
+    forward = forward_returns(path, gamma)
     return tails.empirical_cvar(forward, alpha) if len(forward) else None

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
+from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.performance import NOTHING
 
@@ -61,13 +62,6 @@ def excess_kurtosis(values: Floats) -> float | None:
 def _standard_moment(values: Floats, order: int) -> float | None:
     deviation = float(values.std())
     return float((((values - values.mean()) / deviation) ** order).mean()) if deviation > NOTHING else None
-
-
-def tail_horizon(gamma: float) -> int:
-    """Bars after which a discounted return is over: 3 / (1 - gamma), where the weight has fallen to 5%."""
-    if not 0 <= gamma < 1:
-        raise ConfigError(f"gamma is {gamma}; a discount per bar lies in [0, 1).")
-    return int(np.ceil(round(3 / (1 - gamma), 6)))  # 3 / (1 - 0.9) is 30, not 30.000000000000004
 
 
 def discounted_forward_returns(returns: Floats, gamma: float) -> Floats:

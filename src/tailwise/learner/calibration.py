@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import CheckpointError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration_windows import (
@@ -126,8 +127,7 @@ class Calibration:
         self.environments = environments
         self.tracked = min(environments, TRACKED)
         self.quantiles = critic.quantiles if isinstance(critic, QuantileCritic) else critic.atoms
-        # Less a hair: 3 / (1 - .9) is 30 and a last bit.
-        self.horizon = LONGEST if gamma == 1 else min(LONGEST, math.ceil(3 / (1 - gamma) - 1e-9))
+        self.horizon = LONGEST if gamma == 1 else min(LONGEST, tail_horizon(gamma))
         self.discount = np.multiply.accumulate(np.array([1.0] + [gamma] * self.horizon))  # by age
         self.clock = 0  # steps absorbed so far
         self.next_update = 0  # number of the rollout that continues the open windows

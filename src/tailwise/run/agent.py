@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from tailwise.core.config import differences
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
@@ -266,9 +267,9 @@ class PPO(Policy):
         differing = [
             text
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
-            for text in _differences(key, stored[key], own[key])
+            for text in differences(stored[key], own[key], key)
         ]
-        differing += _differences("learner.gamma", stored["learner"]["gamma"], own["learner"]["gamma"])
+        differing += differences(stored["learner"]["gamma"], own["learner"]["gamma"], "learner.gamma")
         if differing:
             raise CheckpointError(
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
@@ -345,14 +346,6 @@ def _one_environment(config: Config, env: Environment | None) -> tuple[Config, E
             "register it with gymnasium and pass the id, or set evaluate.every to null"
         )
     return config, env
-
-
-def _differences(key: str, stored: Any, own: Any) -> list[str]:
-    """Sentences about where two configuration values differ, key by key."""
-    if isinstance(stored, dict) and isinstance(own, dict):
-        names = sorted(stored.keys() | own.keys())
-        return [text for name in names for text in _differences(f"{key}.{name}", stored.get(name), own.get(name))]
-    return [] if stored == own else [f"{key} {stored!r}, here {own!r}"]
 
 
 def _batch_size(spec: ObservationSpec, obs: Any) -> tuple[bool, int]:

@@ -227,10 +227,10 @@ def warnings_of(config: Config) -> list[str]:
             found.append(sentence)
     steps, gamma = config.run.rollout_steps, config.learner.gamma
     if isinstance(config.risk, RiskConstraint) and steps * (1 - gamma) < 1:
-        needed = "as many as an episode has" if gamma == 1 else f"at least {math.ceil(round(1 / (1 - gamma), 6))}"
+        needed = math.ceil(round(1 / (1 - gamma), 6))
         found.append(
             f"run.rollout_steps {steps} are few against the horizon of learner.gamma {gamma:g}: the tail that steers "
-            f"risk.limit is then mostly what the critics predict; use {needed}, better three times that"
+            f"risk.limit is then mostly what the critics predict; use at least {needed}, better three times that"
         )
     per_update = config.run.environments * config.run.rollout_steps
     if config.run.total_steps < per_update:

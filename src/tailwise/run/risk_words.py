@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import ndtri
 
+from tailwise.core.discount import tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, RiskConstraint, RiskPenalty, WangMeasure
 from tailwise.market.frequency import DAY, TRADING_DAYS, Frequency
 from tailwise.run.config import Config, MarketEnvSection
@@ -80,7 +81,7 @@ def _penalty(penalty: RiskPenalty, law: str) -> str:
 
 
 def _horizon(gamma: float, step: str, bars_per_year: float | None) -> str:
-    steps = math.ceil(round(3 / (1 - gamma), 6))
+    steps = tail_horizon(gamma)
     years = "" if bars_per_year is None else f" ({_span(steps / bars_per_year)})"
     return (
         f"horizon: gamma {gamma:g} weighs the k-th next {step} by {gamma:g}^k; after {steps:,} {step}s{years} a weight "

@@ -97,7 +97,6 @@ class Trainer:
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
         self.best_return: float | None = None
         self.evaluations_without_gain = 0
-        self.best_now = False  # whether the newest evaluation is the best so far
         self.history: list[dict[str, float]] = []
         self.alerts: list[Alert] = []
         self.store = None if run_dir is None else MetricStore(run_dir, tensorboard=config.run.tensorboard)
@@ -255,11 +254,10 @@ class Trainer:
         found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
         if not self.risk.selectable:
             # Chosen by return alone, the best would be a policy from before the limit acted, or one that breaks it.
-            self.best_now = False
             return found | ({} if self.best_return is None else {"evaluate/best": self.best_return})
-        self.best_now = self.best_return is None or played.mean > self.best_return + settings.min_delta
-        self.evaluations_without_gain = 0 if self.best_now else self.evaluations_without_gain + 1
-        if self.best_now:
+        better = self.best_return is None or played.mean > self.best_return + settings.min_delta
+        self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
+        if better:
             self.best_return = played.mean
         assert self.best_return is not None
         return found | {"evaluate/best": self.best_return}
@@ -297,7 +295,7 @@ class Trainer:
             return
         append_alerts(self.run_dir, alerts)
         self.store.append(self.update, self.steps, metrics)
-        if "evaluate/return" in metrics and self.best_now:
+        if "evaluate/return" in metrics and self.risk.selectable and self.evaluations_without_gain == 0:
             # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
             self.store.sync()
             self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
