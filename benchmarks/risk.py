@@ -53,7 +53,10 @@ def run(options: Options) -> list[Check]:
     for name, part in parts.items():
         if not options.only or name in options.only:
             options.say(f"{name} ...")
-            found += part(options)
+            checks = part(options)
+            for c in checks:  # a part may take half an hour: nothing is lost if a later one is stopped
+                options.say(f"  {'ok' if c.passed else 'MISSED'} {c.name}: {c.value} ({c.goal}); {c.detail}")
+            found += checks
     if options.quick:
         note = "smoke run: the goal is not judged"
         found = [Check(c.name, c.value, c.goal, c.value is not None, f"{c.detail}; {note}") for c in found]
