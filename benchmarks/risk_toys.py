@@ -25,7 +25,6 @@ CONTINUING_SIZE: Size = (64, 128, 200, 2e-3)
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
 CLIFF_SIZE: Size = (128, 32, 600, 1e-3)
 WALK = 30  # updates without a limit on the cliff
-PATIENCE = 3  # times the updates for a policy without limit: on the logit scale w = 1 is far away
 LOG_STD = -1.9  # of the logit of an exposure: about .07 in the middle of [0, 1], less towards its ends
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
@@ -74,9 +73,8 @@ def settings(
 class LogitExposure(ExposureVector):
     """The same problem with w = 1 / (1 + exp(-2 a)), a in [-4, 4]: exploration shrinks where w nears 0 or 1."""
 
-    def __init__(self, problem: ExposureProblem, num_envs: int, *, time_limit: int = 200) -> None:
-        limit = time_limit if problem.gamma > 0.0 else None
-        super().__init__(num_envs, mu=problem.mu, sigma=problem.sigma, noise=problem.noise, time_limit=limit)
+    def __init__(self, num_envs: int, **problem: Any) -> None:
+        super().__init__(num_envs, **problem)
         self.single_action_space = spaces.Box(-4.0, 4.0, (1,), np.float32)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -88,6 +86,13 @@ class LogitExposure(ExposureVector):
 def exposures(actions: npt.NDArray[Any]) -> Floats:
     """w of the named logits, same shape."""
     return np.asarray(expit(2.0 * actions.astype(np.float64)))
+
+
+def exposure_env(problem: ExposureProblem, num_envs: int, *, logit: bool, time_limit: int = 200) -> ExposureVector:
+    """The problem with its own actions w in [0, 1], or with their logits."""
+    limit = time_limit if problem.gamma > 0.0 else None
+    kind = LogitExposure if logit else ExposureVector
+    return kind(num_envs, mu=problem.mu, sigma=problem.sigma, noise=problem.noise, time_limit=limit)
 
 
 def train(env: Any, data: dict[str, Any]) -> Any:
@@ -131,22 +136,27 @@ def cvar(sample: Floats, alpha: float) -> float:
 
 
 def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
-    """One step (gamma 0 of the problem) or continuing."""
+    """One step (gamma 0 of the problem) or continuing.
+
+    Without a limit the actions are w itself: on the logit scale w = 1 is infinitely far away, and what an action
+    changes there drowns in the noise (1,200 updates of 4,096 steps ended at .947).
+    """
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
-    if limit is None:
-        size = (size[0], min(size[1], 32), PATIENCE * size[2], size[3])  # no tail to measure: short rollouts will do
+    logit = limit is not None
     data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, box=True, entropy=0.0)
-    agent = train(LogitExposure(problem, size[0]), data)
+    agent = train(exposure_env(problem, size[0], logit=logit), data)
     if problem.gamma == 0.0:
-        actions, rewards, ends = play(agent, LogitExposure(problem, JUDGES), steps=100, seed=10_000 + seed)
+        judge = exposure_env(problem, JUDGES, logit=logit)
+        actions, rewards, ends = play(agent, judge, steps=100, seed=10_000 + seed)
         returns = rewards.ravel()
     else:
         whole = math.ceil(math.log(1e-3) / math.log(problem.gamma))
-        judge = LogitExposure(problem, JUDGES, time_limit=10**6)  # no end inside the record
+        judge = exposure_env(problem, JUDGES, logit=logit, time_limit=10**6)  # no end inside the record
         # Long enough that the judge's own noise is about 1%: with 60 steps it was 4%, and the same for every limit.
         actions, rewards, ends = play(agent, judge, steps=whole + 1000, seed=10_000 + seed)
         returns = forward_returns(rewards, ends, problem.gamma, whole=whole)
-    return Outcome(float(exposures(actions).mean()), cvar(returns, problem.alpha), float(rewards.mean()))
+    chosen = exposures(actions) if logit else actions
+    return Outcome(float(chosen.mean()), cvar(returns, problem.alpha), float(rewards.mean()))
 
 
 def lottery(problem: LotteryProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from benchmarks.risk_toys import ONE_STEP_SIZE, LogitExposure, cvar, exposures, play, settings
+from benchmarks.risk_toys import ONE_STEP_SIZE, cvar, exposure_env, exposures, play, settings
 from benchmarks.risk_truth import ONE_STEP, exposure_cvar
 from tailwise.run.agent import PPO
 from tests.support import BACKENDS
@@ -20,12 +20,12 @@ def trained(updates: int, **changes: Any) -> PPO:
     environments, steps, _, rate = ONE_STEP_SIZE
     size = (environments, steps, updates, rate)
     data = settings(size, seed=0, gamma=0.99, alpha=ONE_STEP.alpha, limit=LIMIT, box=True, entropy=0.0)
-    return PPO(LogitExposure(ONE_STEP, environments), data | changes)
+    return PPO(exposure_env(ONE_STEP, environments, logit=True), data | changes)
 
 
 def judged(agent: PPO) -> tuple[float, float]:
     """(mean exposure, CVaR) on fresh draws of the environment."""
-    actions, rewards, _ = play(agent, LogitExposure(ONE_STEP, 2000), steps=50, seed=99)
+    actions, rewards, _ = play(agent, exposure_env(ONE_STEP, 2000, logit=True), steps=50, seed=99)
     return float(exposures(actions).mean()), cvar(rewards.ravel(), ONE_STEP.alpha)
 
 
