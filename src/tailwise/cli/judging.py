@@ -11,12 +11,13 @@ from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.page import write_page
+from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.words import columns, ruins
 from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
-EQUITY, PAGE, SUMMARY = "equity.parquet", "report.html", "summary.json"
+PAGE, SUMMARY = "report.html", "summary.json"
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
@@ -63,10 +64,7 @@ def _keep(
     run: Path,
     name: str,
 ) -> None:
-    """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
-    import pandas as pd
-
-    frames = [path.to_frame().assign(policy=who) for judged in judgements for who, path in judged.paths.items()]
+    """Write summary.json, the paths as Parquet and report.html into a new folder, whole or not at all."""
     facts = [
         *world.dataset.describe(),
         f"core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
@@ -79,7 +77,7 @@ def _keep(
         calibration = newest_calibration(run)
         symbols = [judged.to_json() for judged in judgements]
         write_json(draft / SUMMARY, {"name": name, **asdict(played), "calibration": calibration, "symbols": symbols})
-        pd.concat(frames).to_parquet(draft / EQUITY)
+        save_paths(draft, {judged.symbol: judged.paths for judged in judgements})
         write_page(
             draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma, calibration=calibration
         )

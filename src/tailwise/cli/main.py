@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
+from tailwise.cli.runs import runs_app
 from tailwise.core.errors import TailwiseError
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -23,6 +24,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Check, show and explain configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
+app.add_typer(runs_app, name="runs")
 
 ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")]
@@ -130,6 +132,45 @@ def frontier(
         jobs=jobs,
         as_json=json,
     )
+    raise typer.Exit(code)
+
+
+@app.command("walk-forward")
+def walk_forward(
+    config: ConfigArgument,
+    folds: Annotated[int, typer.Option(min=1, max=200, help="Test windows, one after the other.")] = 5,
+    seeds: Annotated[
+        str, typer.Option(metavar="N|S,S,...", help="How many seeds, from the configuration's on; or a list of them.")
+    ] = "3",
+    kind: Annotated[
+        str, typer.Option(metavar="anchored|rolling", help="Training grows from the first bar, or keeps its length.")
+    ] = "anchored",
+    purge: Annotated[
+        str,
+        typer.Option(metavar="auto|BARS", help="Bars left out between windows; auto: as far as features look back."),
+    ] = "auto",
+    embargo: Annotated[int, typer.Option(min=0, metavar="BARS", help="Further bars left out.")] = 0,
+    tested: Annotated[
+        float, typer.Option(min=0.01, max=0.95, help="Share of the bars, the newest, that all test windows cover.")
+    ] = 0.5,
+    select: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=0.8, help="Share of the bars in a select window; default: data.split's."),
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder; default: runs/walk-forward-N, the first free N. An old one is continued."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
+    from tailwise.cli.walking import read_purge, run_walk_forward
+    from tailwise.evaluate.walk_forward_plan import Settings, as_kind
+
+    settings = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
+    code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, jobs=jobs, as_json=json)
     raise typer.Exit(code)
 
 
