@@ -36,31 +36,37 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 
 
+TrackOption = Annotated[
+    list[str] | None, typer.Option("--track", metavar="mlflow|wandb", help="Also log the run there; repeatable.")
+]
+
+
 @app.command()
 def train(
     config: ConfigArgument,
     overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-N, the first free N.")] = None,
+    track: TrackOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train as a configuration says, into a new run folder."""
     from tailwise.cli.training import start_run
 
-    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet))
+    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or []))
 
 
 @app.command()
-def resume(run: RunArgument, json: JsonOption = False, quiet: QuietOption = False) -> None:
+def resume(run: RunArgument, track: TrackOption = None, json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet))
+    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or []))
 
 
 @app.command()
 def evaluate(
-    run: RunArgument,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run; several with --ensemble.")],
     episodes: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
     ] = None,
@@ -69,12 +75,23 @@ def evaluate(
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's seed.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="A checkpoint's name; default: best, else the newest.")] = None,
+    ensemble: Annotated[
+        str | None, typer.Option(metavar="vote|average", help="Let the policies of all RUNs decide together.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Play a trained policy over fixed, seeded episodes; the result is kept in RUN/evaluations."""
     from tailwise.cli.evaluating import evaluate_run
 
-    evaluate_run(run, episodes=episodes, stochastic=stochastic, seed=seed, checkpoint=checkpoint, as_json=json)
+    evaluate_run(
+        runs,
+        ensemble=ensemble,
+        episodes=episodes,
+        stochastic=stochastic,
+        seed=seed,
+        checkpoint=checkpoint,
+        as_json=json,
+    )
 
 
 @app.command()

@@ -33,7 +33,7 @@ def reproduce(run: Path, *, out: Path | None, as_json: bool) -> int:
 
 
 def _free(run: Path) -> Path:
-    number = 1
-    while (folder := run.with_name(f"{run.resolve().name}-again-{number}")).exists():
+    number, named = 1, run if run.name else run.resolve()
+    while (folder := named.with_name(f"{named.name}-again-{number}")).exists():
         number += 1
     return folder

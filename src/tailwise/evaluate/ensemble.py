@@ -138,6 +138,15 @@ def nearest_position(wanted: npt.NDArray[np.float64], scale: npt.NDArray[np.floa
     return np.asarray(distance.argmin(axis=1), dtype=np.int64)
 
 
+def as_how(text: str) -> How:
+    """A way to decide together, by its name."""
+    if text == "vote":
+        return "vote"
+    if text == "average":
+        return "average"
+    raise ConfigError(f"--ensemble is '{text}'; choose vote or average.")
+
+
 def _positions(config: Config) -> npt.NDArray[np.float64] | None:
     """Target exposures by action of a market with a list of positions; None elsewhere."""
     if isinstance(config.env, MarketEnvSection) and isinstance(config.env.action, PositionsAction):

@@ -146,8 +146,11 @@ def _baselines(
     for bars, table, path in zip(world.dataset.bars, tables, played, strict=True):
         targets = {name: rule(bars) for name, rule in BASELINES.items()}
         targets[RANDOM] = random_matched(bars, path, seed=world.config.seed)
-        window = {"first": table.first_valid, "last": len(table.close) - 1}
+        first, last = table.first_valid, len(table.close) - 1
         found.append(
-            {name: backtest(t, bars, world.costs, config=world.settings, **window) for name, t in targets.items()}
+            {
+                name: backtest(wanted, bars, world.costs, config=world.settings, first=first, last=last)
+                for name, wanted in targets.items()
+            }
         )
     return found

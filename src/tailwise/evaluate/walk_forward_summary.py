@@ -157,16 +157,16 @@ def _judged(
     found = whole.book.look_up(data_hash, window=window)
     counted = max(found.counted, len(whole.seeds))
     stitched = []
-    for seed in whole.speakers:
+    for speaker in whole.speakers:
         for account in accounts:
-            named = paths[seed][account]
+            named = paths[speaker][account]
             path = named[POLICY]
             evidence = path_evidence(path, alpha=whole.alpha, trials=counted, trial_sharpes=found.sharpes)
             rules = {name: one for name, one in named.items() if name not in (POLICY, SAMPLED, MOST_LIKELY)}
             stitched.append(
                 {
                     "account": account,
-                    "seed": seed,
+                    "seed": speaker,
                     "first_close": iso(path.time[0] + bar),
                     "last_close": iso(path.time[-1] + bar),
                     "bars": path.planned,
@@ -175,7 +175,7 @@ def _judged(
                     "limit": limit_json(judge_limit(path, whole.config)),
                     "evidence": evidence_json(evidence),
                     "against": {name: comparison_json(compare_paths(path, rule)) for name, rule in rules.items()},
-                    "evaluation": _folder_of(seed),
+                    "evaluation": _folder_of(speaker),
                 }
             )
     return stitched, {"counted": counted, "known_sharpes": len(found.sharpes), "file": str(found.file)}
