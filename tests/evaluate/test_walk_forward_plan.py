@@ -134,7 +134,7 @@ def _after(bars: Bars, row: int, factor: float) -> Bars:
     [
         ({"evaluate": {"every": None}}, Settings(select=0.1), "nothing would be selected on it"),
         ({}, Settings(select=0.0), "--select 0 leaves none"),
-        ({}, Settings(folds=200), "rows are too few for 200 folds"),
+        ({}, Settings(folds=400), "rows are too few for 400 folds"),
         ({}, Settings(tested=0.9), "are left to train on; use fewer folds, smaller gaps or more bars"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -90,6 +91,20 @@ def trained(
 
     check: looks at the agent before it trains and raises when it must not.
     """
+    with _alone(folder):
+        yield from _train(config, folder, asked, label=label, silent=silent, trials=trials, check=check)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    asked: Callable[[], bool],
+    *,
+    label: str,
+    silent: bool,
+    trials: TrialBook,
+    check: Callable[[PPO], None] | None,
+) -> Iterator[Trained | None]:
     lines = RunLines(label, config.tail_alpha, silent=silent)
     callbacks: list[Callback] = [StopWhen(asked), lines]
     notes: list[str] = []
@@ -116,6 +131,18 @@ def trained(
         yield Trained(agent, ended, lines)
     finally:
         trainer.driver.close()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process works on this run.
+
+    The processes of a command that was killed notice it after their update; the next command must not begin before.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
+        yield
 
 
 # ---------------------------------------------------------------- many of them
