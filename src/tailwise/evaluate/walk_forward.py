@@ -32,7 +32,9 @@ stitched          one per account and seed (null: the ensemble): the test window
     evidence      {mean_return, sharpe, volatility, cvar_bar: {estimate, low, high, level, above_zero, block},
                   verdict: "above zero" | "below zero" | "no evidence",
                   deflated: null or {probabilistic, deflated, expected_best, trials}}
-    against       {baseline: {mean_return: interval, sharpe: interval, verdict: "better" | "worse" | "no evidence"}}
+    against       {baseline: {mean_return: interval, sharpe: interval, verdict: "better" | "worse" | "no evidence"}};
+                      empty for paths that are not the headline
+        odds          of the headline, else null: AccountOdds over a year (or the bars there are) like these bars
     evaluation    folder with equity.parquet, decisions.parquet, trades.parquet of all accounts, relative to OUT;
                   equity.parquet: index time (open, UTC), columns symbol, policy, wealth, log_return, exposure, ...
 across_seeds      {sharpe, mean_return}: null or {iqm, low, high, level, seeds, tasks}; tasks are folds x accounts

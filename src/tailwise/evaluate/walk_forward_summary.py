@@ -16,6 +16,7 @@ from tailwise.evaluate import walk_forward_words as words
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.limit import judge_limit
+from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.overfitting import BLOCKS, overfitting
 from tailwise.evaluate.path_files import read_paths, save_paths
 from tailwise.evaluate.seeds import summarise_seeds
@@ -163,6 +164,7 @@ def _judged(
             path = named[POLICY]
             evidence = path_evidence(path, alpha=whole.alpha, trials=counted, trial_sharpes=found.sharpes)
             rules = {name: one for name, one in named.items() if name not in (POLICY, SAMPLED, MOST_LIKELY)}
+            speaks = speaker == whole.speakers[-1]
             stitched.append(
                 {
                     "account": account,
@@ -174,11 +176,20 @@ def _judged(
                     "statistics": {name: _statistics(whole, one) for name, one in named.items()},
                     "limit": limit_json(judge_limit(path, whole.config)),
                     "evidence": evidence_json(evidence),
-                    "against": {name: comparison_json(compare_paths(path, rule)) for name, rule in rules.items()},
+                    "against": {
+                        name: comparison_json(compare_paths(path, rule)) for name, rule in rules.items() if speaks
+                    },
+                    "odds": _odds(path) if speaks else None,
                     "evaluation": _folder_of(speaker),
                 }
             )
     return stitched, {"counted": counted, "known_sharpes": len(found.sharpes), "file": str(found.file)}
+
+
+def _odds(path: AccountPath) -> dict[str, Any]:
+    """Of a year ahead like these bars, or of as many bars as there are if that is less."""
+    bars = min(round(path.periods_per_year), path.planned)
+    return asdict(account_odds(window_returns(path), path.periods_per_year, bars=bars))
 
 
 def _statistics(whole: Whole, path: AccountPath) -> dict[str, Any]:

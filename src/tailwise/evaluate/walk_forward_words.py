@@ -16,7 +16,7 @@ def verdict(told: Told) -> list[str]:
     """What was tested, whether it earns, against whom, after how many trials, how seeds differ, is the limit kept."""
     found = [_what(told)]
     for one in headlines(told):
-        found += [_earns(told, one), _against(one), *_deflated(told, one)]
+        found += [_earns(told, one), _against(one), *_deflated(told, one), _odds(one)]
     found += [*_seeds(told), *_overfitting(told)]
     for one in headlines(told):
         if one["limit"] is not None:
@@ -131,6 +131,15 @@ def _deflated(told: Told, one: Told) -> list[str]:
         f"probability that the true one is above that is {plain(deflated['deflated'])} (above 0: "
         f"{plain(deflated['probabilistic'])})."
     ]
+
+
+def _odds(one: Told) -> str:
+    odds = one["odds"]
+    parts = [f"a drawdown of {100 * size:g}% has probability {plain(chance)}" for size, chance in odds["drawdowns"][:3]]
+    return (
+        f"Over {odds['bars']:,} bars like these, drawn anew in blocks: {', '.join(parts)}, a loss "
+        f"{plain(odds['loss'])}, ruin {plain(odds['ruin'])}."
+    )
 
 
 def _seeds(told: Told) -> list[str]:
