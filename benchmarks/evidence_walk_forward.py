@@ -73,7 +73,7 @@ def walk_forward(options: Options) -> list[Check]:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, with the package that is measured here: a relative path would mean another one elsewhere."""
+    """That of this process, with the package that is measured here, whatever folder the command runs in."""
     import tailwise
 
     root = str(Path(tailwise.__file__).resolve().parents[1])
