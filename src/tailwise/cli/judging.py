@@ -9,14 +9,15 @@ from pathlib import Path
 from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.evaluate.calibration_panel import newest_calibration
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.page import write_page
+from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.words import columns, ruins
-from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
-EQUITY, PAGE, SUMMARY = "equity.parquet", "report.html", "summary.json"
+PAGE, SUMMARY = "report.html", "summary.json"
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
@@ -27,10 +28,13 @@ class Playing:
     checkpoint: str
     deterministic: bool
     seed: int
+    members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
 
     @property
     def sentence(self) -> str:
         how = "the most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        if self.members:
+            return f"{len(self.members) - 1} policies together ({self.members[0]}): {how}"
         return f"checkpoint {self.checkpoint}: {how}"
 
 
@@ -45,7 +49,7 @@ def print_judgement(judged: Judgement) -> None:
         print(sentence)
 
 
-def judge_and_keep(policy: Policy, played: Playing, folder: Path, *, run: Path, name: str) -> list[Judgement]:
+def judge_and_keep(policy: Trader, played: Playing, folder: Path, *, run: Path, name: str) -> list[Judgement]:
     """Play the test window as `played` says and keep what came of it in a new folder; `run` is the policy's own."""
     world = policy.market()
     judgements = judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)
@@ -63,10 +67,7 @@ def _keep(
     run: Path,
     name: str,
 ) -> None:
-    """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
-    import pandas as pd
-
-    frames = [path.to_frame().assign(policy=who) for judged in judgements for who, path in judged.paths.items()]
+    """Write summary.json, the paths as Parquet and report.html into a new folder, whole or not at all."""
     facts = [
         *world.dataset.describe(),
         f"core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
@@ -79,7 +80,7 @@ def _keep(
         calibration = newest_calibration(run)
         symbols = [judged.to_json() for judged in judgements]
         write_json(draft / SUMMARY, {"name": name, **asdict(played), "calibration": calibration, "symbols": symbols})
-        pd.concat(frames).to_parquet(draft / EQUITY)
+        save_paths(draft, {judged.symbol: judged.paths for judged in judgements})
         write_page(
             draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma, calibration=calibration
         )

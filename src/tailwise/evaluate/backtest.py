@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import DataError, ShapeError
+from tailwise.evaluate.path_files import save_paths
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
@@ -29,6 +31,7 @@ def backtest(
     config: MarketEnvConfig | None = None,
     first: int = 0,
     last: int | None = None,
+    out: str | Path | None = None,
 ) -> AccountPath:
     """Trade `bars` by a rule: the path of the account.
 
@@ -39,6 +42,7 @@ def backtest(
     config   account and execution; its action is not used. A target beyond what the margin can hold is refused
     first    bar at whose close the first decision is made
     last     last bar to live through; default: the last one
+    out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
     """
     if not isinstance(bars, Bars):
         raise DataError(
@@ -55,7 +59,10 @@ def backtest(
     part = bars.slice(0, end)
     simulator = Simulator([_table(part, first)], settings, costs or CostConfig(), accounts=1)
     ledger = _run(simulator, targets[:, None])
-    return AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
+    path = AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
+    if out is not None:
+        save_paths(out, {path.symbol: {"rule": path}})
+    return path
 
 
 def backtest_portfolio(

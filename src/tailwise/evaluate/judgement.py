@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import plain
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
-from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
@@ -91,7 +91,7 @@ class Judgement:
 
 
 def judge(
-    policy: Policy,
+    policy: Trader,
     purpose: Literal["select", "test"] = "test",
     *,
     deterministic: bool = True,
@@ -146,8 +146,11 @@ def _baselines(
     for bars, table, path in zip(world.dataset.bars, tables, played, strict=True):
         targets = {name: rule(bars) for name, rule in BASELINES.items()}
         targets[RANDOM] = random_matched(bars, path, seed=world.config.seed)
-        window = {"first": table.first_valid, "last": len(table.close) - 1}
+        first, last = table.first_valid, len(table.close) - 1
         found.append(
-            {name: backtest(t, bars, world.costs, config=world.settings, **window) for name, t in targets.items()}
+            {
+                name: backtest(wanted, bars, world.costs, config=world.settings, first=first, last=last)
+                for name, wanted in targets.items()
+            }
         )
     return found
