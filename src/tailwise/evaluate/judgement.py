@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +13,13 @@ import numpy.typing as npt
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
+from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import plain
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import Policy
 from tailwise.run.config import Config
@@ -34,6 +38,7 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
     "volatility target 10%": volatility_target,
     "momentum": momentum,
 }
+SMALLEST_CVAR = "smallest CVaR"
 RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
@@ -71,6 +76,13 @@ class Judgement:
             *([rule] if rule else []),
             f"who holds nothing keeps any limit below 0: the mean exposure of the policy is {held}",
         ]
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each baseline that could not be played."""
+        if len(self.paths[POLICY].assets) == 1 or SMALLEST_CVAR in self.paths:
+            return []
+        return ["The portfolio of the smallest CVaR is left out: it needs skfolio; pip install 'tailwise[portfolio]'."]
 
     @property
     def time(self) -> npt.NDArray[np.datetime64]:
@@ -115,6 +127,24 @@ def judge(
     ]
 
 
+def judge_rule(
+    path: AccountPath,
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    alpha: float = DEFAULT_ALPHA,
+    gamma: float = 0.99,
+    seed: int = 0,
+) -> Judgement:
+    """The path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
+    first = int(np.searchsorted(bars.time, path.time[0])) - 1
+    others = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
+    paths = {POLICY: path} | others
+    numbers = {name: path_statistics(one, alpha=alpha, gamma=gamma) for name, one in paths.items()}
+    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest")
+
+
 def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -> Judgement:
     alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
     verdicts = {name: judge_limit(path, config) for name, path in paths.items()}
@@ -134,20 +164,41 @@ def _baselines(
     """Paths of the rules by name, for each account that a policy has in this window; played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
-        count, label = len(tables), world.dataset.label
-        weights = {"equal weights": np.full(count, 1.0 / count), "flat": np.zeros(count)}
+        label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
+        weights = {"equal weights": equal_weights(tables), "flat": np.zeros(len(tables))}
+        if find_spec("skfolio") is not None:  # an extra; the report says so where it is missing
+            weights[SMALLEST_CVAR] = min_cvar_weights(tables, alpha=alpha, costs=world.costs)
         return [
             {
                 name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
                 for name, w in weights.items()
             }
         ]
-    found = []
-    for bars, table, path in zip(world.dataset.bars, tables, played, strict=True):
-        targets = {name: rule(bars) for name, rule in BASELINES.items()}
-        targets[RANDOM] = random_matched(bars, path, seed=world.config.seed)
-        window = {"first": table.first_valid, "last": len(table.close) - 1}
-        found.append(
-            {name: backtest(t, bars, world.costs, config=world.settings, **window) for name, t in targets.items()}
+    return [
+        _rules(
+            bars,
+            path,
+            world.costs,
+            world.settings,
+            first=table.first_valid,
+            last=len(table.close) - 1,
+            seed=world.config.seed,
         )
-    return found
+        for bars, table, path in zip(world.dataset.bars, tables, played, strict=True)
+    ]
+
+
+def _rules(
+    bars: Bars,
+    path: AccountPath,
+    costs: CostConfig | None,
+    config: MarketEnvConfig | None,
+    *,
+    first: int,
+    last: int,
+    seed: int,
+) -> dict[str, AccountPath]:
+    """Paths of the rules for one asset by name; path: what the random one imitates."""
+    targets = {name: rule(bars) for name, rule in BASELINES.items()}
+    targets[RANDOM] = random_matched(bars, path, seed=seed)
+    return {name: backtest(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

@@ -43,14 +43,21 @@ def rule_player(
 
 
 def policy_player(
-    policy: Policy, *, purpose: Literal["select", "test"] = "test", symbol: int = 0
+    policy: Policy,
+    *,
+    purpose: Literal["select", "test"] = "test",
+    symbol: int = 0,
+    deterministic: bool = True,
+    seed: int | None = None,
+    market: MarketWorld | None = None,
 ) -> tuple[Player, Bars, CostConfig]:
     """A trained policy on the window of `purpose`, with the bars and costs of the market that it was trained for.
 
     On changed bars it sees features computed from them, with what was fitted on its train window. Its observation has
     a place for every waiting order, so more latency is played with the decisions that it took without it, later.
+    deterministic, seed, market: as in `Policy.trade`.
     """
-    world = policy.market()
+    world = policy.market() if market is None else market
     if world.portfolio:
         raise ConfigError("stress tests play accounts with one asset; this policy holds several in one account.")
     item = world.dataset.loaded[symbol]
@@ -63,7 +70,7 @@ def policy_player(
     def play(bars: Bars, costs: CostConfig) -> AccountPath:
         own = costs.model_copy(update={"latency": world.costs.latency})
         changed = _world_on(world, bars, own, symbol)
-        path = policy.trade(purpose, market=changed)[symbol]
+        path = policy.trade(purpose, deterministic=deterministic, seed=seed, market=changed)[symbol]
         return path if costs == own else _later(path, bars, costs, world.settings)
 
     return play, item.bars, world.costs

@@ -93,9 +93,8 @@ def cost_scenario(factor: float) -> Scenario:
 
 def latency_scenario(extra: int) -> Scenario:
     """Orders that are filled `extra` bars later."""
-    return Scenario(
-        "latency", extra, f"{extra} bars later", costs=lambda costs: with_latency(costs, costs.latency + extra)
-    )
+    label = "1 bar later" if extra == 1 else f"{extra} bars later"
+    return Scenario("latency", extra, label, costs=lambda costs: with_latency(costs, costs.latency + extra))
 
 
 def crash_scenario(size: float) -> Scenario:
