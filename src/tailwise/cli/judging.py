@@ -11,7 +11,7 @@ from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import dump_yaml
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
-from tailwise.evaluate.judgement import POLICY, Judgement, judge
+from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline
@@ -43,9 +43,8 @@ class Playing:
 def print_findings(found: Findings) -> None:
     """The table, whether it is more than noise, and the limit."""
     judged = found.judged
-    kept = judged.limits[POLICY].kept if judged.limits else None
     print_judgement(judged)
-    print(headline(found.evidence, found.against, kept)[0])
+    print(headline(found.evidence, found.against, found.judged.limits)[0])
 
 
 def print_judgement(judged: Judgement) -> None:

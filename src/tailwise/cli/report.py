@@ -8,7 +8,6 @@ from tailwise.cli.evaluating import find_checkpoint
 from tailwise.cli.judging import PAGE, Playing, background_of, find, how_played
 from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
 from tailwise.evaluate.report_verdict import headline
@@ -68,6 +67,5 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     )
     told = []
     for found in findings:
-        kept = found.judged.limits[POLICY].kept if found.judged.limits else None
-        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, kept)[0]}")
+        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, found.judged.limits)[0]}")
     return told

@@ -61,6 +61,7 @@ h1.symbol { font-size: 1.35rem; margin: 4.5rem 0 0; padding-top: 1.2rem; border-
 .plots > div, .plot { min-width: 0; overflow: hidden; }
 .months { table-layout: fixed; width: 100%; border-collapse: separate; border-spacing: 2px; }
 .months th, .months td { padding: .35rem 0; text-align: center; border: 0; font-size: .82rem; }
+.months tr > :first-child { width: 3.2rem; } .months tr > :last-child { width: 3.2rem; }
 .metrics td { vertical-align: top; } .metrics td:first-child { white-space: normal; min-width: 10rem; }
 .metrics td span { color: var(--quiet); font-size: .8rem; display: block; }
 .metrics td:first-child span { max-width: 22rem; font-size: .78rem; line-height: 1.35; }
@@ -74,6 +75,7 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
   body { margin-top: 1.2rem; padding: 0 1rem; } h1 { font-size: 1.35rem; }
   .facts { grid-template-columns: 1fr 1fr; gap: .9rem 1rem; } .facts dd { font-size: 1.15rem; }
   section.panel { margin-top: 2.6rem; }
+  .months tr > :first-child, .months tr > :last-child { width: 2rem; }
   .months { border-spacing: 1px; } .months th, .months td { font-size: .6rem; padding: .3rem 0; }
   .judgement { padding-left: .9rem; } .judgement .headline { font-size: 1.1rem; }
   .wide td:first-child { white-space: normal; min-width: 7rem; max-width: 9rem; }

@@ -64,8 +64,7 @@ def _overview(findings: Sequence[Findings]) -> str:
     """A line per account, with a link to it."""
     rows = ""
     for number, found in enumerate(findings):
-        kept = found.judged.limits[POLICY].kept if found.judged.limits else None
-        sentence, _ = headline(found.evidence, found.against, kept)
+        sentence, _ = headline(found.evidence, found.against, found.judged.limits)
         anchor = f"#account{'' if number == 0 else f'-{number + 1}'}"
         rows += f'<p><a href="{anchor}"><b>{html.escape(found.judged.symbol)}</b></a>: {html.escape(sentence)}</p>'
     return f'<div class="judgement">{rows}</div>'
@@ -82,8 +81,7 @@ def _verdict(found: Findings, how: str) -> str:
         f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
         f"after all costs. {how}"
     )
-    kept = judged.limits[POLICY].kept if judged.limits else None
-    sentence, colour = headline(found.evidence, found.against, kept)
+    sentence, colour = headline(found.evidence, found.against, found.judged.limits)
     warnings = [*ruins(judged.paths), *([found.doubt] if found.doubt else []), *judged.left_out]
     if judged.label != "real":
         warnings.insert(0, f"Not a real market: {judged.label}.")

@@ -144,7 +144,7 @@ def lines_panel(
     """Equity (kind 'equity') or drawdown from the highest equity (kind 'drawdown') of all accounts."""
     colours = colours_of(list(curves), own)
     figure = go.Figure()
-    for name, curve in reversed(curves.items()):  # what is judged lies on top
+    for name, curve in list(curves.items())[::-1]:  # what is judged lies on top
         values = curve.wealth if kind == "equity" else -drawdowns(curve.wealth)
         rows = thin(values)
         line = {"color": colours[name], "width": 2.4 if name == own else 1.3}

@@ -77,7 +77,7 @@ def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]], suff
             figure.add_trace(shown, row=1, col=column)
     layout(figure, height=270, hovermode="closest")
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
-    figure.update_xaxes(type="category", tickangle=0)
+    figure.update_xaxes(type="category", tickangle=0, tickfont={"size": 10})
     first, *others = (_ordered(group, found) for found in results.values())
     rows = [
         (row.label, *_numbers(row), *(part for o in others for part in _beside(o[at]))) for at, row in enumerate(first)
@@ -148,9 +148,9 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         "What else could have happened",
         f"{one.repetitions:,} futures of {_years(one.years)}, put together from blocks of the account's own returns "
         f"(about {one.block} bars each): the odds of ending with a loss, of ever being 10, 20, 30, 50% below the "
-        f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of the "
-        f"start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these bars do not "
-        "contain has no odds here.",
+        f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of "
+        f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these bars "
+        "do not contain has no odds here.",
         key(colours) + picture(figure, "odds" + suffix) + table(heads, rows),
     )
 

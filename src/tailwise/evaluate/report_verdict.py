@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import Findings, Trials
-from tailwise.evaluate.judgement import POLICY
+from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
+from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import bounds, percent, plain
@@ -15,28 +16,44 @@ from tailwise.evaluate.words import bounds, percent, plain
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
-def headline(evidence: PathEvidence, against: Mapping[str, Comparison], kept: bool | None) -> tuple[str, str]:
-    """One sentence, and 'good', 'bad' or '' for its colour."""
+def headline(
+    evidence: PathEvidence, against: Mapping[str, Comparison], limits: Mapping[str, LimitVerdict]
+) -> tuple[str, str]:
+    """One sentence, and 'good', 'bad' or '' for its colour; limits: by name of the path, the policy's first."""
     earned = {
         "above zero": "It earned money beyond noise",
         "below zero": "It lost money beyond noise",
         "no evidence": "No evidence that it earns money",
     }[evidence.verdict]
-    better, worse, open_ = (_named(against, word) for word in ("better", "worse", "no evidence"))
-    if against and len(better) == len(against):
-        beaten = "beats every baseline beyond noise"
+    better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
+    if not against:
+        beaten = ""
+    elif len(better) == len(against):
+        beaten = ", and it beats every baseline beyond noise"
     elif worse:
-        beaten = f"is worse than {_list(worse)} beyond noise"
+        beaten = f", and it is worse than {_list(worse)} beyond noise"
     elif better:
-        beaten = f"beats {_list(better)} beyond noise, but not {_list(open_)}"
+        beaten = f"; it beats {_list(better)} beyond noise, but not {_list(alike)}"
     else:
-        beaten = "cannot be told apart from any baseline" if against else ""
-    parts = [earned, *([beaten] if beaten else [])]
-    sentence = (f"{earned}, and it {beaten}" if beaten else earned) if len(parts) else earned
-    sentence += {True: "; the limit was kept.", False: "; the limit was missed.", None: "."}[kept]
-    if kept is False or evidence.verdict == "below zero" or worse:
-        return sentence, "bad"
-    return sentence, "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
+        beaten = ", and it cannot be told apart from any baseline"
+    kept = limits[POLICY].kept if POLICY in limits else None
+    missed = kept is False or any(limits[name].kept is False for name in (SAMPLED, MOST_LIKELY) if name in limits)
+    if evidence.verdict == "below zero" or worse or missed:
+        colour = "bad"
+    else:
+        colour = "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
+    return f"{earned}{beaten}{_limit(limits, kept)}.", colour
+
+
+def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
+    """Whether the limit was kept, as the end of a sentence; played the other way too, where that differs."""
+    if kept is None:
+        return "; the limit could not be judged" if limits else ""
+    said = f"; the limit was {'kept' if kept else 'missed'}"
+    for name, how in ((SAMPLED, "with sampled actions"), (MOST_LIKELY, "with the most likely action")):
+        if name in limits and limits[name].kept is not None and limits[name].kept != kept:
+            said += f", but {'missed' if kept else 'kept'} {how}"
+    return said
 
 
 def verdict_sentences(found: Findings, tested: str) -> list[str]:
@@ -154,7 +171,8 @@ def _named(against: Mapping[str, Comparison], verdict: str) -> list[str]:
 
 
 def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    shown = ["random positions" if name == RANDOM else name for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _signed(value: float | None) -> str:
