@@ -58,8 +58,8 @@ def compare_runs(runs: list[Path], *, out: Path | None, as_json: bool) -> None:
             {"runs": [str(run) for run in runs], "accounts": [one.to_json() for one in accounts], "file": str(file)}
         )
         return
-    for one in accounts:
-        _print(one)
+    for compared in accounts:
+        _print(compared)
     print(f"page: {file}")
 
 

@@ -15,6 +15,7 @@ from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline
+from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import columns, ruins
 from tailwise.run.agent import Policy
 from tailwise.run.config import Config
@@ -73,7 +74,8 @@ def find(policy: Policy, played: Playing, world: MarketWorld, *, run: Path, stre
     found = []
     trials = known_trials(run)
     for number, judged in enumerate(judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)):
-        results, reason = {}, None
+        results: dict[str, list[StressResult]] = {}
+        reason = None
         if stressed and number < MOST_STRESSED:
             results, reason = stress_policy(
                 policy, judged, number, world=world, deterministic=played.deterministic, seed=played.seed
@@ -105,7 +107,7 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
         calibration=newest_calibration(run),
         alerts=read_alerts(run),
         configuration=dump_yaml(config),
-        hashes=world.dataset.hashes(),
+        hashes={str(purpose): codes for purpose, codes in world.dataset.hashes().items()},
         versions=read_manifest(run)["versions"],
     )
 

@@ -133,8 +133,8 @@ def stress_policy(
     tables = world.dataset.tables("test")[symbol]
     end = None if window.end == len(bars) else bars.time[window.end]
     rule = rule_player(buy_and_hold, config=world.settings, start=bars.time[tables.first_valid], end=end)
-    settings = {"alpha": numbers.alpha, "gamma": policy.config.learner.gamma}
+    alpha, gamma = numbers.alpha, policy.config.learner.gamma
     return {
-        POLICY: stress(play, bars, costs, **settings),
-        "buy and hold": stress(rule, bars, costs, **settings),
+        POLICY: stress(play, bars, costs, alpha=alpha, gamma=gamma),
+        "buy and hold": stress(rule, bars, costs, alpha=alpha, gamma=gamma),
     }, None

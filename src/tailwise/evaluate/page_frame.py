@@ -102,10 +102,9 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
   table { font-size: 8pt; } th, td { padding-right: .5rem; white-space: normal; }
   tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; opacity: 1; }
-  .js-plotly-plot, .plot-container, .svg-container { width: 100% !important; height: auto !important; }
-  .svg-container { aspect-ratio: auto; }
-  .main-svg { width: 100% !important; height: auto !important; }
-  .main-svg:not(:first-of-type) { inset: 0; }
+  .wide td:first-child { white-space: nowrap; } .metrics td:first-child { white-space: normal; }
+  /* Pictures were drawn for the width of the screen, at most 1040 pixels; a page of paper has some 690. */
+  .plot, .plots { zoom: .65; }
 }
 """
 

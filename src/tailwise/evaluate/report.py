@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailwise.core.atomic import write_text
-from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.page_frame import Panel, contents, paragraphs, report_page, section
@@ -122,10 +121,10 @@ def metrics_panel(found: Findings) -> Panel:
     """Every number of every account, with intervals where there are some, and what each means."""
     judged, evidence = found.judged, found.evidence
     example = judged.statistics[POLICY]
-    intervals: dict[str, tuple[Interval, int | None]] = {
-        "sharpe": (evidence.sharpe, None),
-        "annual_volatility": (evidence.volatility, 1),
-        "cvar_bar": (evidence.cvar_bar, 2),
+    intervals = {
+        "sharpe": bounds(evidence.sharpe, plain),
+        "annual_volatility": bounds(evidence.volatility, percent),
+        "cvar_bar": bounds(evidence.cvar_bar, lambda value: percent(value, 2)),
     }
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("after all costs", *judged.statistics))
     rows = _row(
@@ -142,8 +141,7 @@ def metrics_panel(found: Findings) -> Panel:
         for who, numbers in judged.statistics.items():
             cell = html.escape(show(numbers))
             if who == POLICY and field in intervals:
-                interval, digits = intervals[field]
-                cell += _small(bounds(interval, lambda v, d=digits: plain(v) if d is None else percent(v, d)))
+                cell += _small(intervals[field])
             cells.append(cell)
         rows += _row(name, hint, cells)
     level = f"{100 * evidence.mean_return.level:g}%"

@@ -64,9 +64,8 @@ def _stress(
     scenarios = default_scenarios()
     if not callable(rule):  # targets are one for each bar: nobody knows them for other bars
         scenarios = [one for one in scenarios if one.group != "missing bars"]
-    settings = {"alpha": DEFAULT_ALPHA, "gamma": GAMMA}
     always_in = rule_player(buy_and_hold, config=config, start=start, end=stop)
     return {
-        POLICY: stress(play, bars, costs, scenarios, **settings),
-        "buy and hold": stress(always_in, bars, costs, scenarios, **settings),
+        POLICY: stress(play, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),
+        "buy and hold": stress(always_in, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),
     }

@@ -76,7 +76,7 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
 
 def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
     """Cells of the table of folds: one row per fold and seed."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for row in folds["rows"]:
         if row["account"] != account:
             continue

@@ -149,8 +149,8 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         f"{one.repetitions:,} futures of {_years(one.years)}, put together from blocks of the account's own returns "
         f"(about {one.block} bars each): the odds of ending with a loss, of ever being 10, 20, 30, 50% below the "
         f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of "
-        f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these bars "
-        "do not contain has no odds here.",
+        f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these "
+        "bars do not contain has no odds here.",
         key(colours) + picture(figure, "odds" + suffix) + table(heads, rows),
     )
 
