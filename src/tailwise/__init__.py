@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from tailwise.core.version import VERSION as __version__
 
-__all__ = ["PPO", "Callback", "Config", "Policy", "__version__", "backtest", "load"]
+__all__ = ["PPO", "Callback", "Config", "Policy", "Run", "__version__", "backtest", "load"]
 
 if TYPE_CHECKING:
     from tailwise.evaluate.backtest import backtest
+    from tailwise.evaluate.run_view import Run
     from tailwise.run.agent import PPO, Policy, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
@@ -18,6 +19,7 @@ _HOMES = {
     "PPO": "tailwise.run.agent",
     "Policy": "tailwise.run.agent",
     "load": "tailwise.run.agent",
+    "Run": "tailwise.evaluate.run_view",
     "backtest": "tailwise.evaluate.backtest",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from tailwise.cli.output import note, number, print_json, print_table
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.evaluate.ensemble import Ensemble, Trader, as_how
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import GymEnv
@@ -18,12 +20,13 @@ from tailwise.run.play import Played
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import read_config
 
-EVALUATIONS = "evaluations"
+EVALUATIONS, ENSEMBLE = "evaluations", "ensemble"
 
 
 def evaluate_run(
-    run: Path,
+    runs: Sequence[Path],
     *,
+    ensemble: str | None,
     episodes: int | None,
     stochastic: bool,
     seed: int | None,
@@ -31,17 +34,33 @@ def evaluate_run(
     stressed: bool,
     as_json: bool,
 ) -> None:
-    """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json."""
-    read_config(run)  # says so when this is not the folder of a run
-    folder = find_checkpoint(run, checkpoint)
-    policy = policy_of(load_policy(folder))
+    """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json; several runs decide together, and the
+    result is kept in the first of them as ensemble-<n>."""
+    run = runs[0]
+    if len(runs) > 1 and ensemble is None:
+        raise ConfigError(
+            f"{len(runs)} runs are given; let them decide together with --ensemble vote or average, or give one."
+        )
+    loaded: list[Policy] = []
+    members: list[str] = []
+    name = ENSEMBLE
+    for one in runs:
+        read_config(one)  # says so when this is not the folder of a run
+        folder = find_checkpoint(one, checkpoint)
+        loaded.append(policy_of(load_policy(folder)))
+        members.append(f"{one}/{folder.name}")
+        name = ENSEMBLE if ensemble is not None else folder.name
+    policy: Trader = loaded[0] if ensemble is None else Ensemble(loaded, as_how(ensemble))
+    told = () if ensemble is None else (ensemble, *members)
     config = policy.config
     if not isinstance(config.env, GymEnv):
         if episodes is not None:
             raise ConfigError(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
             )
-        evaluate_market(run, folder.name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json)
+        evaluate_market(
+            run, name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json, members=told
+        )
         return
     count = config.evaluate.episodes if episodes is None else episodes
     deterministic = config.evaluate.deterministic and not stochastic
@@ -49,7 +68,8 @@ def evaluate_run(
     played = policy.evaluate(episodes=count, deterministic=deterministic, seed=used_seed)
     result = {
         "run_dir": str(run),
-        "checkpoint": folder.name,
+        "checkpoint": name,
+        **({} if not told else {"members": list(told)}),
         "environment": config.env.id,
         "seed": used_seed,
         "deterministic": deterministic,
@@ -57,26 +77,34 @@ def evaluate_run(
         "returns": played.returns.tolist(),
         "lengths": played.lengths.tolist(),
     }
-    path = first_free(run / EVALUATIONS, folder.name)
+    path = first_free(run / EVALUATIONS, name)
     write_json(path, result)
     if as_json:
         print_json({**result, "file": str(path)})
         return
     how = "the most likely action" if deterministic else "sampled actions"
     rows = [(label, number(result[key])) for key, label in LABELS]
-    print_table(f"{run.name}, checkpoint {folder.name}: {how}, seed {used_seed}", ("", "value"), rows)
+    print_table(f"{run.name}, checkpoint {name}: {how}, seed {used_seed}", ("", "value"), rows)
     print(f"written to {path}")
 
 
 def evaluate_market(
-    run: Path, checkpoint: str, policy: Policy, *, stochastic: bool, seed: int | None, stressed: bool, as_json: bool
+    run: Path,
+    checkpoint: str,
+    policy: Trader,
+    *,
+    stochastic: bool,
+    seed: int | None,
+    stressed: bool,
+    as_json: bool,
+    members: Sequence[str] = (),
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
     deterministic = config.evaluate.deterministic and not stochastic
-    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed)
+    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.name}, checkpoint {checkpoint}"
     findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import multiprocessing
-import os
-import signal
-import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
 from tailwise.cli.output import note, print_json, print_table
-from tailwise.cli.progress import PlainProgress
-from tailwise.cli.training import Recorder, require_environment, run_folder, stop_after_update
+from tailwise.cli.side_by_side import do_all, trained
+from tailwise.cli.training import require_environment, run_folder
 from tailwise.core.atomic import write_json
 from tailwise.core.discount import tail_horizon
-from tailwise.core.errors import ConfigError, DataError, TailwiseError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.frontier import (
     EPISODES,
     MOST_LIKELY,
@@ -37,20 +27,18 @@ from tailwise.evaluate.frontier import (
     check_base,
     check_folder,
     judge_run,
-    open_run,
     plan,
 )
 from tailwise.evaluate.frontier_page import HOW, headings, legend, table_rows, warnings_about, write_frontier_page
-from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
+from tailwise.run.trials import TrialBook
 from tailwise.run.worlds import MarketWorld, World, make_world
 
 SUMMARY, PAGE = "frontier.json", "frontier.html"
-LOOK_EVERY = 0.2  # seconds between looks at the keyboard while other processes work
 
 
 @dataclass(frozen=True)
-class Job:
+class FrontierJob:
     """One run that a process works on."""
 
     cell: Cell
@@ -58,6 +46,27 @@ class Job:
     folder: Path
     episodes: int
     silent: bool
+    trials: TrialBook
+
+    @property
+    def label(self) -> str:
+        return self.cell.label
+
+    def do(self, asked: Callable[[], bool]) -> Result | None:
+        """Train to the end what is not there yet and judge it; None when it was asked to stop before."""
+        with trained(self.config, self.folder, asked, label=self.label, silent=self.silent, trials=self.trials) as run:
+            if run is None:
+                return None
+            trainer = run.agent.trainer
+            return judge_run(
+                self.cell,
+                self.folder,
+                run.agent.world(),
+                episodes=self.episodes,
+                steps=trainer.steps,
+                ended=run.ended,
+                refused=trainer.stopped_by_refusals,
+            )
 
 
 def run_frontier(
@@ -94,7 +103,11 @@ def run_frontier(
             print(sentence)
         names = ", ".join(str(seed) for seed in range(base.seed, base.seed + seeds))
         print(f"{len(cells)} runs of {base.run.total_steps:,} steps, seeds {names}, in {folder}", flush=True)
-    work = [Job(cell, full, folder / cell.folder, played, as_json) for cell, full in zip(cells, configs, strict=True)]
+    book = TrialBook.beside(folder)
+    work = [
+        FrontierJob(cell, full, folder / cell.folder, played, as_json, book)
+        for cell, full in zip(cells, configs, strict=True)
+    ]
     results = do_all(work, jobs=jobs)
     if results is None:
         note(f"interrupted; continue with the same command and --out {folder}")
@@ -187,152 +200,3 @@ def print_frontier(frontier: Frontier, folder: Path) -> None:
     for sentence in warnings_about(frontier):
         print(f"warning: {sentence}")
     print(f"page: {folder / PAGE}")
-
-
-# ---------------------------------------------------------------- the runs
-
-
-class StopWhen(Callback):
-    """Ends a run after its update, with a checkpoint, once `asked` says so."""
-
-    def __init__(self, asked: Callable[[], bool]) -> None:
-        self.asked = asked
-
-    def on_update(self, progress: Progress) -> bool | None:
-        return False if self.asked() else None
-
-
-class RunLines(PlainProgress):
-    """The lines of one run, each beginning with its name; none when silent."""
-
-    def __init__(self, label: str, alpha: float | None, *, silent: bool) -> None:
-        super().__init__(alpha)
-        self.label, self.silent = label, silent
-
-    def say(self, text: str) -> None:
-        """One write per line, so that the lines of several processes do not mix."""
-        if not self.silent:
-            sys.stdout.write(f"{self.label}: {text}\n")
-            sys.stdout.flush()
-
-
-def do_job(job: Job, asked: Callable[[], bool]) -> Result | None:
-    """Train to the end what is not there yet and judge it; None when it was asked to stop before."""
-    lines = RunLines(job.cell.label, job.config.tail_alpha, silent=job.silent)
-    agent, notes = open_run(job.config, job.folder, [StopWhen(asked), lines])
-    for sentence in notes:
-        note(f"note: {job.cell.label}: {sentence}")
-    trainer = agent.trainer
-    try:
-        ended = trainer.finished()
-        if ended is None:
-            if trainer.update:
-                lines.say(f"goes on after update {trainer.update}")
-            reason = agent.learn()
-            ended = trainer.finished() or reason  # Ctrl-C during the last update changes nothing
-            if asked() and trainer.finished() is None:
-                return None
-        lines.say(f"{ended}; judged out of sample now")
-        return judge_run(
-            job.cell,
-            job.folder,
-            agent.world(),
-            episodes=job.episodes,
-            steps=trainer.steps,
-            ended=ended,
-            refused=trainer.stopped_by_refusals,
-        )
-    finally:
-        trainer.driver.close()
-
-
-def do_all(work: Sequence[Job], *, jobs: int) -> list[Result] | None:
-    """All results in the order of `work`; None after Ctrl-C, which lets the runs write a checkpoint first."""
-    recorder = Recorder()
-    try:
-        with stop_after_update(recorder):
-            if jobs > 1:
-                found = _side_by_side(work, jobs, recorder)
-            else:
-                found = []
-                for job in work:
-                    result = None if recorder.stop else do_job(job, lambda: recorder.stop)
-                    if result is None:
-                        break
-                    found.append(result)
-    except KeyboardInterrupt:
-        return None
-    return found if len(found) == len(work) else None
-
-
-def _side_by_side(work: Sequence[Job], jobs: int, recorder: Recorder) -> list[Result]:
-    """`jobs` processes at a time, each with one run. The first error stops the others after their update."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    waiting = deque(work)
-    running: dict[Connection, tuple[Any, Job]] = {}
-    found: dict[Cell, Result] = {}
-    error: TailwiseError | None = None
-    try:
-        while waiting or running:
-            if recorder.stop or error is not None:
-                stop.set()
-                waiting.clear()
-            while waiting and len(running) < jobs:
-                job = waiting.popleft()
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_process, args=(job, stop, sender, os.getpid()))
-                _start_deaf(process)
-                sender.close()  # its other end is in the process now: when that dies, reading here ends
-                running[receiver] = (process, job)
-            ready = wait(list(running), timeout=LOOK_EVERY)
-            for receiver in [one for one in running if one in ready]:
-                process, job = running.pop(receiver)
-                answer = _answer(receiver, process, job)
-                if isinstance(answer, Result):
-                    found[job.cell] = answer
-                elif answer is not None:
-                    error = error or answer
-    finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
-    if error is not None:
-        raise error
-    return [found[job.cell] for job in work if job.cell in found]
-
-
-def _start_deaf(process: BaseProcess) -> None:
-    """Start a process that never hears Ctrl-C: the parent does and tells it, so that it ends after an update."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _answer(receiver: Connection, process: Any, job: Job) -> Result | TailwiseError | None:
-    try:
-        answer = receiver.recv()
-    except EOFError:
-        process.join()
-        return DataError(
-            f"{job.cell.label}: its process ended without a result (exit code {process.exitcode}); what it printed is "
-            "above. Call the same command again to continue."
-        )
-    process.join()
-    assert answer is None or isinstance(answer, Result | TailwiseError)
-    return answer
-
-
-def _process(job: Job, stop: Event, sender: Connection, parent: int) -> None:
-    """What a process does: one job; a sentence about what went wrong is sent like a result."""
-    answer: Result | TailwiseError | None
-    try:
-        # An orphan stops too: it would go on writing into a folder that the next command continues.
-        answer = do_job(job, lambda: stop.is_set() or os.getppid() != parent)
-    except TailwiseError as error:
-        answer = error
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        sender.send(answer)
-    sender.close()

@@ -10,20 +10,22 @@ from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import dump_yaml
 from tailwise.evaluate.calibration_panel import newest_calibration
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import Judgement, judge
+from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import columns, ruins
-from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
+from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 
-EQUITY, PAGE, SUMMARY = "equity.parquet", "report.html", "summary.json"
+PAGE, SUMMARY = "report.html", "summary.json"
 MOST_STRESSED = 3  # symbols; each is some thirty replays
 
 
@@ -34,10 +36,13 @@ class Playing:
     checkpoint: str
     deterministic: bool
     seed: int
+    members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
 
     @property
     def sentence(self) -> str:
         how = "the most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        if self.members:
+            return f"{len(self.members) - 1} policies together ({self.members[0]}): {how}"
         return f"checkpoint {self.checkpoint}: {how}"
 
 
@@ -60,7 +65,7 @@ def print_judgement(judged: Judgement) -> None:
 
 
 def judge_and_keep(
-    policy: Policy, played: Playing, folder: Path, *, run: Path, name: str, stressed: bool = True
+    policy: Trader, played: Playing, folder: Path, *, run: Path, name: str, stressed: bool = True
 ) -> list[Findings]:
     """Play the test window as `played` says and keep what came of it in a new folder; `run` is the policy's own."""
     world = policy.market()
@@ -69,7 +74,7 @@ def judge_and_keep(
     return findings
 
 
-def find(policy: Policy, played: Playing, world: MarketWorld, *, run: Path, stressed: bool) -> list[Findings]:
+def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stressed: bool) -> list[Findings]:
     """Judge every account of the test window, and weigh what was found; the first few are put to stress tests."""
     found = []
     trials = known_trials(run)
@@ -88,8 +93,9 @@ def find(policy: Policy, played: Playing, world: MarketWorld, *, run: Path, stre
 
 
 def known_trials(run: Path) -> Trials:
-    """The trials on the bars of a run, itself included."""
-    return Trials()
+    """The trials on the bars of a run, itself included, as they were written down."""
+    found = count_trials(run)
+    return Trials(found.counted, found.sharpes, f"counted in {found.file.name}")
 
 
 def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:
@@ -115,6 +121,8 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
 def how_played(config: Config, played: Playing) -> str:
     """Who decided, and how, as a sentence for the verdict."""
     how = "its most likely action" if played.deterministic else f"sampled actions, seed {played.seed}"
+    if played.members:
+        return f"{len(played.members) - 1} policies decide together ({played.members[0]}), by {how}."
     return f"Policy: checkpoint {played.checkpoint} of the run with seed {config.seed}, by {how}."
 
 
@@ -128,17 +136,13 @@ def _keep(
     run: Path,
     name: str,
 ) -> None:
-    """Write summary.json, equity.parquet and report.html into a new folder, whole or not at all."""
-    import pandas as pd
-
-    judgements = [found.judged for found in findings]
-    frames = [path.to_frame().assign(policy=who) for judged in judgements for who, path in judged.paths.items()]
+    """Write summary.json, the paths as Parquet and report.html into a new folder, whole or not at all."""
     background = background_of(config, world, played, run)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:
         symbols = [found.to_json() for found in findings]
         summary = {"name": name, **asdict(played), "calibration": background.calibration, "symbols": symbols}
         write_json(draft / SUMMARY, summary)
-        pd.concat(frames).to_parquet(draft / EQUITY)
+        save_paths(draft, {found.judged.symbol: found.judged.paths for found in findings})
         how = how_played(config, played)
         write_report(draft / PAGE, findings, title=name, how=how, gamma=config.learner.gamma, background=background)

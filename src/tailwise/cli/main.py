@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
+from tailwise.cli.runs import runs_app
 from tailwise.core.errors import TailwiseError
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -23,6 +24,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Check, show and explain configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
+app.add_typer(runs_app, name="runs")
 
 ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")]
@@ -38,31 +40,37 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 
 
+TrackOption = Annotated[
+    list[str] | None, typer.Option("--track", metavar="mlflow|wandb", help="Also log the run there; repeatable.")
+]
+
+
 @app.command()
 def train(
     config: ConfigArgument,
     overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-N, the first free N.")] = None,
+    track: TrackOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train as a configuration says, into a new run folder."""
     from tailwise.cli.training import start_run
 
-    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet))
+    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or []))
 
 
 @app.command()
-def resume(run: RunArgument, json: JsonOption = False, quiet: QuietOption = False) -> None:
+def resume(run: RunArgument, track: TrackOption = None, json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet))
+    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or []))
 
 
 @app.command()
 def evaluate(
-    run: RunArgument,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run; several with --ensemble.")],
     episodes: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
     ] = None,
@@ -72,13 +80,17 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's seed.")] = None,
     checkpoint: CheckpointOption = None,
     stress: StressOption = True,
+    ensemble: Annotated[
+        str | None, typer.Option(metavar="vote|average", help="Let the policies of all RUNs decide together.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Play a trained policy over fixed, seeded episodes; the result is kept in RUN/evaluations."""
     from tailwise.cli.evaluating import evaluate_run
 
     evaluate_run(
-        run,
+        runs,
+        ensemble=ensemble,
         episodes=episodes,
         stochastic=stochastic,
         seed=seed,
@@ -176,6 +188,45 @@ def frontier(
         jobs=jobs,
         as_json=json,
     )
+    raise typer.Exit(code)
+
+
+@app.command("walk-forward")
+def walk_forward(
+    config: ConfigArgument,
+    folds: Annotated[int, typer.Option(min=1, max=200, help="Test windows, one after the other.")] = 5,
+    seeds: Annotated[
+        str, typer.Option(metavar="N|S,S,...", help="How many seeds, from the configuration's on; or a list of them.")
+    ] = "3",
+    kind: Annotated[
+        str, typer.Option(metavar="anchored|rolling", help="Training grows from the first bar, or keeps its length.")
+    ] = "anchored",
+    purge: Annotated[
+        str,
+        typer.Option(metavar="auto|BARS", help="Bars left out between windows; auto: as far as features look back."),
+    ] = "auto",
+    embargo: Annotated[int, typer.Option(min=0, metavar="BARS", help="Further bars left out.")] = 0,
+    tested: Annotated[
+        float, typer.Option(min=0.01, max=0.95, help="Share of the bars, the newest, that all test windows cover.")
+    ] = 0.5,
+    select: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=0.8, help="Share of the bars in a select window; default: data.split's."),
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder; default: runs/walk-forward-N, the first free N. An old one is continued."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
+    from tailwise.cli.walking import read_purge, run_walk_forward
+    from tailwise.evaluate.walk_forward_plan import Settings, as_kind
+
+    settings = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
+    code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, jobs=jobs, as_json=json)
     raise typer.Exit(code)
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, measure_name, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts, read_config
+from tailwise.run.tracking import make_trackers
 from tailwise.run.worlds import MarketWorld, World
 
 JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
@@ -45,14 +46,17 @@ class Recorder(Callback):
         return False if self.stop else None
 
 
-def start_run(config: str, overrides: list[str], *, out: Path | None, as_json: bool, quiet: bool) -> int:
+def start_run(
+    config: str, overrides: list[str], *, out: Path | None, as_json: bool, quiet: bool, track: Sequence[str] = ()
+) -> int:
     """Train a configuration into a new folder; returns the exit code."""
     source, full = read_effective(config, overrides)
     require_environment(full, source.label)
     recorder = Recorder()
     display = make_display(full, silent=as_json or quiet)
     with run_folder(out, source.name) as folder:
-        agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display])
+        trackers = make_trackers(track, full, folder)
+        agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display, *trackers])
     for sentence in warnings_of(full):
         note(f"warning: {sentence}")
     if not as_json and not quiet:
@@ -60,12 +64,13 @@ def start_run(config: str, overrides: list[str], *, out: Path | None, as_json: b
     return train(agent, recorder, display, folder, as_json=as_json)
 
 
-def resume_run(folder: Path, *, as_json: bool, quiet: bool) -> int:
+def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str] = ()) -> int:
     """Continue a run; returns the exit code."""
     config = read_config(folder)
     recorder = Recorder()
     display = make_display(config, silent=as_json or quiet)
-    agent, notes = PPO.resume(folder, callbacks=[recorder, *display])
+    trackers = make_trackers(track, config, folder)
+    agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers])
     for sentence in notes:
         note(f"note: {sentence}")
     trainer = agent.trainer

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import DataError, ShapeError
+from tailwise.evaluate.path_files import save_paths
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
@@ -30,6 +31,7 @@ def backtest(
     config: MarketEnvConfig | None = None,
     first: int = 0,
     last: int | None = None,
+    out: str | Path | None = None,
     report: str | Path | None = None,
 ) -> AccountPath:
     """Trade `bars` by a rule: the path of the account.
@@ -41,6 +43,7 @@ def backtest(
     config   account and execution; its action is not used. A target beyond what the margin can hold is refused
     first    bar at whose close the first decision is made
     last     last bar to live through; default: the last one
+    out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
     report   HTML file to write: the same report as of a policy, with baselines, evidence and stress tests
     """
     if not isinstance(bars, Bars):
@@ -59,6 +62,8 @@ def backtest(
     simulator = Simulator([_table(part, first)], settings, costs or CostConfig(), accounts=1)
     ledger = _run(simulator, targets[:, None])
     path = AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
+    if out is not None:
+        save_paths(out, {path.symbol: {"rule": path}})
     if report is not None:
         from tailwise.evaluate.report_backtest import write_backtest_report  # which needs this module
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.baselines import buy_and_hold
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.monte_carlo import AccountOdds, account_odds
@@ -17,7 +18,6 @@ from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.statistics import annualisation_doubt, window_returns
 from tailwise.evaluate.stress import StressResult, stress
 from tailwise.market.path import AccountPath
-from tailwise.run.agent import Policy
 from tailwise.run.worlds import MarketWorld
 
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 1000
@@ -121,7 +121,7 @@ def _odds(path: AccountPath, seed: int) -> AccountOdds:
 
 
 def stress_policy(
-    policy: Policy, judged: Judgement, symbol: int, *, world: MarketWorld, deterministic: bool, seed: int
+    policy: Trader, judged: Judgement, symbol: int, *, world: MarketWorld, deterministic: bool, seed: int
 ) -> tuple[dict[str, list[StressResult]], str | None]:
     """The policy and buy and hold through every scenario; or nothing, with the reason."""
     numbers = judged.statistics[POLICY]

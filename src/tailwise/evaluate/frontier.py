@@ -21,8 +21,7 @@ from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, R
 from tailwise.market.path import AccountPath
 from tailwise.model.config import QuantileCritic, ScalarCritic
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import PPO, Policy, policy_of
-from tailwise.run.callbacks import Callback
+from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, parse_config
 from tailwise.run.play import LONGEST_EPISODE, playing
 from tailwise.run.policy_files import load_policy
@@ -111,13 +110,6 @@ def check_folder(folder: Path, base: Config) -> None:
                 f"{path.parent} was trained with another configuration: {'; '.join(differing)}. Call the command with "
                 "that configuration, or choose another folder with --out."
             )
-
-
-def open_run(config: Config, folder: Path, callbacks: Sequence[Callback]) -> tuple[PPO, list[str]]:
-    """Begin the run of a folder, or continue it: (agent, sentences about what was rejected or is not exact)."""
-    if (folder / CONFIG).exists():
-        return PPO.resume(folder, callbacks=callbacks)
-    return PPO(config=config, run_dir=folder, callbacks=callbacks), []
 
 
 # ---------------------------------------------------------------- how it is judged

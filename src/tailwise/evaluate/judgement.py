@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
@@ -21,7 +22,6 @@ from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
-from tailwise.run.agent import Policy
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
 
@@ -103,7 +103,7 @@ class Judgement:
 
 
 def judge(
-    policy: Policy,
+    policy: Trader,
     purpose: Literal["select", "test"] = "test",
     *,
     deterministic: bool = True,

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.stress import Player
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.dataset import Dataset, Loaded, Window
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
-from tailwise.run.agent import Policy
 from tailwise.run.worlds import MarketWorld
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ def rule_player(
 
 
 def policy_player(
-    policy: Policy,
+    policy: Trader,
     *,
     purpose: Literal["select", "test"] = "test",
     symbol: int = 0,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 
 Purpose = Literal["train", "select", "test"]
 Dates = tuple[date | None, date | None]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """A time without a zone is UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+Moments = tuple[Annotated[datetime, AfterValidator(_in_utc)], Annotated[datetime, AfterValidator(_in_utc)]]
 
 
 class SharesSplit(Section):
@@ -41,20 +49,39 @@ class DatesSplit(Section):
 
     @model_validator(mode="after")
     def _in_order(self) -> DatesSplit:
-        given = [(name, w) for name in ("train", "select", "test") if (w := getattr(self, name)) is not None]
-        for name, (first, end) in given:
-            if first is not None and end is not None and first >= end:
-                raise ConfigError(f"{name} begins on {first} and ends before {end}; a window must not be empty")
-        for (before, (_, end)), (after, (first, _)) in pairwise(given):
-            if end is None or first is None or first < end:
-                raise ConfigError(
-                    f"{after} begins on {first} and {before} ends before {end}; windows must follow one another "
-                    "without overlap, because a policy is never judged on bars that it was made with"
-                )
+        _follow_one_another([(name, getattr(self, name)) for name in ("train", "select", "test")])
         return self
 
 
-Split = Annotated[SharesSplit | DatesSplit, Field(discriminator="kind")]
+class TimesSplit(Section):
+    """Windows by UTC times, [first, end), for cuts inside a day; walk-forward writes its folds so."""
+
+    kind: Literal["times"] = "times"
+    train: Moments = Field(description="bars that train and fit the features: [first, end), times in UTC")
+    select: Moments | None = Field(None, description="bars that select the best policy; null: none")
+    test: Moments | None = Field(None, description="bars that only test; null: none")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TimesSplit:
+        _follow_one_another([(name, getattr(self, name)) for name in ("train", "select", "test")])
+        return self
+
+
+def _follow_one_another(windows: list[tuple[str, tuple[date | None, date | None] | None]]) -> None:
+    """Raise when a window is empty or overlaps the one before; None: a window that is not there."""
+    given = [(name, window) for name, window in windows if window is not None]
+    for name, (first, end) in given:
+        if first is not None and end is not None and first >= end:
+            raise ConfigError(f"{name} begins on {first} and ends before {end}; a window must not be empty")
+    for (before, (_, end)), (after, (first, _)) in pairwise(given):
+        if end is None or first is None or first < end:
+            raise ConfigError(
+                f"{after} begins on {first} and {before} ends before {end}; windows must follow one another "
+                "without overlap, because a policy is never judged on bars that it was made with"
+            )
+
+
+Split = Annotated[SharesSplit | DatesSplit | TimesSplit, Field(discriminator="kind")]
 
 
 class _Data(Section):

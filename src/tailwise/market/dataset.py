@@ -6,6 +6,7 @@ is fitted (means, deviations, GARCH) saw the train window alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.bars import Bars, Moment, load_bars
-from tailwise.market.data_config import BuiltinData, DataConfig, DatesSplit, Purpose, SharesSplit, SyntheticData
+from tailwise.market.data_config import BuiltinData, DataConfig, Purpose, SharesSplit, Split, SyntheticData
 from tailwise.market.features.config import FeaturesConfig
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.features.table import FeatureTable
@@ -66,6 +67,11 @@ class Dataset:
             purpose: {b.symbol: b.slice(w.first, w.end).data_hash() for b, w in zip(self.bars, windows, strict=True)}
             for purpose, windows in self.windows.items()
         }
+
+    def data_hash(self) -> str:
+        """sha256 (hex) of all bars of all symbols, whatever windows they are cut into."""
+        each = sorted(f"{bars.symbol}:{bars.data_hash()}" for bars in self.bars)
+        return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
     def window(self, purpose: Purpose) -> tuple[Window, ...]:
         if purpose not in self.windows:
@@ -190,7 +196,7 @@ def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
     return tuple(found)
 
 
-def split_windows(bars: Sequence[Bars], split: SharesSplit | DatesSplit) -> dict[Purpose, tuple[Window, ...]]:
+def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Window, ...]]:
     """Rows of every purpose that the split has, one window per symbol.
 
     Windows are cut by time for all symbols together, also those by shares: cut by each symbol's own rows, one symbol

@@ -28,6 +28,7 @@ from tailwise.run.play import Played, play_episodes, play_windows
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
 from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config, read_manifest
 from tailwise.run.trainer import Trainer
+from tailwise.run.trials import TrialBook
 from tailwise.run.worlds import Environment, MarketWorld, World, make_world
 
 
@@ -161,7 +162,8 @@ class PPO(Policy):
 
     env: an id, a function that builds an environment, an environment, or a vector environment; None for the one that
     the configuration names, a market for instance. config: a `Config` or a nested dictionary of what differs from the
-    defaults. run_dir: keep metrics and checkpoints there.
+    defaults. run_dir: keep metrics and checkpoints there. trials: where a training on bars is written down; default:
+    beside run_dir.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class PPO(Policy):
         run_dir: str | Path | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        trials: TrialBook | None = None,
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         full, env = _one_environment(full, env)
@@ -189,10 +192,12 @@ class PPO(Policy):
             )
         for sentence in warnings_of(full):
             warnings.warn(sentence, stacklevel=2)
-        self._attach(trainer)
+        self._attach(trainer, trials)
 
-    def _attach(self, trainer: Trainer) -> None:
+    def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:
         self.trainer = trainer
+        folder = trainer.run_dir
+        self._trials = trials or (None if folder is None else TrialBook.beside(folder))
         super().__init__(trainer.model, trainer.config, features=trainer.world.features)
 
     def world(self) -> World:
@@ -211,6 +216,7 @@ class PPO(Policy):
         env: Environment | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        trials: TrialBook | None = None,
     ) -> tuple[PPO, list[str]]:
         """Continue a run from its newest good checkpoint: (agent, sentences about what was rejected or is not exact).
 
@@ -231,7 +237,7 @@ class PPO(Policy):
         world = make_world(config, env)
         if isinstance(world, MarketWorld):
             world.check_same_bars(read_manifest(folder), run=str(folder))
-        agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary))
+        agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary), trials)
         notes = agent._continue_from_folder(folder)
         return agent, notes
 
@@ -282,6 +288,9 @@ class PPO(Policy):
 
     def learn(self, steps: int | None = None) -> str:
         """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
+        folder, world = self.trainer.run_dir, self.world()
+        if self._trials is not None and folder is not None and isinstance(world, MarketWorld):
+            self._trials.begin(folder, self.config, data=world.dataset.data_hash())
         return self.trainer.train(None if steps is None else self.trainer.steps + steps)
 
     def save(self, path: str | Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,50 @@ class Played:
         return float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else None
 
 
+class Player(Protocol):
+    """Decides for all environments of a driver, step after step."""
+
+    def begin(self, rows: int) -> None:
+        """Episodes start in all `rows` environments."""
+
+    def act(
+        self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int
+    ) -> npt.NDArray[Any]:
+        """Actions as the environments take them; obs [B, D], episode_start [B], mask [B, K]; step counts from 0."""
+
+
+class ModelPlayer:
+    """One model with its hidden state. stream: name of the random stream of sampled actions."""
+
+    def __init__(self, model: ActorCritic, *, deterministic: bool, seed: int, stream: str = "play") -> None:
+        self.model, self.deterministic, self.stream = model, deterministic, stream
+        self.streams = Streams(seed)
+        self.state = model.initial_state(1)
+
+    def begin(self, rows: int) -> None:
+        self.state = self.model.initial_state(rows)
+
+    def act(
+        self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int
+    ) -> npt.NDArray[Any]:
+        model, uniform = self.model, None
+        if not self.deterministic:
+            draws = self.streams.uniforms(
+                self.stream, update=0, environments=len(obs), steps=1, draws=model.law.noise, first_step=step
+            )
+            uniform = torch.from_numpy(draws[0])
+        decision = decide_padded(
+            model,
+            torch.from_numpy(obs).to(torch.get_default_dtype()),
+            self.state,
+            torch.from_numpy(episode_start),
+            None if mask is None else torch.from_numpy(mask),
+            uniform,
+        )
+        self.state = decision.state
+        return model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
+
+
 def playing(
     model: ActorCritic,
     driver: EnvDriver,
@@ -54,15 +98,20 @@ def playing(
     seed: int,
     before: Callable[[npt.NDArray[Any]], None] | None = None,
 ) -> Iterator[StepResult]:
+    """`played_by` of one model."""
+    return played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, before=before)
+
+
+def played_by(
+    player: Player, driver: EnvDriver, *, before: Callable[[npt.NDArray[Any]], None] | None = None
+) -> Iterator[StepResult]:
     """Act from the reset on, without end: what came of every step; `before` is shown the actions before they are taken.
 
     All playback goes through here: one inference function with a fixed number of rows, so that a decision does not
     depend on how many others are made beside it.
     """
     obs, mask = driver.reset()
-    state = model.initial_state(driver.num_envs)
-    streams = Streams(seed)
-    dtype = torch.get_default_dtype()
+    player.begin(driver.num_envs)
     step = 0
     while True:
         if not np.isfinite(obs).all():
@@ -71,21 +120,7 @@ def playing(
                 f"evaluation environment {row} shows NaN or infinite numbers before step {step + 1}; a policy cannot "
                 "act on them, fix the environment's observation"
             )
-        uniform = None
-        if not deterministic:
-            draws = streams.uniforms(
-                "play", update=0, environments=driver.num_envs, steps=1, draws=model.law.noise, first_step=step
-            )
-            uniform = torch.from_numpy(draws[0])
-        decision = decide_padded(
-            model,
-            torch.from_numpy(obs).to(dtype),
-            state,
-            torch.from_numpy(driver.episode_start),
-            None if mask is None else torch.from_numpy(mask),
-            uniform,
-        )
-        action = model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
+        action = player.act(obs, driver.episode_start, mask, step)
         if before is not None:
             before(action)
         result = driver.step(action)
@@ -96,11 +131,16 @@ def playing(
                 "cannot be computed from it, fix the environment's reward"
             )
         yield result
-        obs, mask, state = result.obs, result.mask, decision.state
+        obs, mask = result.obs, result.mask
         step += 1
 
 
 def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deterministic: bool, seed: int) -> Played:
+    """`episodes_played_by` of one model."""
+    return episodes_played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, episodes=episodes)
+
+
+def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> Played:
     """Play exactly `episodes` episodes: environment i plays episodes i, i + B, i + 2B, ... and then stops counting.
 
     The set of episodes is fixed before the first step, so short episodes are not over-represented.
@@ -110,7 +150,7 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
     returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
     found: dict[int, tuple[float, int]] = {}
     count = np.zeros(envs, dtype=np.int64)
-    for result in playing(model, driver, deterministic=deterministic, seed=seed):
+    for result in played_by(player, driver):
         returns += result.reward
         lengths += result.valid
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
@@ -132,6 +172,11 @@ def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deter
 def play_windows(
     model: ActorCritic, driver: EnvDriver, bars: Sequence[Bars], *, deterministic: bool, seed: int
 ) -> list[AccountPath]:
+    """`windows_played_by` of one model."""
+    return windows_played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, bars)
+
+
+def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -> list[AccountPath]:
     """Play the first episode of every environment of a market driver, whole: one path per account.
 
     driver: of `MarketWorld.judging`, with `report` on; bars: of the symbols, in the order of its tables.
@@ -147,7 +192,7 @@ def play_windows(
                 targets[i].append(target)
 
     planned: list[int] = []
-    for result in playing(model, driver, deterministic=deterministic, seed=seed, before=note_targets):
+    for result in played_by(player, driver, before=note_targets):
         rows = result.infos["parts"]["row"]
         planned = planned or [int(last - row + 1) for row, last in zip(rows, simulator.table.last_rows, strict=True)]
         for i in np.flatnonzero(running).tolist():

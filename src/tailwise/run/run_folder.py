@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import secrets
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,7 @@ def create_run_folder(
     run_dir.mkdir(parents=True, exist_ok=True)
     manifest = {
         "format": 1,
+        "id": secrets.token_hex(8),  # tells this run from a later one in a folder of the same name
         "seed": config.seed,
         # Its own version from the package itself, which may run from a source tree without being installed.
         "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},

@@ -161,7 +161,11 @@ class MarketWorld:
         return 1 if self.portfolio else len(self.dataset.bars)
 
     def facts(self) -> dict[str, Any]:
-        return {"data": self.dataset.hashes(), "label": self.dataset.label}
+        return {
+            "data": self.dataset.hashes(),
+            "data_hash": self.dataset.data_hash(),
+            "label": self.dataset.label,
+        }
 
     def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
         """Raise when the bars that train or select are not those that a run began with."""

@@ -115,12 +115,7 @@ class FeatureSpec:
     def warm_up(self) -> int:
         """Bars before the first complete row: exact without timeframes, and with them at most this many (how many given
         bars make a longer one depends on the calendar; FeatureTable.first_valid is exact)."""
-        return max(
-            column.warm_up
-            if column.timeframe is None
-            else (column.warm_up + 2) * (parse_rule(column.timeframe) // self.bar)
-            for column in self.columns
-        )
+        return longest_warm_up(self.columns, self.bar)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -247,6 +242,14 @@ class FeatureSpec:
                     f"was {identities[column.name]}); restore it, or train again."
                 )
         return cls(config, step, columns, scales, fitted, windows)
+
+
+def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
+    """`FeatureSpec.warm_up` of columns on bars of this step in ns: known before anything is fitted."""
+    return max(
+        column.warm_up if column.timeframe is None else (column.warm_up + 2) * (parse_rule(column.timeframe) // bar)
+        for column in columns
+    )
 
 
 def _step(frequency: Frequency) -> int:

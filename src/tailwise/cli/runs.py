@@ -1,0 +1,102 @@
+"""`tailwise runs list|prune|reproduce`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailwise.cli.output import number, print_json, print_table
+
+runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
+
+RootArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the runs; searched three deep.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")]
+
+
+@runs_app.command("list")
+def list_command(root: RootArgument = Path("runs"), json: JsonOption = False) -> None:
+    """Every run with its status, steps, score and alerts."""
+    from tailwise.run.run_list import describe, find_runs
+
+    found = [describe(folder) for folder in find_runs(root)]
+    if json:
+        print_json({"runs": [asdict(one) for one in found]})
+        return
+    if not found:
+        print(f"there are no runs in {root}")
+        return
+    rows = [
+        [
+            one.folder,
+            one.status,
+            f"{one.steps:,}" + ("" if one.total_steps is None else f" of {one.total_steps:,}"),
+            number(one.score),
+            one.measured or "-",
+            str(one.alerts),
+            size(one.bytes),
+            datetime.fromtimestamp(one.changed, UTC).strftime("%Y-%m-%d %H:%M"),
+        ]
+        for one in found
+    ]
+    print_table(
+        f"{len(found)} run{'s' if len(found) > 1 else ''} in {root}",
+        ("run", "status", "steps", "last score", "of", "alerts", "size", "changed (UTC)"),
+        rows,
+    )
+    for one in found:
+        if one.status == "broken":
+            print(f"{one.folder}: {one.note}")
+
+
+@runs_app.command("prune")
+def prune_command(
+    root: RootArgument = Path("runs"),
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is touched.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete old checkpoints; the best and the newest of every run stay."""
+    from tailwise.run.run_list import find_runs, remove, spare_checkpoints
+
+    spare = [one for folder in find_runs(root) for one in spare_checkpoints(folder)]
+    freed = sum(one.bytes for one in spare)
+    if yes:
+        for one in spare:
+            remove(one)
+    if json:
+        print_json({"deleted": yes, "bytes": freed, "checkpoints": [str(one.path) for one in spare]})
+        return
+    for one in spare:
+        print(f"{one.path}  {size(one.bytes)}")
+    count = f"{len(spare)} checkpoint{'' if len(spare) == 1 else 's'}, {size(freed)}"
+    if not spare:
+        print(f"there is nothing to delete in {root}: every run has its best and its newest checkpoint alone")
+    elif yes:
+        print(f"{count} deleted; the best and the newest of every run stay")
+    else:
+        print(f"{count} would be freed, nothing was touched; delete them with: tailwise runs prune {root} --yes")
+
+
+@runs_app.command("reproduce")
+def reproduce_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the repetition; default: RUN-again-N.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train a run again from its stored configuration and compare metrics and weights bit for bit (exit code 1: no)."""
+    from tailwise.cli.reproducing import reproduce
+
+    raise typer.Exit(reproduce(run, out=out, as_json=json))
+
+
+def size(count: int) -> str:
+    """12 B, 3.4 kB, 5.6 MB."""
+    value, units = float(count), ("B", "kB", "MB", "GB")
+    for unit in units:
+        if value < 1000 or unit == units[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")

@@ -1,0 +1,179 @@
+"""Several policies that decide together and are judged like one: seeds of one configuration, as a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.core.errors import ConfigError
+from tailwise.market.env_config import PositionsAction
+from tailwise.market.path import AccountPath
+from tailwise.run.agent import Policy
+from tailwise.run.config import Config, MarketEnvSection
+from tailwise.run.play import ModelPlayer, Played, episodes_played_by, windows_played_by
+from tailwise.run.worlds import MarketWorld, World
+
+How = Literal["vote", "average"]
+
+
+class Ensemble:
+    """Plays as one account. Every member sees what really happened to it and keeps its own memory.
+
+    vote      discrete actions: the one that most members chose. Of several with as many votes, the one whose position
+              is nearest to the mean of all votes; where actions have no position, that of the earliest member
+    average   the mean of the members' actions; of `positions`, the allowed one nearest to the mean (of two as near,
+              the first of the list)
+    """
+
+    def __init__(self, members: Sequence[Policy], how: How) -> None:
+        if not members:
+            raise ConfigError("an ensemble of no policies cannot decide; give at least one.")
+        _check_alike(members)
+        self.members, self.how = list(members), how
+        self.scale = _positions(members[0].config)
+        kind = members[0].model.action.kind
+        if how == "vote" and kind == "box":
+            raise ConfigError("policies with continuous actions cannot vote: hardly two ever agree; use average.")
+        if how == "average" and kind != "box" and self.scale is None:
+            raise ConfigError("actions that are choices without an order have no mean; use vote.")
+
+    @property
+    def config(self) -> Config:
+        """That of the first member; the members differ in their seeds at most, or in what does not touch playing."""
+        return self.members[0].config
+
+    def world(self) -> World:
+        return self.members[0].world()
+
+    def market(self) -> MarketWorld:
+        """The market that the policies were trained for."""
+        return self.members[0].market()
+
+    def trade(
+        self,
+        purpose: Literal["select", "test"] = "test",
+        *,
+        deterministic: bool = True,
+        seed: int | None = None,
+        market: MarketWorld | None = None,
+    ) -> list[AccountPath]:
+        """As `Policy.trade`."""
+        world = self.market() if market is None else market
+        seed = self.config.seed if seed is None else seed
+        driver = world.judging(purpose, episodes=1, seed=seed)
+        try:
+            return windows_played_by(self.player(deterministic=deterministic, seed=seed), driver, world.dataset.bars)
+        finally:
+            driver.close()
+
+    def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
+        """As `Policy.evaluate`."""
+        world = self.world()
+        seed = self.config.seed if seed is None else seed
+        driver = world.judging("test", episodes=episodes, seed=seed)
+        try:
+            player = self.player(deterministic=deterministic, seed=seed)
+            return episodes_played_by(player, driver, episodes=world.episodes(episodes))
+        finally:
+            driver.close()
+
+    def player(self, *, deterministic: bool, seed: int) -> EnsemblePlayer:
+        """Fresh memories. Members sample from streams of their own; the first one as if it were alone."""
+        players = [
+            ModelPlayer(
+                one.model, deterministic=deterministic, seed=seed, stream="play" if place == 0 else f"play/{place}"
+            )
+            for place, one in enumerate(self.members)
+        ]
+        return EnsemblePlayer(players, self.how, self.scale)
+
+
+class EnsemblePlayer:
+    """Asks every member and joins their answers."""
+
+    def __init__(self, players: Sequence[ModelPlayer], how: How, scale: npt.NDArray[np.float64] | None) -> None:
+        self.players, self.how, self.scale = players, how, scale
+
+    def begin(self, rows: int) -> None:
+        for player in self.players:
+            player.begin(rows)
+
+    def act(
+        self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int
+    ) -> npt.NDArray[Any]:
+        answers = np.stack([player.act(obs, episode_start, mask, step) for player in self.players])
+        if self.how == "vote":
+            return vote(answers, self.scale)
+        if self.scale is None:
+            return answers.mean(axis=0, dtype=np.float64).astype(answers.dtype)
+        return nearest_position(self.scale[answers].mean(axis=0), self.scale)
+
+
+def vote(answers: npt.NDArray[Any], scale: npt.NDArray[np.float64] | None = None) -> npt.NDArray[Any]:
+    """The winners [B, ...] of answers [members, B, ...], entry by entry; scale: position of each answer, if it has one.
+
+    Whole numbers only. Ties: see `Ensemble`.
+    """
+    flat = answers.reshape(len(answers), -1)
+    found = np.empty(flat.shape[1], dtype=answers.dtype)
+    for at, votes in enumerate(flat.T):
+        choices, counts = np.unique(votes, return_counts=True)
+        tied = choices[counts == counts.max()]
+        if len(tied) == 1:
+            found[at] = tied[0]
+        elif scale is None:
+            found[at] = next(one for one in votes if one in tied)
+        else:
+            found[at] = tied[np.argmin(np.abs(scale[tied] - scale[votes].mean()))]
+    return found.reshape(answers.shape[1:])
+
+
+def nearest_position(wanted: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Index [B] of the position nearest to wanted [B]; the first of two that are as near."""
+    # Rounded: the mean of 0 and 1 is as far from both, and the last bit of a mean must not decide.
+    distance = np.round(np.abs(scale[None] - wanted[:, None]), 12)
+    return np.asarray(distance.argmin(axis=1), dtype=np.int64)
+
+
+def as_how(text: str) -> How:
+    """A way to decide together, by its name."""
+    if text == "vote":
+        return "vote"
+    if text == "average":
+        return "average"
+    raise ConfigError(f"--ensemble is '{text}'; choose vote or average.")
+
+
+def _positions(config: Config) -> npt.NDArray[np.float64] | None:
+    """Target exposures by action of a market with a list of positions; None elsewhere."""
+    if isinstance(config.env, MarketEnvSection) and isinstance(config.env.action, PositionsAction):
+        return np.array(config.env.action.positions, dtype=np.float64)
+    return None
+
+
+def _check_alike(members: Sequence[Policy]) -> None:
+    """Raise unless all members see and do the same things, by features fitted on the same bars."""
+    first = members[0]
+    for number, other in enumerate(members[1:], start=2):
+        for what in ("observation", "action"):
+            if getattr(first.model, what).to_json() != getattr(other.model, what).to_json():
+                raise ConfigError(
+                    f"policy {number} has another {what} space than the first one; policies that decide together must "
+                    "be of one environment."
+                )
+        mine, theirs = (one.config.model_dump(mode="json") for one in (first, other))
+        if any(mine[key] != theirs[key] for key in ("data", "env", "costs")):
+            raise ConfigError(
+                f"policy {number} was trained on other bars, another environment or other costs than the first one; "
+                "policies that decide together must be of one market."
+            )
+        if (first.features is None) != (other.features is None):
+            raise ConfigError(f"policy {number} and the first one do not both have features; train them alike.")
+        if first.features is not None and other.features is not None:
+            first.features.check_same(other.features)
+
+
+Trader = Policy | Ensemble  # whatever can be judged

@@ -1,0 +1,133 @@
+"""A run folder for notebooks and other tools: `tailwise.Run("runs/demo-1")`. It reads; it never writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailwise.core.errors import DataError
+from tailwise.evaluate.path_files import DECISIONS, EQUITY, TRADES, read_frame, read_paths
+from tailwise.market.path import AccountPath
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.config import Config
+from tailwise.run.metric_store import read as read_metrics
+from tailwise.run.run_folder import read_alerts, read_config, read_manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tailwise.run.agent import Policy
+
+EVALUATIONS = "evaluations"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation on a market: a folder in RUN/evaluations. Frames are read anew at each call."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Statistics by symbol and policy, limits, verdicts."""
+        return _json(self.path / "summary.json")
+
+    def equity(self) -> pd.DataFrame:
+        """Every bar of every path; units in `.attrs["units"]`."""
+        return read_frame(self.path / EQUITY)
+
+    def decisions(self) -> pd.DataFrame:
+        return read_frame(self.path / DECISIONS)
+
+    def trades(self) -> pd.DataFrame:
+        return read_frame(self.path / TRADES)
+
+    def paths(self) -> dict[str, dict[str, AccountPath]]:
+        """Account -> policy or rule -> its path, for the functions of `tailwise.evaluate`."""
+        return read_paths(self.path)
+
+
+class Run:
+    """What a run folder holds."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config: Config = read_config(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Versions, platform, hashes of the bars."""
+        return read_manifest(self.path)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per update, as far as the run has come."""
+        return read_metrics(self.path)
+
+    @property
+    def alerts(self) -> list[dict[str, Any]]:
+        """Oldest first: update, rule, severity, evidence, advice."""
+        return read_alerts(self.path)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names, the newest first and `best` last."""
+        return [path.name for path in ckpt.checkpoints_in(self.path)]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """On a market, oldest first; those elsewhere are single files, see `scores`."""
+        folder = self.path / EVALUATIONS
+        found = [one for one in folder.iterdir() if (one / EQUITY).exists()] if folder.is_dir() else []
+        return [Evaluation(one) for one in sorted(found, key=lambda one: ((one / EQUITY).stat().st_mtime_ns, one.name))]
+
+    @property
+    def scores(self) -> list[dict[str, Any]]:
+        """What `tailwise evaluate` kept of episodes outside the market."""
+        return [_json(file) for file in sorted((self.path / EVALUATIONS).glob("*.json"))]
+
+    @cached_property
+    def _newest(self) -> Evaluation:
+        if not self.evaluations:
+            raise DataError(f"{self.path} has no evaluation on a market yet; make one: tailwise evaluate {self.path}")
+        return self.evaluations[-1]
+
+    def equity(self) -> pd.DataFrame:
+        """Of the newest evaluation."""
+        return self._newest.equity()
+
+    def decisions(self) -> pd.DataFrame:
+        return self._newest.decisions()
+
+    def trades(self) -> pd.DataFrame:
+        return self._newest.trades()
+
+    def policy(self, checkpoint: str | None = None) -> Policy:
+        """The policy that speaks for the run (best, else the newest), or that of a named checkpoint."""
+        from tailwise.run.agent import load
+
+        if checkpoint is None:
+            return load(self.path)
+        if checkpoint not in self.checkpoints:
+            known = ", ".join(self.checkpoints) or "none yet"
+            raise DataError(f"{self.path} has no checkpoint '{checkpoint}'; it has {known}.")
+        return load(self.path / "checkpoints" / checkpoint)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); evaluate again.") from error
+    assert isinstance(found, dict)
+    return found

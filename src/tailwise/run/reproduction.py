@@ -1,0 +1,105 @@
+"""Train a run again and look for the first thing that is different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tailwise.core.errors import CheckpointError, DataError
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.agent import PPO
+from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.config import GymEnv
+from tailwise.run.metric_store import FILE as METRICS
+from tailwise.run.metric_store import differences_without_time
+from tailwise.run.run_folder import read_config, read_manifest
+from tailwise.run.worlds import MarketWorld
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of it. first_difference: a sentence, None when everything is the same bit for bit."""
+
+    run: str
+    again: str
+    updates: int
+    checkpoint: str
+    same_metrics: bool
+    same_weights: bool
+    first_difference: str | None
+    notes: tuple[str, ...]  # versions and the platform, where they are not those of the run
+
+    @property
+    def same(self) -> bool:
+        return self.same_metrics and self.same_weights
+
+
+class StopAt(Callback):
+    """Ends a run after an update, which then has a checkpoint."""
+
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def on_update(self, progress: Progress) -> bool | None:
+        return False if progress.update >= self.update else None
+
+
+def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = ()) -> Reproduction:
+    """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare."""
+    config = read_config(run)
+    if isinstance(config.env, GymEnv) and config.env.id is None:
+        raise DataError(
+            f"{run}: its environment was passed from Python and cannot be built again by its configuration."
+        )
+    newest = next((path for path in ckpt.checkpoints_in(run) if path.name != ckpt.BEST), None)
+    if newest is None:
+        raise CheckpointError(f"{run} has no checkpoint yet to compare with.")
+    ckpt.verify(newest)
+    updates = int(ckpt.read_training(newest).json["update"])
+    agent = PPO(config=config, run_dir=again, callbacks=[StopAt(updates), *callbacks])
+    try:
+        world = agent.world()
+        if isinstance(world, MarketWorld):
+            world.check_same_bars(read_manifest(run), run=str(run))
+        agent.learn()
+    finally:
+        agent.trainer.driver.close()
+    notes = tuple(_other_versions(read_manifest(run), read_manifest(again)))
+    told = differences_without_time(run / METRICS, again / METRICS)
+    # Lines of the run after its newest checkpoint are of an update that was never completed on the disk.
+    told = [text for text in told if not text.startswith(f"{run / METRICS} has ")]
+    twin = again / "checkpoints" / newest.name
+    if not twin.is_dir():
+        missing = f"the repetition ended after update {agent.trainer.update}, the run went on to update {updates}"
+        return Reproduction(str(run), str(again), updates, newest.name, not told, False, (*told, missing)[0], notes)
+    weights = _different_tensor(ckpt.read_policy(newest).tensors, ckpt.read_policy(twin).tensors)
+    first = told[0] if told else weights
+    return Reproduction(str(run), str(again), updates, newest.name, not told, weights is None, first, notes)
+
+
+def _different_tensor(mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> str | None:
+    """The first tensor, by name, that is not the same bit for bit, as a sentence."""
+    for name in sorted(mine.keys() | theirs.keys()):
+        if name not in mine or name not in theirs:
+            return f"only one of the two has the tensor {name}"
+        one, two = mine[name], theirs[name]
+        if one.shape != two.shape or one.dtype != two.dtype:
+            return f"the tensor {name} is {one.dtype} {tuple(one.shape)} and {two.dtype} {tuple(two.shape)}"
+        if one.numpy().tobytes() != two.numpy().tobytes():
+            place = int(torch.nonzero((one != two).reshape(-1))[0]) if bool((one != two).any()) else 0
+            values = one.reshape(-1)[place].item(), two.reshape(-1)[place].item()
+            return f"the tensor {name} differs, first at entry {place}: {values[0]!r} and {values[1]!r}"
+    return None
+
+
+def _other_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    old, new = before.get("versions", {}), now.get("versions", {})
+    found = [f"{name} was {old.get(name)}, it is {new.get(name)} now" for name in new if old.get(name) != new.get(name)]
+    for key in ("python", "platform"):
+        if before.get(key) != now.get(key):
+            found.append(f"the {key} was {before.get(key)}, it is {now.get(key)} now")
+    return found

@@ -1,0 +1,149 @@
+"""Which runs there are, how far they have come, and which of their checkpoints are no longer needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailwise.core.errors import CheckpointError, DataError, TailwiseError
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.config import Config
+from tailwise.run.metric_store import FILE as METRICS
+from tailwise.run.run_folder import CONFIG, read_alerts, read_config
+
+FINISHED, UNFINISHED, NOT_STARTED, BROKEN = "finished", "unfinished", "not started", "broken"
+_DEEPEST = 3  # runs of a walk-forward lie in its folder, which lies in runs/
+_SCORES = ("evaluate/best", "evaluate/return", "episode/return")  # the first that a run has is its score
+_LAST_BYTES = 65_536  # of metrics.jsonl, more than one line is long
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run. score: newest value of the metric `measured`; changed: seconds since the epoch."""
+
+    folder: str
+    status: str
+    note: str  # why it is broken, or why it ended; else empty
+    seed: int | None
+    updates: int
+    steps: int
+    total_steps: int | None
+    score: float | None
+    measured: str | None
+    alerts: int
+    bytes: int
+    changed: float
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A checkpoint that a finished or continued run no longer needs."""
+
+    path: Path
+    bytes: int
+
+
+def find_runs(root: Path) -> list[Path]:
+    """All run folders in and below `root`, which may be one itself, by name."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; give the folder that holds the runs.")
+    return sorted(_below(root, _DEEPEST))
+
+
+def _below(folder: Path, deeper: int) -> Iterator[Path]:
+    if (folder / CONFIG).exists():
+        yield folder
+        return
+    if deeper:
+        for one in folder.iterdir():
+            if one.is_dir() and not one.is_symlink() and not one.name.startswith("."):
+                yield from _below(one, deeper - 1)
+
+
+def describe(folder: Path) -> Listed:
+    """Read what a run says about itself; a run that cannot be read is listed as broken, with the reason."""
+    size, changed = _size(folder), max((one.stat().st_mtime for one in folder.iterdir()), default=0.0)
+    try:
+        config = read_config(folder)
+        last = last_metrics(folder)
+        alerts = len(read_alerts(folder))
+        status, note = _status(folder, config, last)
+    except (TailwiseError, ValueError) as error:
+        return Listed(str(folder), BROKEN, str(error), None, 0, 0, None, None, None, 0, size, changed)
+    measured = next((name for name in _SCORES if last.get(name) is not None), None)
+    return Listed(
+        folder=str(folder),
+        status=status,
+        note=note,
+        seed=config.seed,
+        updates=int(last.get("update", 0)),
+        steps=int(last.get("steps", 0)),
+        total_steps=config.run.total_steps,
+        score=None if measured is None else float(last[measured]),
+        measured=measured,
+        alerts=alerts,
+        bytes=size,
+        changed=changed,
+    )
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    """The newest whole line of metrics.jsonl; empty when there is none."""
+    path = folder / METRICS
+    if not path.exists():
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(path.stat().st_size - _LAST_BYTES, 0))
+        lines = file.read().split(b"\n")[:-1]  # what follows the last newline is torn
+    found = json.loads(lines[-1]) if lines else {}
+    assert isinstance(found, dict)
+    return found
+
+
+def _status(folder: Path, config: Config, last: dict[str, Any]) -> tuple[str, str]:
+    if not last and not ckpt.checkpoints_in(folder):
+        return NOT_STARTED, ""
+    if int(last.get("steps", 0)) >= config.run.total_steps:
+        return FINISHED, "all steps are done"
+    state = _newest_state(folder)
+    patience = config.evaluate.patience
+    if state is not None and patience is not None and int(state.get("evaluations_without_gain", 0)) >= patience:
+        return FINISHED, "the evaluation did not improve any more"
+    return UNFINISHED, ""
+
+
+def _newest_state(folder: Path) -> dict[str, Any] | None:
+    """Plain numbers of the newest checkpoint, without its tensors; None when there is no good one."""
+    newest, _ = ckpt.latest_good(folder)
+    if newest is None:
+        return None
+    found = json.loads((newest / ckpt.TRAINING_JSON).read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def spare_checkpoints(folder: Path) -> list[Spare]:
+    """Numbered checkpoints older than the newest good one. `best` and that one stay, and so do newer broken ones."""
+    newest, _ = ckpt.latest_good(folder)
+    if newest is None or newest.name == ckpt.BEST:
+        return []  # none of the numbered ones is good: nothing is thrown away that somebody may still repair
+    numbered = [path for path in ckpt.checkpoints_in(folder) if path.name != ckpt.BEST]
+    older = numbered[numbered.index(newest) + 1 :]
+    return [Spare(path, _size(path)) for path in older]
+
+
+def remove(spare: Spare) -> None:
+    """Delete a checkpoint: renamed first, so that a kill never leaves half of it under a valid name."""
+    if not spare.path.is_dir():
+        raise CheckpointError(f"{spare.path} is gone already.")
+    hidden = spare.path.with_name(f".deleted-{spare.path.name}")
+    spare.path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _size(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())

@@ -1,0 +1,128 @@
+"""`tailwise walk-forward` as a person uses it: tiny runs, real ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tailwise as tw
+from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.path_files import read_paths
+from tailwise.evaluate.statistics import path_statistics
+from tailwise.market.bars import save_bars
+from tailwise.market.synthetic import random_walk
+from tailwise.run.metric_store import equal_without_time
+from tailwise.run.trials import count_trials, read_lines
+from tests.cli.terminal import SMALL, Terminal
+
+MARKET = [*SMALL, "-s", "data.parameters={length: 700, noise: 0.002}", "-s", "model.encoder.hidden=[8]"]
+COMMAND = ["walk-forward", "sine", *MARKET, "-s", "evaluate.every=1", "--folds", "2"]
+
+
+def files(folder: str) -> dict[Path, tuple[int, bytes]]:
+    """Every file of all runs and evaluations, with the time of its last change."""
+    found = Path(folder).glob("fold_*/**/*")
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found if path.is_file()}
+
+
+def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Terminal) -> None:
+    """The whole command; then a kill in the middle of the last run. Rejects a finished fold that is repeated, and a
+    killed one that starts over or goes on from another state."""
+    assert tailwise(*COMMAND, "--seeds", "2", "--out", "w") == 0
+    assert "4 runs of 192 steps, seeds 0, 1, in w" in tailwise.out
+    for text in ("fold 2, seed 1: update 3", "all folds, ensemble", "2 seeds voting", "2 trials on these bars"):
+        assert text in tailwise.out
+    told = json.loads(Path("w/walk_forward.json").read_text())
+    assert told["verdict"][0].startswith("Tested on 350 bars (synthetic: sine(")
+    assert [(row["fold"], row["seed"]) for row in told["rows"]] == [
+        *((1, 0), (2, 0), (1, 1), (2, 1)),
+        *((1, None), (2, None)),
+    ]
+    for row in told["rows"][:4]:
+        policy = tw.load(Path("w", row["folder"], "checkpoints", row["checkpoint"]))
+        assert row["checkpoint"] == "best" and policy.config.seed == row["seed"]
+        known = judge(policy)[0]
+        assert row["statistics"]["policy"]["sharpe"] == known.statistics["policy"].sharpe
+        assert row["cvar_return"] == known.statistics["policy"].cvar_return
+        assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"])
+    # The stitched path: its log-return is the sum of those of the folds.
+    for one in told["stitched"]:
+        parts = [row for row in told["rows"] if row["seed"] == one["seed"]]
+        total = np.prod([1 + row["statistics"]["policy"]["total_return"] for row in parts])
+        assert 1 + one["statistics"]["policy"]["total_return"] == pytest.approx(total)
+        path = read_paths(Path("w", one["evaluation"]))[one["account"]]["policy"]
+        again = path_statistics(path, alpha=told["alpha"], gamma=told["gamma"])
+        assert one["statistics"]["policy"]["sharpe"] == pytest.approx(again.sharpe)
+        rules = {"buy and hold", "flat", "volatility target 10%", "momentum", "random, same turnover"}
+        assert set(one["against"]) == (rules if one["seed"] is None else set())
+        assert one["evidence"]["deflated"]["trials"] == 2 == told["trials"]["counted"]
+    assert told["headline"] == {"account": "SYNTHETIC-SINE", "seed": None}
+    assert told["overfitting"]["trials"] == 2 and told["across_seeds"]["sharpe"]["tasks"] == 2
+    assert len([line for line in read_lines(Path("trials.jsonl")) if line["kind"] == "training"]) == 4
+    assert count_trials(Path("w/fold_1_seed_0")).counted == 2
+
+    # Killed in the second update of the last run: no result, the newest checkpoint is that of the first update.
+    shutil.copytree("w", "whole")
+    last = Path("w/fold_2_seed_1")
+    (last / "fold_result.json").unlink()
+    shutil.rmtree(last / "evaluations")
+    for name in ("update-000002", "update-000003"):
+        shutil.rmtree(last / "checkpoints" / name)
+    Path("w/walk_forward.json").unlink()
+    before = {path: made for path, made in files("w").items() if last not in path.parents}
+    assert tailwise(*COMMAND, "--seeds", "2", "--out", "w") == 0
+    assert "3 of them finished before" in tailwise.out and "fold 2, seed 1: goes on after update" in tailwise.out
+    assert {path: made for path, made in files("w").items() if last not in path.parents} == before
+    assert equal_without_time(last / "metrics.jsonl", Path("whole/fold_2_seed_1/metrics.jsonl"))
+    ours = json.loads(Path("w/walk_forward.json").read_text())
+    assert ours["rows"] == told["rows"] and ours["stitched"] == told["stitched"]
+    assert len([line for line in read_lines(Path("trials.jsonl")) if line["kind"] == "training"]) == 4
+
+    # Another configuration, other folds, other bars: refused with a sentence, nothing is touched.
+    kept = files("w")
+    again = [*COMMAND, "--seeds", "2", "--out", "w"]
+    assert "learner.clip 0.2, here 0.1" in tailwise.refuses(*again, "-s", "learner.clip=0.1")
+    assert "folds 2, here 3" in tailwise.refuses(*again, "--folds", "3")
+    assert "on other bars" in tailwise.refuses(*again, "-s", "data.parameters={length: 700, noise: 0.003}")
+    assert files("w") == kept
+
+
+def test_a_wrong_annualisation_is_said_first(tailwise: Terminal) -> None:
+    """The planted mistake: hourly bars that the configuration calls daily. Every Sharpe ratio would be off."""
+    save_bars(replace(random_walk(seed=1, length=1600), symbol="X"), "X.csv")
+    changes = ["-s", "data={kind: files, paths: [X.csv], periods_per_year: 252}", "-s", "run.total_steps=64"]
+    one = tailwise.json(*COMMAND, *changes, "--seeds", "1", "--out", "wrong")
+    assert one["verdict"][0].startswith("X: annual numbers assume 252 bars per year, but its 800 bars")
+    assert one["ensemble"] is None and one["overfitting_reason"] == "a single trial was not chosen among others"
+    assert one["headline"]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["cartpole"], "walk-forward cuts bars into folds, and env.kind is gym"),
+        (["sine", "--kind", "sideways"], "the kind of walk-forward is 'sideways'; choose anchored or rolling"),
+        (["sine", "--purge", "few"], "--purge is 'few'; write auto or a number of bars"),
+        (["sine", "--purge", "3"], "its purge of 3 bars is shorter than the label horizon 1 or the look-back 20"),
+        (["sine", "--seeds", "a"], "the seeds 'a' are not whole numbers"),
+        (["sine", "--seeds", "1,1"], "name one of them twice"),
+        (["sine", "--seeds", "0"], "name none, too many or a negative one"),
+        (["sine", "--select", "0.1"], "evaluate.every is null, so nothing would be selected"),
+        (["sine", "--folds", "190", "-s", "data.parameters={length: 300}"], "are too few for 190 folds"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_leaves_no_folder(tailwise: Terminal, arguments: list[str], sentence: str) -> None:
+    assert sentence in tailwise.refuses("walk-forward", *arguments)
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:
+    Path("full").mkdir()
+    Path("full/letter.txt").write_text("mine")
+    assert "is not empty and holds no walk-forward" in tailwise.refuses(*COMMAND, "--out", "full")
+    assert [path.name for path in Path("full").iterdir()] == ["letter.txt"]
