@@ -126,15 +126,23 @@ def stress_policy(
     """The policy and buy and hold through every scenario; or nothing, with the reason."""
     numbers = judged.statistics[POLICY]
     try:
-        play, bars, costs = policy_player(policy, symbol=symbol, deterministic=deterministic, seed=seed, market=world)
+        player = policy_player(
+            policy,
+            symbol=symbol,
+            deterministic=deterministic,
+            seed=seed,
+            market=world,
+            base=judged.paths[POLICY],
+        )
     except (ConfigError, DataError) as error:
         return {}, str(error)
+    bars, costs = player.bars, player.costs
     window = world.dataset.window("test")[symbol]
     tables = world.dataset.tables("test")[symbol]
     end = None if window.end == len(bars) else bars.time[window.end]
     rule = rule_player(buy_and_hold, config=world.settings, start=bars.time[tables.first_valid], end=end)
     alpha, gamma = numbers.alpha, policy.config.learner.gamma
     return {
-        POLICY: stress(play, bars, costs, alpha=alpha, gamma=gamma),
+        POLICY: stress(player.play, bars, costs, alpha=alpha, gamma=gamma, play_many=player.play_many),
         "buy and hold": stress(rule, bars, costs, alpha=alpha, gamma=gamma),
     }, None

@@ -81,7 +81,7 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
   .wide td:first-child { white-space: normal; min-width: 7rem; max-width: 9rem; }
   .metrics td:first-child span { display: none; }
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root { color-scheme: dark; --ink: #dfe5ea; --quiet: #98a5b1; --line: #2c3640; --paper: #12171c; --soft: #1a2128;
     --good: #6cc08b; --bad: #ef8a74; --care: #e0a75a; }
   /* Plotly writes its colours into the picture: text and grid follow the page. */
@@ -102,7 +102,7 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
   table { font-size: 8pt; } th, td { padding-right: .5rem; white-space: normal; }
   tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; opacity: 1; }
-  .wide td:first-child { white-space: nowrap; } .metrics td:first-child { white-space: normal; }
+  .wide td:first-child, .wide th:first-child { white-space: nowrap; position: static; } .metrics td:first-child { white-space: normal; }
   /* Pictures were drawn for the width of the screen, at most 1040 pixels; a page of paper has some 690. */
   .plot, .plots { zoom: .65; }
 }
