@@ -131,7 +131,7 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         figure.add_trace(shown)
     layout(figure, height=300, bargap=0.35, hovermode="x unified")
     figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
-    figure.update_xaxes(tickangle=0)
+    figure.update_xaxes(type="category", tickangle=0)  # -10% is a name here, not a number
     rows = [
         (
             who,
