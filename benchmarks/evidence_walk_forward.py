@@ -34,13 +34,15 @@ def walk_forward(options: Options) -> list[Check]:
             *(sys.executable, "-m", "tailwise", "walk-forward", "sp500", *sizes, *every, *often),
             *("--folds", str(folds), "--seeds", str(seeds), "--jobs", str(JOBS), "--out", "w"),
         ]
-        first = _killed_in_the_middle(command, Path(place), wanted=folds * seeds // 3)
+        first = _killed_in_the_middle(command, Path(place), _environment(), wanted=folds * seeds // 3)
         out = Path(place, "w")
         finished = sorted(path.parent for path in out.glob("*/fold_result.json"))
         before = {folder: _state(folder) for folder in finished}
         options.say(f"killed after {first / 60:.1f} CPU-minutes with {len(finished)} of {folds * seeds} runs finished")
         clock = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, cwd=place, env=_environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         second = after.ru_utime + after.ru_stime - clock.ru_utime - clock.ru_stime
         options.say(done.stdout[-3000:] if done.returncode == 0 else done.stderr[-3000:])
@@ -70,13 +72,27 @@ def walk_forward(options: Options) -> list[Check]:
     ]
 
 
-def _killed_in_the_middle(command: list[str], place: Path, *, wanted: int) -> float:
+def _environment() -> dict[str, str]:
+    """That of this process, with the package that is measured here, whatever folder the command runs in."""
+    import tailwise
+
+    root = str(Path(tailwise.__file__).resolve().parents[1])
+    given = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": root if not given else f"{root}{os.pathsep}{given}"}
+
+
+def _killed_in_the_middle(command: list[str], place: Path, environment: dict[str, str], *, wanted: int) -> float:
     """Start the command, SIGKILL its whole group when `wanted` runs are finished and another has a checkpoint.
 
     Returns the CPU seconds of the group until then.
     """
     process = subprocess.Popen(
-        command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        cwd=place,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     spent, gone, until = 0.0, 0.0, time.monotonic() + PATIENCE
     living: dict[int, float] = {}

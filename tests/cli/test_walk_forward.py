@@ -102,6 +102,13 @@ def test_a_wrong_annualisation_is_said_first(tailwise: Terminal) -> None:
     assert one["headline"]["seed"] == 0
 
 
+@pytest.mark.slow
+def test_processes_side_by_side_give_the_same(tailwise: Terminal) -> None:
+    alone = tailwise.json(*COMMAND, "--seeds", "1", "--out", "one/w")
+    both = tailwise.json(*COMMAND, "--seeds", "1", "--out", "two/w", "--jobs", "2")
+    assert both["rows"] == alone["rows"] and both["stitched"] == alone["stitched"] and len(both["rows"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -54,6 +54,7 @@ def test_mlflow_has_the_configuration_and_every_metric_and_goes_on_after_a_resum
     assert [point.value for point in history] == pytest.approx(list(table["policy/entropy"]))
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed (pip install 'tailwise[wandb]')")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -9,7 +9,7 @@ folds, seeds      number of folds; list of seeds
 purge, embargo    bars left out between train, select and test; look_back and label_horizon: what purge must cover
 clock_bars        bars of all symbols' common clock; periods_per_year: bars per year
 alpha, gamma, horizon    of the tails: probability, discount per bar, bars
-data_hash, config_hash   of all bars; of the configuration without seed and split
+data_hash, config_hash   of all bars; of the configuration without seed and split. cut: hash of the plan of folds
 config            the whole configuration, as JSON; `data.split` of it is not used
 facts             sentences: what was trained on what
 windows           [{fold, train, select, test}]: {first_close, last_close, bars} each; select null if none.

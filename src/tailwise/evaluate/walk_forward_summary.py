@@ -18,7 +18,7 @@ from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMP
 from tailwise.evaluate.limit import judge_limit
 from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.overfitting import BLOCKS, overfitting
-from tailwise.evaluate.path_files import read_paths, save_paths
+from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
 from tailwise.evaluate.seeds import summarise_seeds
 from tailwise.evaluate.statistics import annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.stitching import stitch
@@ -226,7 +226,9 @@ def _overfitting(
             continue
         told = json.loads(other.read_text(encoding="utf-8"))
         if told.get("data_hash") == data_hash and told.get("cut") == whole.cut:
-            trials += [_returns(read_paths(other.parent / _folder_of(seed))) for seed in told["seeds"]]
+            folders = [other.parent / _folder_of(seed) for seed in told["seeds"]]
+            # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
+            trials += [_returns(read_paths(folder)) for folder in folders if (folder / EQUITY).exists()]
     if len(trials) < 2:
         return None, "a single trial was not chosen among others"
     bars = len(trials[0])
