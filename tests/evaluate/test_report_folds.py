@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.evidence import compare_paths, path_evidence
 from tailwise.evaluate.judgement import POLICY, judge_rule
+from tailwise.evaluate.monte_carlo import account_odds
+from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report_folds import fold_rows, read_folds, write_folds_report
 from tailwise.market.builtin import sp500
 from tests.evaluate.browser import PHONE, browser, look
@@ -44,9 +45,7 @@ def make_folder(folder: Path) -> Path:
         for fold in (1, 2)
         for seed in (0, 1, None)
     ]
-    time = pd.DatetimeIndex(own.time, tz="UTC")
-    frame = pd.DataFrame({"close_time_utc": time, "fold": 1} | {n: p.wealth[1:] for n, p in judged.paths.items()})
-    frame.to_parquet(folder / "stitched.parquet")
+    save_paths(folder / "stitched", {"SP500": judged.paths})
     intervals: dict[str, Any] = {
         n: asdict(getattr(evidence, n)) for n in ("mean_return", "sharpe", "volatility", "cvar_bar")
     }
@@ -63,7 +62,8 @@ def make_folder(folder: Path) -> Path:
                 "verdict": compared.verdict,
             }
         },
-        "file": "stitched.parquet",
+        "evaluation": "stitched",
+        "odds": asdict(account_odds(own.log_returns, 252.0, repetitions=200)),
     }
     result = {
         "format": 1,
@@ -82,6 +82,8 @@ def make_folder(folder: Path) -> Path:
         "facts": ["Trained on something."],
         "rows": rows,
         "stitched": [stitched],
+        "across_seeds": {"sharpe": {"iqm": 0.3, "low": 0.1, "high": 0.5}, "mean_return": None},
+        "overfitting": {"probability": 0.4, "loss_probability": 0.5, "trials": 2, "bars": 299},
         "headline": {"account": "SP500", "seed": None},
         "verdict": ["No evidence of an edge over two folds.", "The limit was kept in both."],
     }
@@ -105,11 +107,12 @@ def test_the_page_of_a_walk_forward(tmp_path: Path) -> None:
     write_folds_report(tmp_path / "report.html", folds, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8").split("<body>")[1]
     assert text.index("No evidence of an edge over two folds.") < text.index('id="panel-equity"')
+    assert "all seeds and folds: 0.30 (0.10 to 0.50)" in text and "among 2 trials: 40%" in text
     assert "100 bars purged and 5 embargoed" in text and "f00d" * 16 in text
     with browser() as running:
         seen = look(running, tmp_path / "report.html", PHONE)
     assert seen.errors == [] and seen.width <= PHONE[0] and seen.undrawn == 0
-    for name in ("equity", "drawdown", "folds", "rolling", "distribution"):
+    for name in ("equity", "drawdown", "folds", "trading", "rolling", "distribution", "odds"):
         assert seen.panels[f"panel-{name}"][0]["marks"] > 0, name
 
 

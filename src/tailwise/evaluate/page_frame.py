@@ -102,7 +102,8 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
   table { font-size: 8pt; } th, td { padding-right: .5rem; white-space: normal; }
   tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; opacity: 1; }
-  .wide td:first-child, .wide th:first-child { white-space: nowrap; position: static; } .metrics td:first-child { white-space: normal; }
+  .wide td:first-child, .wide th:first-child { white-space: nowrap; position: static; }
+  .metrics td:first-child { white-space: normal; }
   /* Pictures were drawn for the width of the screen, at most 1040 pixels; a page of paper has some 690. */
   .plot, .plots { zoom: .65; }
 }

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import yaml
 
 from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
-from tailwise.evaluate.bootstrap import Interval
+from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison
-from tailwise.evaluate.findings import MOST_REPETITIONS
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
+from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.report_curves import (
     Curve,
     colours_of,
@@ -32,6 +32,8 @@ from tailwise.evaluate.report_curves import (
     rolling_panel,
 )
 from tailwise.evaluate.report_risk import distribution_panel
+from tailwise.evaluate.report_stress import odds_panel
+from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
@@ -104,7 +106,8 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
 
 
 def _account_panels(folds: Mapping[str, Any], stitched: Mapping[str, Any], folder: Path, suffix: str) -> list[Panel]:
-    curves = read_curves(folder / stitched["file"], folds["periods_per_year"])
+    paths = read_paths(folder / stitched["evaluation"])[stitched["account"]]
+    curves = {name: Curve.of_path(path) for name, path in paths.items()}
     statistics = {name: PathStatistics(**numbers) for name, numbers in stitched["statistics"].items()}
     rule = next(name for name in ALWAYS_IN if name in curves)
     numbers = statistics[POLICY]
@@ -117,10 +120,12 @@ def _account_panels(folds: Mapping[str, Any], stitched: Mapping[str, Any], folde
         lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
         _folds_panel(folds, stitched["account"], suffix),
         lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
-        comparison_panel(against, MOST_REPETITIONS) if against else None,
+        comparison_panel(against, REPETITIONS) if against else None,
         months_panel(curves[POLICY], POLICY),
+        trading_panel(paths[POLICY], suffix),
         rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha, suffix),
         distribution_panel(curves, POLICY, rule, numbers, suffix),
+        odds_panel({POLICY: AccountOdds(**stitched["odds"])}, suffix) if stitched["odds"] else None,
         _metrics(statistics),
     ]
     return [panel for panel in shown if panel is not None]
@@ -162,7 +167,7 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
         "Fold by fold",
         f"{folds['folds']} folds, {folds['kind']}, with {folds['purge']} bars purged and {folds['embargo']} embargoed "
         "between training and test. Look for the spread between seeds of one fold: where it is as large as the result, "
-        "the result is luck of the seed.",
+        f"the result is luck of the seed. {_over_seeds(folds)}",
         key({name: colours[name] for name, (x, *_) in sets.items() if x})
         + picture(figure, "folds" + suffix)
         + table(heads, fold_rows(folds, account), marks=True),
@@ -171,22 +176,6 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
 
 def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
     return [row["fold"] for row in rows], [row["statistics"][POLICY]["total_return"] for row in rows]
-
-
-def read_curves(file: Path, periods_per_year: float) -> dict[str, Curve]:
-    """Wealth by name from the parquet file of a stitched path, the policy first."""
-    import pandas as pd
-
-    frame = pd.read_parquet(file)
-    if "close_time_utc" not in frame:
-        frame = frame.reset_index()
-    time = pd.DatetimeIndex(frame["close_time_utc"]).tz_localize(None).to_numpy().astype("datetime64[ns]")
-    names = [name for name in frame.columns if name not in ("close_time_utc", "fold", "index")]
-    names.sort(key=lambda name: name != POLICY)
-    return {
-        name: Curve(time, np.concatenate([[1.0], frame[name].to_numpy(dtype=np.float64)]), periods_per_year)
-        for name in names
-    }
 
 
 def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
@@ -232,6 +221,17 @@ def _colour(stitched: Mapping[str, Any]) -> str:
 
 def _who(stitched: Mapping[str, Any]) -> str:
     return "All seeds of a fold decide together." if stitched["seed"] is None else f"Seed {stitched['seed']}."
+
+
+def _over_seeds(folds: Mapping[str, Any]) -> str:
+    """The mean over seeds with its interval, and how likely the choice among them was luck."""
+    told, ratio, luck = "", folds["across_seeds"]["sharpe"], folds["overfitting"]
+    if ratio is not None:
+        spread = "" if ratio["low"] is None else f" ({plain(ratio['low'])} to {plain(ratio['high'])})"
+        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio['iqm'])}{spread}. "
+    if luck is not None:
+        told += f"Probability of backtest overfitting among {luck['trials']} trials: {percent(luck['probability'], 0)}."
+    return told.strip()
 
 
 def _seed(seed: int | None) -> str:
