@@ -67,7 +67,7 @@ def test_the_verdict_comes_before_any_picture(page: Path) -> None:
     text = page.read_text(encoding="utf-8").split("<body>")[1]
     top = text[: text.index('id="panel-equity"')]
     for part in (
-        "Tested on SP500, 2016-06-29 to 2018-12-31: 630 real bars",
+        "Tested on SP500, 2016-06-30 to 2018-12-31: 630 real bars",
         "95% interval",
         "not told apart from <b>buy and hold</b>",
         "1 trial is counted on these data",
