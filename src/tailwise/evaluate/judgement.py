@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -39,6 +40,7 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
     "momentum": momentum,
 }
 SMALLEST_CVAR = "smallest CVaR"
+MOST_RETURNS = 1000  # that the weights of the smallest CVaR look back over
 RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
@@ -167,7 +169,10 @@ def _baselines(
         label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
         weights = {"equal weights": equal_weights(tables), "flat": np.zeros(len(tables))}
         if find_spec("skfolio") is not None:  # an extra; the report says so where it is missing
-            weights[SMALLEST_CVAR] = min_cvar_weights(tables, alpha=alpha, costs=world.costs)
+            # A year, if that is neither too few bars for a tail nor more than an optimiser can bear.
+            year = round(world.dataset.bars[0].frequency.periods_per_year)
+            window = max(min(year, MOST_RETURNS), math.ceil(2 / alpha))
+            weights[SMALLEST_CVAR] = min_cvar_weights(tables, alpha=alpha, window=window, costs=world.costs)
         return [
             {
                 name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
