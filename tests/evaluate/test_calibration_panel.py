@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.evaluate.calibration_panel import calibration_figure, calibration_sentence, newest_calibration
+from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence, newest_calibration
 from tailwise.run.agent import PPO
 from tailwise.run.metric_store import read
 from tests.support import small_run
@@ -23,8 +23,10 @@ def test_the_newest_windows_of_a_run_in_words_and_bars(tmp_path: Path) -> None:
     assert sum(found[f"pit/{k}"] for k in range(10)) == pytest.approx(1.0)
     sentence = calibration_sentence(found, 0.25)
     assert f"{100 * found['coverage_05']:.1f}%" in sentence and "CVaR 25%" in sentence
-    figure = calibration_figure(found, colour="#123456", ink="#000000", grid="#eeeeee")
-    assert list(figure.data[0].y) == [found[f"pit/{k}"] for k in range(10)]
+    quantiles, tenths = calibration_figures(found)
+    assert list(tenths.data[0].y) == [found[f"pit/{k}"] for k in range(10)]
+    # Predicted against realised quantiles: the share below the predicted median is the first five tenths.
+    assert quantiles.data[1].y[5] == pytest.approx(sum(found[f"pit/{k}"] for k in range(5)))
 
 
 def test_a_run_without_a_law_has_no_calibration(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import POLICY, SAMPLED, judge
 from tailwise.evaluate.limit import forward_returns, judge_limit, rule_sentence
-from tailwise.evaluate.page import write_page
+from tailwise.evaluate.report import write_report
+from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import discounted_forward_returns
 from tailwise.market.costs import NO_COSTS
@@ -130,7 +132,7 @@ def test_a_policy_with_a_limit_is_judged_both_ways_in_words_json_and_picture(tmp
     kept = judged.to_json()
     assert kept["verdict"] == told
     assert kept["limits"]["policy"]["realised"] == kept["statistics"]["policy"]["cvar_return"]
-    write_page(tmp_path / "page.html", [judged], title="t", facts=[], gamma=0.9)
+    write_report(tmp_path / "page.html", [weigh(judged)], title="t", how="So.", gamma=0.9, background=Background())
     page = (tmp_path / "page.html").read_text()
     assert told[0][1:] in page and "limit -5.0%" in page and "Discounted log-return over the next 30 bars" in page
     (other,) = judge(agent, deterministic=False)

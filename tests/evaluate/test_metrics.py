@@ -193,3 +193,46 @@ def test_every_number_is_finite_or_none(returns: list[float], alpha: float) -> N
     assert 0 <= numbers["cdar"] <= numbers["max_drawdown"] + 1e-12 and numbers["max_drawdown"] < 1
     assert numbers["cvar_bar"] <= numbers["var_bar"] + 1e-12
     assert 0 <= numbers["longest_drawdown"] <= len(returns)
+
+
+@pytest.mark.parametrize("rhythm", RHYTHMS)
+def test_golden_numbers_of_trading_for_every_bar_length(rhythm: str) -> None:
+    """Every four bars: buy half of the equity, hold, sell it 2% higher or 1% lower in turn, rest. By hand, equity 100:
+
+    traded .5 + .51 and .5 + .495, fees .1 a trip, trips +1 - .1 = .9 and -.5 - .1 = -.6, equity ends at 110. Rejects a
+    turnover or costs per bar, per day or per 252 bars, and shares of trips or bars that were annualised too.
+    """
+    per_year = RHYTHMS[rhythm][2]
+    trips = 2 * math.ceil(min(per_year, 20_000) / 8)
+    bars = 4 * trips
+    time = bar_times(rhythm, bars)
+    zero = np.zeros((bars, 1))
+    units, price, close, fee = zero.copy(), zero.copy(), np.ones((bars, 1)), np.zeros(bars)
+    orders = zero.copy()
+    orders[0::4], orders[2::4], price[0::4] = 50.0, -50.0, 1.0
+    price[2::8], price[6::8] = 1.02, 0.99
+    units[0::4] = units[1::4] = 50.0
+    fee[0::4] = fee[2::4] = 0.05
+    returns = np.zeros(bars)
+    returns[-1] = math.log(1.1)
+    found = path_statistics(
+        path_of(
+            returns,
+            time=time,
+            periods_per_year=infer_frequency(time).periods_per_year,
+            units=units,
+            order_units=orders,
+            order_price=price,
+            close=close,
+            fee=fee,
+        ),
+        alpha=0.05,
+        gamma=0.9,
+    )
+    assert found.periods_per_year == per_year
+    assert found.turnover == pytest.approx(per_year / 8 * 2.005, rel=1e-9)  # per_year / 4 trips a year
+    assert found.costs == pytest.approx(per_year / 4 * 0.001, rel=1e-9)
+    assert found.cost_share == pytest.approx(0.1 * trips / (10 + 0.1 * trips), rel=1e-9)
+    assert found.mean_exposure == pytest.approx(0.25) and found.time_in_market == pytest.approx(0.5)
+    assert found.trades == 2 * trips and found.round_trips == trips
+    assert found.hit_rate == pytest.approx(0.5) and found.profit_factor == pytest.approx(1.5)

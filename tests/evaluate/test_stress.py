@@ -137,7 +137,8 @@ def test_a_policy_is_replayed_on_changed_bars_with_features_of_those() -> None:
     }
     agent = tailwise.PPO(config=config)
     agent.learn(64)
-    play, bars, costs = policy_player(agent)
+    player = policy_player(agent)
+    play, bars, costs = player.play, player.bars, player.costs
     base = play(bars, costs)
     assert np.array_equal(base.ledger["equity"], agent.trade("test")[0].ledger["equity"])
     later = play(bars, with_latency(costs, 2))
@@ -146,6 +147,12 @@ def test_a_policy_is_replayed_on_changed_bars_with_features_of_those() -> None:
     wide = volatility_scenario(2.0).bars
     gone = missing_scenario(0.1).bars
     assert wide is not None and gone is not None
+    # All versions of the bars at once are the same paths as one by one.
+    assert player.play_many is not None
+    versions = [wide(bars, base), gone(bars, base)]
+    for at_once, version in zip(player.play_many(versions, costs), versions, strict=True):
+        assert np.array_equal(at_once.ledger["equity"], play(version, costs).ledger["equity"])
+    assert policy_player(agent, deterministic=False).play_many is None
     assert np.diff(np.log(play(wide(bars, base), costs).close[:, 0])).std() == pytest.approx(
         2 * np.diff(np.log(base.close[:, 0])).std(), rel=1e-6
     )

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.evaluating import EVALUATIONS
-from tailwise.cli.judging import CAVEAT, PAGE, Playing, judge_and_keep, print_judgement
+from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 from tailwise.cli.training import Recorder, make_display, print_facts, run_folder, train
+from tailwise.evaluate.report_verdict import CAVEAT
 from tailwise.run.agent import PPO, choose_checkpoint, load
 
 PRESET = "sp500"
@@ -28,10 +29,10 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
     played = Playing(checkpoint.name, deterministic=True, seed=config.seed)
     kept = folder / EVALUATIONS / "demo"
-    for judged in judge_and_keep(
+    for found in judge_and_keep(
         load(checkpoint), played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"
     ):
-        print_judgement(judged)
+        print_findings(found)
     print(f"page: {kept / PAGE}")
     print(CAVEAT)
     return 0

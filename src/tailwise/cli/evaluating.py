@@ -31,6 +31,7 @@ def evaluate_run(
     stochastic: bool,
     seed: int | None,
     checkpoint: str | None,
+    stressed: bool,
     as_json: bool,
 ) -> None:
     """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json; several runs decide together, and the
@@ -57,7 +58,9 @@ def evaluate_run(
             raise ConfigError(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
             )
-        evaluate_market(run, name, policy, stochastic=stochastic, seed=seed, as_json=as_json, members=told)
+        evaluate_market(
+            run, name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json, members=told
+        )
         return
     count = config.evaluate.episodes if episodes is None else episodes
     deterministic = config.evaluate.deterministic and not stochastic
@@ -92,30 +95,32 @@ def evaluate_market(
     *,
     stochastic: bool,
     seed: int | None,
+    stressed: bool,
     as_json: bool,
     members: Sequence[str] = (),
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
-    from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_judgement
+    from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
     deterministic = config.evaluate.deterministic and not stochastic
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
     kept = first_free(run / EVALUATIONS, checkpoint, "")
-    judgements = judge_and_keep(policy, played, kept, run=run, name=f"{run.name}, checkpoint {checkpoint}")
+    name = f"{run.name}, checkpoint {checkpoint}"
+    findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)
     if as_json:
         print_json(
             {
                 "run_dir": str(run),
                 **asdict(played),
-                "symbols": [judged.to_json() for judged in judgements],
+                "symbols": [found.to_json() for found in findings],
                 "folder": str(kept),
             }
         )
         return
     print(f"{run.name}, {played.sentence}")
-    for judged in judgements:
-        print_judgement(judged)
+    for found in findings:
+        print_findings(found)
     print(f"page: {kept / PAGE}")
 
 

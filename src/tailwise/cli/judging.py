@@ -8,17 +8,25 @@ from pathlib import Path
 
 from tailwise.cli.output import print_table
 from tailwise.core.atomic import atomic_folder, write_json
+from tailwise.core.config import dump_yaml
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.ensemble import Trader
+from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import Judgement, judge
-from tailwise.evaluate.page import write_page
 from tailwise.evaluate.path_files import save_paths
+from tailwise.evaluate.report import write_report
+from tailwise.evaluate.report_training import Background
+from tailwise.evaluate.report_verdict import CAVEAT, headline
+from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import columns, ruins
 from tailwise.run.config import Config
+from tailwise.run.metric_store import read
+from tailwise.run.run_folder import read_alerts, read_manifest
+from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 
 PAGE, SUMMARY = "report.html", "summary.json"
-CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
+MOST_STRESSED = 3  # symbols; each is some thirty replays
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,13 @@ class Playing:
         return f"checkpoint {self.checkpoint}: {how}"
 
 
+def print_findings(found: Findings) -> None:
+    """The table, whether it is more than noise, and the limit."""
+    judged = found.judged
+    print_judgement(judged)
+    print(headline(found.evidence, found.against, found.judged.limits)[0])
+
+
 def print_judgement(judged: Judgement) -> None:
     """One column per policy or rule, one row per number."""
     time = judged.time
@@ -49,17 +64,71 @@ def print_judgement(judged: Judgement) -> None:
         print(sentence)
 
 
-def judge_and_keep(policy: Trader, played: Playing, folder: Path, *, run: Path, name: str) -> list[Judgement]:
+def judge_and_keep(
+    policy: Trader, played: Playing, folder: Path, *, run: Path, name: str, stressed: bool = True
+) -> list[Findings]:
     """Play the test window as `played` says and keep what came of it in a new folder; `run` is the policy's own."""
     world = policy.market()
-    judgements = judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)
-    _keep(folder, judgements, policy.config, world, played, run=run, name=name)
-    return judgements
+    findings = find(policy, played, world, run=run, stressed=stressed)
+    _keep(folder, findings, policy.config, world, played, run=run, name=name)
+    return findings
+
+
+def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stressed: bool) -> list[Findings]:
+    """Judge every account of the test window, and weigh what was found; the first few are put to stress tests."""
+    found = []
+    trials = known_trials(run)
+    for number, judged in enumerate(judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)):
+        results: dict[str, list[StressResult]] = {}
+        reason = None
+        if stressed and number < MOST_STRESSED:
+            results, reason = stress_policy(
+                policy, judged, number, world=world, deterministic=played.deterministic, seed=played.seed
+            )
+        elif stressed:
+            reason = f"only the first {MOST_STRESSED} symbols are, to save time."
+        rhythm = world.dataset.bars[number].frequency.sentence
+        found.append(weigh(judged, trials=trials, stressed=results, not_stressed=reason, rhythm=rhythm))
+    return found
+
+
+def known_trials(run: Path) -> Trials:
+    """The trials on the bars of a run, itself included, as they were written down."""
+    found = count_trials(run)
+    return Trials(found.counted, found.sharpes, f"counted in {found.file.name}")
+
+
+def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:
+    """Where a policy comes from: what its run wrote down."""
+    facts = [
+        *world.dataset.describe(),
+        f"Core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
+        f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
+        f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
+        CAVEAT,
+    ]
+    return Background(
+        facts=facts,
+        metrics=read(run),
+        calibration=newest_calibration(run),
+        alerts=read_alerts(run),
+        configuration=dump_yaml(config),
+        hashes={str(purpose): codes for purpose, codes in world.dataset.hashes().items()},
+        versions=read_manifest(run)["versions"],
+    )
+
+
+def how_played(config: Config, played: Playing) -> str:
+    """Who decided, and how, as a sentence for the verdict."""
+    how = "its most likely action" if played.deterministic else f"sampled actions, seed {played.seed}"
+    if played.members:
+        return f"{len(played.members) - 1} policies decide together ({played.members[0]}), by {how}."
+    return f"Policy: checkpoint {played.checkpoint} of the run with seed {config.seed}, by {how}."
 
 
 def _keep(
     folder: Path,
-    judgements: Sequence[Judgement],
+    findings: Sequence[Findings],
     config: Config,
     world: MarketWorld,
     played: Playing,
@@ -68,19 +137,12 @@ def _keep(
     name: str,
 ) -> None:
     """Write summary.json, the paths as Parquet and report.html into a new folder, whole or not at all."""
-    facts = [
-        *world.dataset.describe(),
-        f"core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
-        f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
-        f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
-        CAVEAT,
-    ]
+    background = background_of(config, world, played, run)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:
-        calibration = newest_calibration(run)
-        symbols = [judged.to_json() for judged in judgements]
-        write_json(draft / SUMMARY, {"name": name, **asdict(played), "calibration": calibration, "symbols": symbols})
-        save_paths(draft, {judged.symbol: judged.paths for judged in judgements})
-        write_page(
-            draft / PAGE, judgements, title=name, facts=facts, gamma=config.learner.gamma, calibration=calibration
-        )
+        symbols = [found.to_json() for found in findings]
+        summary = {"name": name, **asdict(played), "calibration": background.calibration, "symbols": symbols}
+        write_json(draft / SUMMARY, summary)
+        save_paths(draft, {found.judged.symbol: found.judged.paths for found in findings})
+        how = how_played(config, played)
+        write_report(draft / PAGE, findings, title=name, how=how, gamma=config.learner.gamma, background=background)

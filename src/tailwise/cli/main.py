@@ -32,6 +32,10 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one value, e.g. -s learner.clip=0.1; repeatable."),
 ]
+CheckpointOption = Annotated[str | None, typer.Option(help="A checkpoint's name; default: best, else the newest.")]
+StressOption = Annotated[
+    bool, typer.Option("--stress/--no-stress", help="Replay dearer, later and worse markets for the report.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 
@@ -74,7 +78,8 @@ def evaluate(
         bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's seed.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="A checkpoint's name; default: best, else the newest.")] = None,
+    checkpoint: CheckpointOption = None,
+    stress: StressOption = True,
     ensemble: Annotated[
         str | None, typer.Option(metavar="vote|average", help="Let the policies of all RUNs decide together.")
     ] = None,
@@ -90,8 +95,42 @@ def evaluate(
         stochastic=stochastic,
         seed=seed,
         checkpoint=checkpoint,
+        stressed=stress,
         as_json=json,
     )
+
+
+@app.command()
+def report(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; default: RUN/report.html.")
+    ] = None,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
+    ] = False,
+    checkpoint: CheckpointOption = None,
+    stress: StressOption = True,
+    json: JsonOption = False,
+) -> None:
+    """Write the report of a run or of a walk-forward: verdict first, then every panel, one file that works offline."""
+    from tailwise.cli.report import report_run
+
+    report_run(run, out=out, stochastic=stochastic, checkpoint=checkpoint, stressed=stress, as_json=json)
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same bars, two or more.")
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Page; default: compare.html here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare runs pair by pair on the same test bars, with intervals; the first is the one the others are held to."""
+    from tailwise.cli.compare import compare_runs
+
+    compare_runs(runs, out=out, as_json=json)
 
 
 @app.command()

@@ -32,6 +32,7 @@ def backtest(
     first: int = 0,
     last: int | None = None,
     out: str | Path | None = None,
+    report: str | Path | None = None,
 ) -> AccountPath:
     """Trade `bars` by a rule: the path of the account.
 
@@ -43,6 +44,7 @@ def backtest(
     first    bar at whose close the first decision is made
     last     last bar to live through; default: the last one
     out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
+    report   HTML file to write: the same report as of a policy, with baselines, evidence and stress tests
     """
     if not isinstance(bars, Bars):
         raise DataError(
@@ -62,6 +64,10 @@ def backtest(
     path = AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
     if out is not None:
         save_paths(out, {path.symbol: {"rule": path}})
+    if report is not None:
+        from tailwise.evaluate.report_backtest import write_backtest_report  # which needs this module
+
+        write_backtest_report(Path(report), path, rule, bars, costs, config=config)
     return path
 
 
@@ -107,14 +113,19 @@ def _run(simulator: Simulator | PortfolioSimulator, targets: npt.NDArray[Any]) -
     """Step one account through targets [n, 1, ...]; its ledger by name, shorter than n when it is ruined."""
     simulator.seed(0)
     simulator.reset()
-    found = []
+    found: npt.NDArray[Any] | None = None
+    lived = 0
     for target in targets:
         result = simulator.step(np.ascontiguousarray(target, dtype=np.float64), autoreset=False)
         assert result.ledger is not None  # report is on
-        found.append(result.ledger)
+        if found is None:
+            found = np.empty(len(targets), dtype=result.ledger.dtype)
+        found[lived] = result.ledger[0]
+        lived += 1
         if result.terminated[0]:
             break
-    ledger = np.concatenate(found)
+    assert found is not None  # there is at least one target
+    ledger = found[:lived]
     return {name: ledger[name] for name in ledger.dtype.names or ()}
 
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from tailwise.run.metric_store import read
 
 PREFIX = "calibration/"
 BINS = 10
+_COLOUR, _IDEAL = "#1f6fb2", "#7b8794"
 
 
 def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
@@ -36,21 +38,23 @@ def calibration_sentence(numbers: Mapping[str, float], alpha: float) -> str:
     )
 
 
-def calibration_figure(numbers: Mapping[str, float], *, colour: str, ink: str, grid: str) -> Any:
-    """Shares of realised returns in the ten tenths of their predicted laws; all should be a tenth."""
+def calibration_figures(numbers: Mapping[str, float]) -> tuple[Any, Any]:
+    """Predicted against realised quantiles (on the diagonal when right), and the shares in the ten tenths."""
     shares = [numbers[f"pit/{k}"] for k in range(BINS)]
-    figure = go.Figure(
-        go.Bar(x=[f"{10 * k}-{10 * k + 10}%" for k in range(BINS)], y=shares, marker={"color": colour, "opacity": 0.55})
+    levels = np.arange(BINS + 1) / BINS
+    reached = np.concatenate([[0.0], np.cumsum(shares)])
+    quantiles = go.Figure(
+        [
+            go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": _IDEAL, "dash": "dash"}, name="right"),
+            go.Scatter(x=levels, y=reached, mode="lines+markers", line={"color": _COLOUR}, name="realised"),
+        ]
     )
-    figure.add_hline(y=1 / BINS, line={"color": ink, "width": 1.5, "dash": "dash"})
-    figure.update_layout(
-        template="plotly_white",
-        height=300,
-        title={"text": "Predicted against realised returns in training: each bar should be 10%", "x": 0.5},
-        font={"color": ink, "size": 13},
-        margin={"l": 60, "r": 30, "t": 60, "b": 50},
-        showlegend=False,
+    quantiles.update_xaxes(title="predicted probability", tickformat=".0%", range=[0, 1])
+    quantiles.update_yaxes(title="realised share below", tickformat=".0%", range=[0, 1.02])
+    tenths = go.Figure(
+        go.Bar(x=[f"{10 * k + 10}%" for k in range(BINS)], y=shares, marker={"color": _COLOUR, "opacity": 0.55})
     )
-    figure.update_xaxes(title="tenth of the predicted law into which the realised return fell", gridcolor=grid)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", gridcolor=grid)
-    return figure
+    tenths.add_hline(y=1 / BINS, line={"color": _IDEAL, "width": 1.5, "dash": "dash"})
+    tenths.update_xaxes(title="tenth of the predicted law, up to", type="category")
+    tenths.update_yaxes(tickformat=".0%", rangemode="tozero", title="share of what happened")
+    return quantiles, tenths

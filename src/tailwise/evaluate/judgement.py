@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +15,13 @@ from tailwise.evaluate.backtest import backtest, backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
+from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import plain
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
 from tailwise.run.worlds import MarketWorld
@@ -34,6 +39,8 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
     "volatility target 10%": volatility_target,
     "momentum": momentum,
 }
+SMALLEST_CVAR = "smallest CVaR"
+MOST_RETURNS = 1000  # that the weights of the smallest CVaR look back over
 RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
@@ -71,6 +78,13 @@ class Judgement:
             *([rule] if rule else []),
             f"who holds nothing keeps any limit below 0: the mean exposure of the policy is {held}",
         ]
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each baseline that could not be played."""
+        if len(self.paths[POLICY].assets) == 1 or SMALLEST_CVAR in self.paths:
+            return []
+        return ["The portfolio of the smallest CVaR is left out: it needs skfolio; pip install 'tailwise[portfolio]'."]
 
     @property
     def time(self) -> npt.NDArray[np.datetime64]:
@@ -115,6 +129,24 @@ def judge(
     ]
 
 
+def judge_rule(
+    path: AccountPath,
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    alpha: float = DEFAULT_ALPHA,
+    gamma: float = 0.99,
+    seed: int = 0,
+) -> Judgement:
+    """The path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
+    first = int(np.searchsorted(bars.time, path.time[0])) - 1
+    others = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
+    paths = {POLICY: path} | others
+    numbers = {name: path_statistics(one, alpha=alpha, gamma=gamma) for name, one in paths.items()}
+    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest")
+
+
 def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -> Judgement:
     alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
     verdicts = {name: judge_limit(path, config) for name, path in paths.items()}
@@ -134,23 +166,44 @@ def _baselines(
     """Paths of the rules by name, for each account that a policy has in this window; played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
-        count, label = len(tables), world.dataset.label
-        weights = {"equal weights": np.full(count, 1.0 / count), "flat": np.zeros(count)}
+        label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
+        weights = {"equal weights": equal_weights(tables), "flat": np.zeros(len(tables))}
+        if find_spec("skfolio") is not None:  # an extra; the report says so where it is missing
+            # A year, if that is neither too few bars for a tail nor more than an optimiser can bear.
+            year = round(world.dataset.bars[0].frequency.periods_per_year)
+            window = max(min(year, MOST_RETURNS), math.ceil(2 / alpha))
+            weights[SMALLEST_CVAR] = min_cvar_weights(tables, alpha=alpha, window=window, costs=world.costs)
         return [
             {
                 name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
                 for name, w in weights.items()
             }
         ]
-    found = []
-    for bars, table, path in zip(world.dataset.bars, tables, played, strict=True):
-        targets = {name: rule(bars) for name, rule in BASELINES.items()}
-        targets[RANDOM] = random_matched(bars, path, seed=world.config.seed)
-        first, last = table.first_valid, len(table.close) - 1
-        found.append(
-            {
-                name: backtest(wanted, bars, world.costs, config=world.settings, first=first, last=last)
-                for name, wanted in targets.items()
-            }
+    return [
+        _rules(
+            bars,
+            path,
+            world.costs,
+            world.settings,
+            first=table.first_valid,
+            last=len(table.close) - 1,
+            seed=world.config.seed,
         )
-    return found
+        for bars, table, path in zip(world.dataset.bars, tables, played, strict=True)
+    ]
+
+
+def _rules(
+    bars: Bars,
+    path: AccountPath,
+    costs: CostConfig | None,
+    config: MarketEnvConfig | None,
+    *,
+    first: int,
+    last: int,
+    seed: int,
+) -> dict[str, AccountPath]:
+    """Paths of the rules for one asset by name; path: what the random one imitates."""
+    targets = {name: rule(bars) for name, rule in BASELINES.items()}
+    targets[RANDOM] = random_matched(bars, path, seed=seed)
+    return {name: backtest(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.market.path import AccountPath
 
@@ -14,6 +15,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def plain(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def bounds(interval: Interval, show: Callable[[float | None], str]) -> str:
+    """'low to high', or a dash where there are no bounds."""
+    return "-" if interval.low is None else f"{show(interval.low)} to {show(interval.high)}"
 
 
 Column = tuple[str, Callable[[PathStatistics], str]]
@@ -33,6 +39,49 @@ def columns(example: PathStatistics) -> list[Column]:
         ("turnover/year", lambda s: plain(s.turnover, 1)),
         ("costs/year", lambda s: percent(s.costs, 2)),
         ("exposure", lambda s: plain(s.mean_exposure)),
+    ]
+
+
+def glossary_rows(example: PathStatistics) -> list[tuple[str, str, Callable[[PathStatistics], str], str]]:
+    """Every number: name of its field, what it is called, how it is shown, and what it means in a sentence."""
+    tail = f"{100 * example.alpha:g}%"
+    count: Callable[[float], str] = "{:,.0f}".format
+    return [
+        ("total_return", "total return", lambda s: percent(s.total_return), "last equity over first, minus 1"),
+        ("annual_return", "return per year (CAGR)", lambda s: percent(s.annual_return), "geometric; - below a year"),
+        ("annual_volatility", "volatility per year", lambda s: percent(s.annual_volatility), "of log-returns per bar"),
+        ("sharpe", "Sharpe ratio", lambda s: plain(s.sharpe), "mean over deviation, per year, no risk-free rate"),
+        ("sortino", "Sortino ratio", lambda s: plain(s.sortino), "mean over downside deviation, per year"),
+        ("calmar", "Calmar ratio", lambda s: plain(s.calmar), "return per year over worst drawdown"),
+        ("omega", "Omega ratio", lambda s: plain(s.omega), "sum of gains over sum of losses; 1 is break-even"),
+        ("max_drawdown", "worst drawdown", lambda s: percent(-s.max_drawdown), "largest fall from a peak"),
+        ("longest_drawdown", "longest drawdown", lambda s: f"{s.longest_drawdown:,} bars", "until as high again"),
+        ("cdar", f"CDaR {tail}", lambda s: percent(-s.cdar), f"mean of the worst {tail} of the drawdowns"),
+        ("var_bar", f"VaR {tail}, bar", lambda s: percent(s.var_bar, 2), f"{tail} of the bars were worse"),
+        ("cvar_bar", f"CVaR {tail}, bar", lambda s: percent(s.cvar_bar, 2), f"mean of the worst {tail} of the bars"),
+        (
+            "cvar_return",
+            f"CVaR {tail}, {example.horizon} bars",
+            lambda s: percent(s.cvar_return),
+            "the same of discounted returns over that horizon; what a limit speaks of",
+        ),
+        ("skewness", "skewness", lambda s: plain(s.skewness), "below 0: losses are larger and rarer than gains"),
+        ("excess_kurtosis", "excess kurtosis", lambda s: plain(s.excess_kurtosis), "above 0: fatter tails than normal"),
+        ("tail_ratio", "tail ratio", lambda s: plain(s.tail_ratio), f"upper {tail} quantile over the lower one"),
+        ("turnover", "turnover per year", lambda s: plain(s.turnover, 1), "notional traded, multiple of equity"),
+        ("costs", "costs per year", lambda s: percent(s.costs, 2), "fees, spread, slippage, impact, borrow, funding"),
+        (
+            "cost_share",
+            "cost share",
+            lambda s: percent(s.cost_share),
+            "part of the earnings before costs that they took",
+        ),
+        ("mean_exposure", "mean exposure", lambda s: plain(s.mean_exposure), "absolute positions, multiple of equity"),
+        ("time_in_market", "time in the market", lambda s: percent(s.time_in_market), "share of bars with a position"),
+        ("trades", "trades", lambda s: count(s.trades), "bars with an order or an exit"),
+        ("round_trips", "round trips", lambda s: count(s.round_trips), "positions opened"),
+        ("hit_rate", "hit rate", lambda s: percent(s.hit_rate), "round trips that made money after costs"),
+        ("profit_factor", "profit factor", lambda s: plain(s.profit_factor), "won by winners over lost by losers"),
     ]
 
 

@@ -1,0 +1,71 @@
+"""`tailwise report`: the report of a run, made anew from its checkpoint, or of the folds of a walk-forward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailwise.cli.evaluating import find_checkpoint
+from tailwise.cli.judging import PAGE, Playing, background_of, find, how_played
+from tailwise.cli.output import print_json
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.report import write_report
+from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
+from tailwise.evaluate.report_verdict import headline
+from tailwise.run.agent import policy_of
+from tailwise.run.config import GymEnv
+from tailwise.run.policy_files import load_policy
+from tailwise.run.run_folder import read_config
+
+
+def report_run(
+    run: Path, *, out: Path | None, stochastic: bool, checkpoint: str | None, stressed: bool, as_json: bool
+) -> None:
+    """Write RUN/report.html (or `out`) and say what it says first."""
+    file = run / PAGE if out is None else out
+    if (run / FOLDS).exists():
+        sentence = _report_folds(run, file, stochastic=stochastic, checkpoint=checkpoint)
+    else:
+        sentence = _report_policy(run, file, stochastic=stochastic, checkpoint=checkpoint, stressed=stressed)
+    if as_json:
+        print_json({"run_dir": str(run), "verdict": sentence, "file": str(file)})
+        return
+    for one in sentence:
+        print(one)
+    print(f"page: {file}")
+
+
+def _report_folds(run: Path, file: Path, *, stochastic: bool, checkpoint: str | None) -> list[str]:
+    if stochastic or checkpoint is not None:
+        raise ConfigError(
+            f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic and "
+            "--checkpoint, or give the folder of one of its runs."
+        )
+    folds = read_folds(run)
+    write_folds_report(file, folds, run)
+    return list(folds["verdict"])
+
+
+def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str | None, stressed: bool) -> list[str]:
+    config = read_config(run)  # says so when this is not the folder of a run
+    if isinstance(config.env, GymEnv):
+        raise ConfigError(
+            f"{run} was trained on {config.env.id}, and a report is about trading; use: tailwise evaluate {run}"
+        )
+    folder = find_checkpoint(run, checkpoint)
+    policy = policy_of(load_policy(folder))
+    config = policy.config
+    played = Playing(folder.name, config.evaluate.deterministic and not stochastic, config.seed)
+    world = policy.market()
+    findings = find(policy, played, world, run=run, stressed=stressed)
+    write_report(
+        file,
+        findings,
+        title=f"{run.resolve().name}: {world.name.removeprefix('market ')}, out of sample",
+        how=how_played(config, played),
+        gamma=config.learner.gamma,
+        background=background_of(config, world, played, run),
+    )
+    told = []
+    for found in findings:
+        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, found.judged.limits)[0]}")
+    return told

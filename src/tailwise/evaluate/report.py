@@ -1,0 +1,168 @@
+"""`report.html`: the verdict in words, then every panel, in one file that opens without a network."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailwise.core.atomic import write_text
+from tailwise.evaluate.findings import Findings
+from tailwise.evaluate.judgement import POLICY
+from tailwise.evaluate.page_frame import Panel, contents, paragraphs, report_page, section
+from tailwise.evaluate.report_curves import Curve, lines_panel, months_panel, rolling_panel
+from tailwise.evaluate.report_risk import distribution_panel, tail_panel
+from tailwise.evaluate.report_stress import odds_panel, stress_panels
+from tailwise.evaluate.report_trading import trading_panel
+from tailwise.evaluate.report_training import Background, background_panels
+from tailwise.evaluate.report_verdict import (
+    comparison_list,
+    comparison_panel,
+    headline,
+    judgement_box,
+    key_figures,
+    verdict_sentences,
+)
+from tailwise.evaluate.words import bounds, glossary_rows, percent, plain, ruins
+
+
+def write_report(
+    path: Path, findings: Sequence[Findings], *, title: str, how: str, gamma: float, background: Background
+) -> None:
+    """Write the report of one or several accounts of one run.
+
+    how: a sentence that says who decided, and how; gamma: discount per bar of the long tail.
+    """
+    write_text(path, report_text(findings, title=title, how=how, gamma=gamma, background=background))
+
+
+def report_text(findings: Sequence[Findings], *, title: str, how: str, gamma: float, background: Background) -> str:
+    """The HTML of `write_report`."""
+    parts, top = "", ""
+    last = background_panels(background, findings[0].judged.statistics[POLICY].alpha)
+    for number, found in enumerate(findings):
+        suffix = "" if number == 0 else f"-{number + 1}"
+        box = _verdict(found, how) + key_figures(found)
+        panels = _panels(found, gamma, suffix)
+        body = "".join(section(panel, suffix) for panel in panels)
+        if len(findings) == 1:
+            top = box + contents([*panels, *last])
+            parts = body
+        else:
+            heading = f'<h1 class="symbol" id="account{suffix}">{html.escape(found.judged.symbol)}</h1>'
+            parts += heading + box + contents(panels, suffix) + body
+    if len(findings) > 1:
+        top = _overview(findings) + contents(last)
+        parts += '<h1 class="symbol">The run</h1>'
+    parts += "".join(section(panel) for panel in last)
+    return report_page(title, top=top, parts=parts)
+
+
+def _overview(findings: Sequence[Findings]) -> str:
+    """A line per account, with a link to it."""
+    rows = ""
+    for number, found in enumerate(findings):
+        sentence, _ = headline(found.evidence, found.against, found.judged.limits)
+        anchor = f"#account{'' if number == 0 else f'-{number + 1}'}"
+        rows += f'<p><a href="{anchor}"><b>{html.escape(found.judged.symbol)}</b></a>: {html.escape(sentence)}</p>'
+    return f'<div class="judgement">{rows}</div>'
+
+
+def _verdict(found: Findings, how: str) -> str:
+    judged = found.judged
+    time, numbers = judged.time, judged.statistics[POLICY]
+    unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
+    if judged.purpose == "backtest":
+        unseen = "over which the rule was played; nobody can tell whether it was made for them"
+    kind = "real bars" if judged.label == "real" else f"bars that are {judged.label}"
+    tested = (
+        f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
+        f"after all costs. {how}"
+    )
+    sentence, colour = headline(found.evidence, found.against, found.judged.limits)
+    warnings = [*ruins(judged.paths), *([found.doubt] if found.doubt else []), *judged.left_out]
+    if judged.label != "real":
+        warnings.insert(0, f"Not a real market: {judged.label}.")
+    rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
+    said = judgement_box(sentence, colour, verdict_sentences(found, tested), warnings, comparison_list(found.against))
+    return said + paragraphs([f"Annual numbers: {rhythm}"], "small")
+
+
+def _panels(found: Findings, gamma: float, suffix: str) -> list[Panel]:
+    judged = found.judged
+    numbers = judged.statistics[POLICY]
+    curves = {name: Curve.of_path(path) for name, path in judged.paths.items()}
+    reference = judged.reference
+    shown = [
+        lines_panel(curves, POLICY, kind="equity", suffix=suffix),
+        lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
+        comparison_panel(found.against, found.repetitions),
+        months_panel(curves[POLICY], POLICY),
+        trading_panel(judged.paths[POLICY], suffix),
+        rolling_panel(curves, POLICY, [POLICY, reference], numbers.alpha, suffix),
+        distribution_panel(curves, POLICY, reference, numbers, suffix),
+        tail_panel(judged, gamma, suffix),
+        *(stress_panels(found.stressed, suffix) if found.stressed else [_no_stress(found.not_stressed)]),
+        odds_panel(found.odds, suffix) if found.odds else None,
+        metrics_panel(found),
+    ]
+    return [panel for panel in shown if panel is not None]
+
+
+def _no_stress(reason: str | None) -> Panel | None:
+    if reason is None:
+        return None
+    body = paragraphs([f"Not played: {reason}"], "verdict")
+    return Panel("stress", "Stress tests", "What dearer, later and worse markets would have done.", body)
+
+
+def metrics_panel(found: Findings) -> Panel:
+    """Every number of every account, with intervals where there are some, and what each means."""
+    judged, evidence = found.judged, found.evidence
+    example = judged.statistics[POLICY]
+    intervals = {
+        "sharpe": bounds(evidence.sharpe, plain),
+        "annual_volatility": bounds(evidence.volatility, percent),
+        "cvar_bar": bounds(evidence.cvar_bar, lambda value: percent(value, 2)),
+    }
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("after all costs", *judged.statistics))
+    rows = _row(
+        "log-return per year",
+        "mean of log-returns per bar x bars per year; what intervals and comparisons speak of",
+        [
+            percent(_yearly(s.total_return, s.years))
+            + (_small(bounds(evidence.mean_return, percent)) if n == POLICY else "")
+            for n, s in judged.statistics.items()
+        ],
+    )
+    for field, name, show, hint in glossary_rows(example):
+        cells = []
+        for who, numbers in judged.statistics.items():
+            cell = html.escape(show(numbers))
+            if who == POLICY and field in intervals:
+                cell += _small(intervals[field])
+            cells.append(cell)
+        rows += _row(name, hint, cells)
+    level = f"{100 * evidence.mean_return.level:g}%"
+    return Panel(
+        "metrics",
+        "Every number",
+        f"All accounts over the same bars. Below some numbers of the policy: its {level} interval, stationary "
+        f"bootstrap, {found.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds.",
+        f'<div class="wide"><table class="metrics"><tr>{heads}</tr>{rows}</table></div>',
+    )
+
+
+def _yearly(total: float, years: float) -> float | None:
+    """Mean log-return per year; None for an account that lost everything."""
+    return math.log1p(total) / years if total > -1 else None
+
+
+def _row(name: str, hint: str, cells: Sequence[str]) -> str:
+    first = f"<td>{html.escape(name)}<span>{html.escape(hint)}</span></td>"
+    return f"<tr>{first}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _small(text: str) -> str:
+    return f"<span>{html.escape(text)}</span>"

@@ -1,0 +1,71 @@
+"""The report of a rule that was given to `tailwise.backtest`: the same panels as those of a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.baselines import buy_and_hold
+from tailwise.evaluate.findings import weigh
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
+from tailwise.evaluate.players import rule_player
+from tailwise.evaluate.report import write_report
+from tailwise.evaluate.report_training import Background
+from tailwise.evaluate.stress import StressResult, default_scenarios, stress
+from tailwise.market.bars import Bars
+from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.path import AccountPath
+
+GAMMA = 0.99  # discount per bar of the long tail; a rule has none of its own
+
+
+def write_backtest_report(
+    file: Path,
+    path: AccountPath,
+    rule: Any,
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    stressed: bool = True,
+) -> None:
+    """Write the report of `path`, which `backtest(rule, bars, costs, config=config, ...)` gave.
+
+    In a stress test a function is asked anew about the changed bars; given targets stay as they are.
+    """
+    judged = judge_rule(path, bars, costs, config=config, alpha=DEFAULT_ALPHA, gamma=GAMMA)
+    played = _stress(path, rule, bars, costs or CostConfig(), config) if stressed else {}
+    found = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
+    name = getattr(rule, "__name__", "targets") if callable(rule) else "targets"
+    how = f"The policy is a rule, {name}, played by tailwise.backtest."
+    hashes = {"all bars": {bars.symbol: bars.data_hash()}}
+    given = f"costs: {(costs or CostConfig()).model_dump_json(indent=1)}\n"
+    account = f"account: {(config or MarketEnvConfig()).model_dump_json(indent=1)}\n"
+    background = Background(configuration=given + account, hashes=hashes)
+    write_report(file, [found], title=f"Backtest of {bars.symbol}", how=how, gamma=GAMMA, background=background)
+
+
+def _stress(
+    path: AccountPath, rule: Any, bars: Bars, costs: CostConfig, config: MarketEnvConfig | None
+) -> dict[str, list[StressResult]]:
+    first = int(np.searchsorted(bars.time, path.time[0])) - 1
+    start, end = bars.time[first], first + path.planned + 1
+    stop = None if end >= len(bars) else bars.time[end]
+
+    def play(changed: Bars, paid: CostConfig) -> AccountPath:
+        begin = int(np.searchsorted(changed.time, start))
+        last = len(changed) - 1 if stop is None else int(np.searchsorted(changed.time, stop)) - 1
+        return backtest(rule, changed, paid, config=config, first=begin, last=last)
+
+    scenarios = default_scenarios()
+    if not callable(rule):  # targets are one for each bar: nobody knows them for other bars
+        scenarios = [one for one in scenarios if one.group != "missing bars"]
+    always_in = rule_player(buy_and_hold, config=config, start=start, end=stop)
+    return {
+        POLICY: stress(play, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),
+        "buy and hold": stress(always_in, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),
+    }

@@ -1,0 +1,242 @@
+"""The report of a walk-forward: the test windows of all folds one after the other, and a table of the folds.
+
+Reads what `tailwise walk-forward` left in its folder; nothing is played again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import yaml
+
+from tailwise.core.atomic import write_text
+from tailwise.core.errors import DataError
+from tailwise.evaluate.bootstrap import REPETITIONS, Interval
+from tailwise.evaluate.evidence import Comparison
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.monte_carlo import AccountOdds
+from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
+from tailwise.evaluate.path_files import read_paths
+from tailwise.evaluate.report_curves import (
+    Curve,
+    colours_of,
+    key,
+    layout,
+    lines_panel,
+    months_panel,
+    picture,
+    rolling_panel,
+)
+from tailwise.evaluate.report_risk import distribution_panel
+from tailwise.evaluate.report_stress import odds_panel
+from tailwise.evaluate.report_trading import trading_panel
+from tailwise.evaluate.report_training import Background, background_panels
+from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
+from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.words import glossary_rows, percent, plain
+
+FOLDS, FORMAT = "walk_forward.json", 1
+
+
+def read_folds(folder: Path) -> dict[str, Any]:
+    """The result of a walk-forward."""
+    file = folder / FOLDS
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); run the walk-forward again.") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        version = found.get("format") if isinstance(found, dict) else None
+        raise DataError(f"{file} has format {version}; this version reads format {FORMAT}.")
+    return found
+
+
+def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> None:
+    """Write the report of a walk-forward; folder: where its files lie."""
+    shown = [one for one in folds["stitched"] if one["seed"] == folds["headline"]["seed"]]
+    # The account that speaks comes first.
+    shown.sort(key=lambda one: one["account"] != folds["headline"]["account"])
+    parts, listed = "", []
+    for number, stitched in enumerate(shown):
+        suffix = "" if number == 0 else f"-{number + 1}"
+        panels = _account_panels(folds, stitched, folder, suffix)
+        listed += [(panel, suffix) for panel in panels]
+        heading = f'<h1 class="symbol">{stitched["account"]}</h1>' if len(shown) > 1 else ""
+        parts += heading + "".join(section(panel, suffix) for panel in panels)
+    last = background_panels(_background(folds), folds["alpha"])
+    parts += "".join(section(panel) for panel in last)
+    sentences = [str(one) for one in folds["verdict"]]
+    box = judgement_box(sentences[0], _colour(shown[0]), sentences[1:], _warnings(folds))
+    top = box + contents([panel for panel, suffix in listed if not suffix] + last)
+    title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
+    write_text(path, report_page(title, top=top, parts=parts))
+
+
+def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
+    """Cells of the table of folds: one row per fold and seed."""
+    found: list[tuple[str, ...]] = []
+    for row in folds["rows"]:
+        if row["account"] != account:
+            continue
+        own = PathStatistics(**row["statistics"][POLICY])
+        rule = next(name for name in ALWAYS_IN if name in row["statistics"])
+        beside = PathStatistics(**row["statistics"][rule])
+        limit = row["limit"]
+        word = "" if limit is None else {True: "kept", False: "missed", None: "not judged"}[limit["kept"]]
+        found.append(
+            (
+                f"{row['fold']}",
+                _seed(row["seed"]),
+                _span(row["windows"]["train"]),
+                _span(row["windows"]["test"]),
+                percent(own.total_return),
+                percent(beside.total_return),
+                plain(own.sharpe),
+                percent(-own.max_drawdown),
+                percent(own.cvar_return),
+                plain(own.mean_exposure),
+                word,
+            )
+        )
+    return found
+
+
+def _account_panels(folds: Mapping[str, Any], stitched: Mapping[str, Any], folder: Path, suffix: str) -> list[Panel]:
+    paths = read_paths(folder / stitched["evaluation"])[stitched["account"]]
+    curves = {name: Curve.of_path(path) for name, path in paths.items()}
+    statistics = {name: PathStatistics(**numbers) for name, numbers in stitched["statistics"].items()}
+    rule = next(name for name in ALWAYS_IN if name in curves)
+    numbers = statistics[POLICY]
+    caption = (
+        "The test windows of all folds one after the other, after all costs; each was played by a policy that had seen "
+        f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
+    )
+    against = {name: _comparison(one) for name, one in stitched["against"].items()}
+    shown = [
+        lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
+        _folds_panel(folds, stitched["account"], suffix),
+        lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
+        comparison_panel(against, REPETITIONS) if against else None,
+        months_panel(curves[POLICY], POLICY),
+        trading_panel(paths[POLICY], suffix),
+        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha, suffix),
+        distribution_panel(curves, POLICY, rule, numbers, suffix),
+        odds_panel({POLICY: AccountOdds(**stitched["odds"])}, suffix) if stitched["odds"] else None,
+        _metrics(statistics),
+    ]
+    return [panel for panel in shown if panel is not None]
+
+
+def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
+    rows = [row for row in folds["rows"] if row["account"] == account]
+    rule = next(name for name in ALWAYS_IN if name in rows[0]["statistics"])
+    colours = colours_of([POLICY, "together", rule], POLICY)
+    figure = go.Figure()
+    held = {row["fold"]: row["statistics"][rule]["total_return"] for row in rows}
+    sets = {
+        rule: (list(held), list(held.values()), "line-ew", 18),
+        POLICY: (*_points([row for row in rows if row["seed"] is not None]), "circle", 9),
+        "together": (*_points([row for row in rows if row["seed"] is None]), "diamond", 11),
+    }
+    for name, (x, y, symbol, size) in sets.items():
+        marker = {"color": colours[name], "symbol": symbol, "size": size, "line": {"width": 2, "color": colours[name]}}
+        if x:
+            figure.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=marker, name=name))
+    layout(figure, height=300)
+    figure.update_xaxes(title="fold", dtick=1)
+    figure.update_yaxes(tickformat=".0%", title="total return", zeroline=True)
+    heads = (
+        "fold",
+        "seed",
+        "trained on",
+        "tested on",
+        "total return",
+        rule,
+        "Sharpe",
+        "worst drawdown",
+        f"CVaR, {folds['horizon']} bars",
+        "exposure",
+        "limit",
+    )
+    return Panel(
+        "folds",
+        "Fold by fold",
+        f"{folds['folds']} folds, {folds['kind']}, with {folds['purge']} bars purged and {folds['embargo']} embargoed "
+        "between training and test. Look for the spread between seeds of one fold: where it is as large as the result, "
+        f"the result is luck of the seed. {_over_seeds(folds)}",
+        key({name: colours[name] for name, (x, *_) in sets.items() if x})
+        + picture(figure, "folds" + suffix)
+        + table(heads, fold_rows(folds, account), marks=True),
+    )
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+    return [row["fold"] for row in rows], [row["statistics"][POLICY]["total_return"] for row in rows]
+
+
+def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
+    rows = [
+        (f"{name}: {hint}", *(show(numbers) for numbers in statistics.values()))
+        for _, name, show, hint in glossary_rows(statistics[POLICY])
+    ]
+    return Panel(
+        "metrics",
+        "Every number",
+        "All accounts over the same bars, after all costs. A dash is undefined.",
+        table(("", *statistics), rows, kind="metrics"),
+    )
+
+
+def _comparison(one: Mapping[str, Any]) -> Comparison:
+    return Comparison(Interval(**one["mean_return"]), Interval(**one["sharpe"]))
+
+
+def _background(folds: Mapping[str, Any]) -> Background:
+    return Background(
+        facts=[str(one) for one in folds["facts"]],
+        configuration=yaml.safe_dump(folds["config"], sort_keys=False),
+        hashes={"all bars": {", ".join(folds["symbols"]): folds["data_hash"]}},
+    )
+
+
+def _warnings(folds: Mapping[str, Any]) -> list[str]:
+    told = [] if folds["label"] == "real" else [f"Not a real market: {folds['label']}."]
+    refused = [row for row in folds["rows"] if row.get("refused")]
+    if refused:
+        told.append(f"{len(refused)} of {len(folds['rows'])} trainings were ended by refused updates.")
+    return told
+
+
+def _colour(stitched: Mapping[str, Any]) -> str:
+    limit, verdict = stitched["limit"], stitched["evidence"]["verdict"]
+    if verdict == "below zero" or (limit is not None and limit["kept"] is False):
+        return "bad"
+    words = [one["verdict"] for one in stitched["against"].values()]
+    return "good" if verdict == "above zero" and words and all(word == "better" for word in words) else ""
+
+
+def _who(stitched: Mapping[str, Any]) -> str:
+    return "All seeds of a fold decide together." if stitched["seed"] is None else f"Seed {stitched['seed']}."
+
+
+def _over_seeds(folds: Mapping[str, Any]) -> str:
+    """The mean over seeds with its interval, and how likely the choice among them was luck."""
+    told, ratio, luck = "", folds["across_seeds"]["sharpe"], folds["overfitting"]
+    if ratio is not None:
+        spread = "" if ratio["low"] is None else f" ({plain(ratio['low'])} to {plain(ratio['high'])})"
+        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio['iqm'])}{spread}. "
+    if luck is not None:
+        told += f"Probability of backtest overfitting among {luck['trials']} trials: {percent(luck['probability'], 0)}."
+    return told.strip()
+
+
+def _seed(seed: int | None) -> str:
+    return "together" if seed is None else f"{seed}"
+
+
+def _span(window: Mapping[str, Any] | None) -> str:
+    return "-" if window is None else f"{str(window['first_close'])[:10]} to {str(window['last_close'])[:10]}"

@@ -1,0 +1,155 @@
+"""Panels of the report about how the policy came to be: curves, calibration, alerts, configuration and data."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tailwise.core.metrics import METRICS
+from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence
+from tailwise.evaluate.page_frame import Panel, paragraphs, plot, table
+from tailwise.evaluate.report_curves import layout, thin
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What is drawn of a training, if the run wrote it; a limit is drawn beside the measure that it bounds.
+_CURVES = (
+    ("episode/return", "Return of finished episodes"),
+    ("evaluate/return", "Return on the selection window"),
+    ("risk/measure", "Measure of risk, and its limit"),
+    ("risk/multiplier", "Weight of the risk"),
+    ("policy/entropy", "Entropy of the policy"),
+    ("policy/kl", "Change of the policy per update"),
+    ("critic/explained_variance", "Variance that the critics explain"),
+    ("grad/norm_before", "Gradient norm before clipping"),
+)
+_LIMITS = {"risk/measure": "risk/limit"}
+
+
+@dataclass(frozen=True)
+class Background:
+    """Where a policy comes from; what is not known is empty."""
+
+    facts: Sequence[str] = ()
+    metrics: pd.DataFrame | None = None
+    calibration: Mapping[str, float] | None = None
+    alerts: Sequence[Mapping[str, Any]] | None = None  # None: it was not trained by a run
+    configuration: str = ""  # YAML
+    hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # purpose -> symbol -> sha256
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def background_panels(known: Background, alpha: float) -> list[Panel]:
+    """Calibration, training curves, alerts, configuration and data: those that there are."""
+    found = []
+    if known.calibration is not None:
+        found.append(_calibration(known.calibration, alpha))
+    if known.metrics is not None and len(known.metrics) > 1:
+        found.append(_training(known.metrics))
+    if known.alerts is not None:
+        found.append(_alerts(known.alerts))
+    if known.configuration or known.hashes:
+        found.append(_origin(known))
+    return found
+
+
+def _calibration(numbers: Mapping[str, float], alpha: float) -> Panel:
+    shown = [layout(figure, height=300, bargap=0.12) for figure in calibration_figures(numbers)]
+    plots = "".join(
+        f"<div>{plot(figure, script=False, name=f'plot-calibration-{number}')}</div>"
+        for number, figure in enumerate(shown)
+    )
+    return Panel(
+        "calibration",
+        "Were the predictions right?",
+        f"{calibration_sentence(numbers, alpha)} Left: on the diagonal, predicted quantiles hold what they promise; "
+        "below it at the left end, bad outcomes were rarer than predicted. Right: each tenth of the predicted law "
+        "should hold a tenth of what happened. This is of the training; the test window is not among it.",
+        f'<div class="plots">{plots}</div>',
+    )
+
+
+def _training(metrics: pd.DataFrame) -> Panel:
+    plots = ""
+    for name, title in _CURVES:
+        if name not in metrics or metrics[name].notna().sum() < 2:
+            continue
+        figure = go.Figure()
+        _line(figure, metrics, name, "#1f6fb2", "solid")
+        if (limit := _LIMITS.get(name)) in metrics:
+            _line(figure, metrics, str(limit), "#c2452d", "dash")
+        unit = METRICS[name].unit
+        text = title if unit == "1" else f"{title}, {unit}"
+        layout(figure, height=220, title={"text": text, "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 0.96})
+        figure.update_xaxes(nticks=5)
+        plots += f"<div>{plot(figure, script=False, name='plot-training-' + name.replace('/', '-'))}</div>"
+    steps = int(metrics["steps"].iloc[-1])
+    return Panel(
+        "training",
+        "Training curves",
+        f"{len(metrics):,} updates, {steps:,} steps (horizontal axis). Look for curves that have settled, an entropy "
+        "that has not collapsed at the start, and a measure of risk that ends on the right side of its limit (dashed).",
+        f'<div class="plots">{plots}</div>',
+    )
+
+
+def _line(figure: Any, metrics: pd.DataFrame, name: str, colour: str, dash: str) -> None:
+    known = metrics[["steps", name]].dropna()
+    values = known[name].to_numpy(dtype=np.float64)
+    rows = thin(values, 600)
+    line = {"color": colour, "width": 1.5, "dash": dash}
+    x = known["steps"].to_numpy()[rows]
+    figure.add_trace(go.Scatter(x=x, y=values[rows], name=name, mode="lines", line=line))
+
+
+def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
+    if not alerts:
+        body = paragraphs(["No rule fired: nothing in the training looked unhealthy."], "verdict")
+    else:
+        body = "".join(
+            f'<p class="alert"><b>{html.escape(str(alert["rule"]).replace("_", " "))}</b>, update {alert["update"]}: '
+            f"{html.escape(str(alert['evidence']))}. {html.escape(str(alert['advice']))}</p>"
+            for alert in alerts[-20:]
+        )
+        if len(alerts) > 20:
+            body = paragraphs([f"The newest 20 of {len(alerts):,}; alerts.jsonl has all of them."], "small") + body
+    return Panel(
+        "alerts",
+        "Alerts of the training",
+        "What the health rules found while the policy was trained. An alert does not make the result wrong; it says "
+        "where to look.",
+        body,
+    )
+
+
+def _origin(known: Background) -> Panel:
+    rows = [(purpose, symbol, code) for purpose, symbols in known.hashes.items() for symbol, code in symbols.items()]
+    heads = ("window", "symbol", "sha256 of its bars")
+    parts = paragraphs(known.facts, "small")
+    if rows:
+        first = "<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"
+        body = "".join(
+            f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td><td><code>{html.escape(c)}</code></td></tr>"
+            for a, b, c in rows
+        )
+        parts += f'<table class="hashes">{first}{body}</table>'
+    if known.configuration:
+        parts += (
+            "<details><summary>The complete configuration</summary>"
+            f"<pre>{html.escape(known.configuration)}</pre></details>"
+        )
+    if known.versions:
+        versions = [(name, version) for name, version in known.versions.items()]
+        parts += "<details><summary>Versions</summary>" + table(("package", "version"), versions) + "</details>"
+    return Panel(
+        "origin",
+        "Configuration and data",
+        "All that is needed to do it again: the same bars (by their hash), the same configuration, the same seed.",
+        parts,
+    )

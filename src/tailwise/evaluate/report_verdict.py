@@ -1,0 +1,183 @@
+"""The verdict in words, before any picture: what was tested, is it more than noise, is the limit kept."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+from tailwise.evaluate.evidence import Comparison, PathEvidence
+from tailwise.evaluate.findings import Findings, Trials
+from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
+from tailwise.evaluate.limit import LimitVerdict
+from tailwise.evaluate.page_frame import Panel, paragraphs, table
+from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.evaluate.words import bounds, percent, plain
+
+CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
+
+
+def headline(
+    evidence: PathEvidence, against: Mapping[str, Comparison], limits: Mapping[str, LimitVerdict]
+) -> tuple[str, str]:
+    """One sentence, and 'good', 'bad' or '' for its colour; limits: by name of the path, the policy's first."""
+    earned = {
+        "above zero": "It earned money beyond noise",
+        "below zero": "It lost money beyond noise",
+        "no evidence": "No evidence that it earns money",
+    }[evidence.verdict]
+    better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
+    if not against:
+        beaten = ""
+    elif len(better) == len(against):
+        beaten = ", and it beats every baseline beyond noise"
+    elif worse:
+        beaten = f", and it is worse than {_list(worse)} beyond noise"
+    elif better:
+        beaten = f"; it beats {_list(better)} beyond noise, but not {_list(alike)}"
+    else:
+        beaten = ", and it cannot be told apart from any baseline"
+    kept = limits[POLICY].kept if POLICY in limits else None
+    missed = kept is False or any(limits[name].kept is False for name in (SAMPLED, MOST_LIKELY) if name in limits)
+    if evidence.verdict == "below zero" or worse or missed:
+        colour = "bad"
+    else:
+        colour = "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
+    return f"{earned}{beaten}{_limit(limits, kept)}.", colour
+
+
+def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
+    """Whether the limit was kept, as the end of a sentence; played the other way too, where that differs."""
+    if kept is None:
+        return "; the limit could not be judged" if limits else ""
+    said = f"; the limit was {'kept' if kept else 'missed'}"
+    for name, how in ((SAMPLED, "with sampled actions"), (MOST_LIKELY, "with the most likely action")):
+        if name in limits and limits[name].kept is not None and limits[name].kept != kept:
+            said += f", but {'missed' if kept else 'kept'} {how}"
+    return said
+
+
+def verdict_sentences(found: Findings, tested: str) -> list[str]:
+    """What was tested, what it earned, after how many trials, the limit; a sentence or two each."""
+    judged, evidence = found.judged, found.evidence
+    level = f"{100 * evidence.mean_return.level:g}%"
+    mean = evidence.mean_return
+    if mean.low is None:
+        why = "its equity hardly ever moved" if evidence.deflated is None else "too few bars or moves"
+        earned = f"Mean log-return {percent(mean.estimate)} per year; no interval: {why}."
+    else:
+        ratio = f"{plain(evidence.sharpe.estimate)} ({bounds(evidence.sharpe, plain)})"
+        earned = (
+            f"Mean log-return {percent(mean.estimate)} per year, {level} interval {bounds(mean, percent)}; Sharpe "
+            f"ratio {ratio}."
+        )
+    limit = [sentence[0].upper() + sentence[1:] + "." for sentence in judged.limit_sentences()]
+    return [tested, *limit, earned, trials_sentence(evidence.deflated, found.trials)]
+
+
+def trials_sentence(deflated: DeflatedSharpe | None, trials: Trials) -> str:
+    """How many were tried, and what that leaves of the Sharpe ratio."""
+    count = trials.counted if deflated is None else deflated.trials
+    told = "1 trial is counted" if count == 1 else f"{count:,} trials are counted"
+    said = f"{told} on these data ({trials.source})"
+    if deflated is None:
+        return f"{said}."
+    if deflated.trials == 1:
+        return (
+            f"{said}: the probability that the true Sharpe ratio is above 0 is {percent(deflated.probabilistic, 0)}. "
+            "What was tried elsewhere and left out would lower it."
+        )
+    return (
+        f"{said}: the best of so many without edge is expected to show a Sharpe ratio of "
+        f"{plain(deflated.expected_best)}; the probability that the true one lies above that is "
+        f"{percent(deflated.deflated, 0)}."
+    )
+
+
+def comparison_list(against: Mapping[str, Comparison]) -> str:
+    """A line per baseline with the difference and its interval, as HTML."""
+    if not against:
+        return ""
+    words = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
+    level = f"{100 * next(iter(against.values())).mean_return.level:g}%"
+    lines = "".join(
+        f"<li>{words[one.verdict]} <b>{html.escape(name)}</b>: {_signed(one.mean_return.estimate)} "
+        f"({bounds(one.mean_return, _signed)})</li>"
+        for name, one in against.items()
+    )
+    said = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
+    return f"<p>{said}</p><ul>{lines}</ul>"
+
+
+def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
+    """The paired differences as a table."""
+    rows = [
+        (
+            name,
+            _signed(one.mean_return.estimate),
+            bounds(one.mean_return, _signed),
+            _ratio(one.sharpe.estimate),
+            bounds(one.sharpe, _ratio),
+            one.verdict,
+        )
+        for name, one in against.items()
+    ]
+    level = f"{100 * next(iter(against.values())).mean_return.level:g}%"
+    heads = ("policy minus ...", "return per year", f"{level} interval", "Sharpe ratio", f"{level} interval", "verdict")
+    return Panel(
+        "baselines",
+        "Against the baselines",
+        "The policy minus each rule, bar by bar over the same bars with the same costs, so that what they share, the "
+        "market, cancels. An interval that holds 0 is no evidence. Rules that anybody could have followed: if none is "
+        f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
+        table(heads, rows, marks=True),
+    )
+
+
+def judgement_box(sentence: str, kind: str, sentences: Sequence[str], warnings: Sequence[str], more: str = "") -> str:
+    """The verdict as HTML; more: HTML below its sentences."""
+    body = "".join(f"<p>{html.escape(one)}</p>" for one in sentences)
+    return (
+        f'<div class="judgement {kind}" id="verdict"><p class="headline">{html.escape(sentence)}</p>{body}{more}</div>'
+        + paragraphs(warnings, "warning")
+    )
+
+
+def key_figures(found: Findings) -> str:
+    """Six numbers, each with its interval where it has one, beside the rule that is always in."""
+    judged, evidence = found.judged, found.evidence
+    numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
+    rule = judged.reference
+    long_tail = f"CVaR {100 * numbers.alpha:g}%, {numbers.horizon} bars"
+    limit = (
+        f"limit {percent(judged.limits[POLICY].limit)}" if judged.limits else f"{rule} {percent(beside.cvar_return)}"
+    )
+    shown = [
+        ("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
+        ("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
+        ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
+        ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
+        (long_tail, percent(numbers.cvar_return), limit),
+        ("Mean exposure", plain(numbers.mean_exposure), f"turnover {plain(numbers.turnover, 1)} per year"),
+    ]
+    cells = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<span>{html.escape(more)}</span></dd></div>"
+        for name, value, more in shown
+    )
+    return f'<dl class="facts">{cells}</dl>'
+
+
+def _named(against: Mapping[str, Comparison], verdict: str) -> list[str]:
+    return [name for name, one in against.items() if one.verdict == verdict]
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ["random positions" if name == RANDOM else name for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value + 0.0:+.1f}%"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value + 0.0:+.2f}"

@@ -1,0 +1,74 @@
+"""A page in headless Chromium: what its console says, how wide it is, which panels are drawn."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+DESKTOP, PHONE = (1280, 900), (390, 844)
+_LOOK = """() => ({
+  width: document.documentElement.scrollWidth,
+  panels: [...document.querySelectorAll('section.panel')].map(panel => ({
+    id: panel.id,
+    height: panel.getBoundingClientRect().height,
+    plots: [...panel.querySelectorAll('.js-plotly-plot')].map(plot => {
+      const box = plot.querySelector('svg.main-svg').getBoundingClientRect();
+      const marks = plot.querySelectorAll('.scatterlayer path, .scatterlayer .point, .barlayer path').length;
+      return {width: box.width, height: box.height, right: box.right, marks: marks};
+    }),
+  })),
+  divs: document.querySelectorAll('.plotly-graph-div').length,
+})"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a reader of that width sees."""
+
+    errors: list[str]  # of the console, and requests to a network
+    width: int  # pixels, of the whole document
+    panels: dict[str, list[dict[str, Any]]]  # id -> its pictures
+    heights: dict[str, float]
+    undrawn: int  # places of pictures without one
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Chromium, or a skip that says why there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed here (Debian: apt-get install chromium)")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
+    with api.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> Seen:
+    """Open the file at that window size and wait until its pictures are drawn."""
+    tab = running.new_page(viewport={"width": size[0], "height": size[1]}, **context)
+    errors: list[str] = []
+    tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: errors.append(request.url) if request.url.startswith("http") else None)
+    try:
+        tab.goto(page.resolve().as_uri())
+        tab.wait_for_timeout(300)
+        found = tab.evaluate(_LOOK)
+    finally:
+        tab.close()
+    panels = {panel["id"]: panel["plots"] for panel in found["panels"]}
+    drawn = sum(len(plots) for plots in panels.values())
+    heights = {panel["id"]: panel["height"] for panel in found["panels"]}
+    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn)

@@ -1,0 +1,216 @@
+"""The report: what it says, that it works offline, and that a browser draws every panel, wide and narrow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tailwise
+from tailwise.evaluate.bootstrap import Interval
+from tailwise.evaluate.evidence import Comparison, PathEvidence
+from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
+from tailwise.evaluate.judgement import POLICY, judge_rule
+from tailwise.evaluate.limit import LimitVerdict
+from tailwise.evaluate.report import write_report
+from tailwise.evaluate.report_curves import MOST_POINTS, Curve, months_panel, thin
+from tailwise.evaluate.report_training import Background
+from tailwise.evaluate.report_verdict import headline, trials_sentence
+from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.market.builtin import sp500
+from tailwise.market.costs import CostConfig
+from tests.evaluate.browser import DESKTOP, PHONE, browser, look
+from tests.evaluate.paths import bar_times
+
+PLOTTED = (
+    "equity",
+    "drawdown",
+    "trading",
+    "rolling",
+    "distribution",
+    "tail",
+    "costs",
+    "latency",
+    "crash",
+    "volatility",
+)
+PANELS = (*PLOTTED, "missing", "odds", "baselines", "months", "metrics", "origin")
+
+
+def above_average(past: object) -> float:
+    close = past.close  # type: ignore[attr-defined]
+    return float(close[-1] > close[-200:].mean())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a rule over two and a half years of the S&P 500."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    tailwise.backtest(above_average, sp500(), CostConfig(), first=4400, report=file)
+    return file
+
+
+def test_the_report_is_one_file_that_needs_no_network(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert 3_000_000 < len(text) < 8_000_000  # plotly's own script is inside, once
+    assert text.count("plotly.js v") == 1
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
+    assert all(f'id="panel-{name}"' in text for name in PANELS)
+    assert "@media print" in text and "prefers-color-scheme: dark" in text and "width=device-width" in text
+
+
+def test_the_verdict_comes_before_any_picture(page: Path) -> None:
+    """Rejects numbers without what was tested, on what, how noisy they are, and where bars per year come from."""
+    text = page.read_text(encoding="utf-8").split("<body>")[1]
+    top = text[: text.index('id="panel-equity"')]
+    for part in (
+        "Tested on SP500, 2016-06-30 to 2018-12-31: 630 real bars",
+        "95% interval",
+        "not told apart from <b>buy and hold</b>",
+        "1 trial is counted on these data",
+        "252 periods per year (252 trading days)",
+    ):
+        assert part in top, part
+    assert text.index('id="verdict"') < text.index('class="facts"') < text.index('id="panel-equity"')
+
+
+def test_every_baseline_and_every_scenario_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in ("flat", "buy and hold", "volatility target 10%", "momentum", "random, same turnover"):
+        assert text.count(f'"name":"{name}"') >= 2, name  # drawn: equity and drawdown
+    for name in (
+        "costs x 0<",
+        "costs x 5<",
+        "1 bar later",
+        "5 bars later",
+        "crash of 40%",
+        "volatility x 2",
+        "10% of the bars",
+    ):
+        assert name in text, name
+    assert "sha256 of its bars" in text and sp500().data_hash() in text
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_browser_draws_every_panel(page: Path, size: tuple[int, int]) -> None:
+    """No error on the console, no request, no panel without a drawn picture, no sideways scrolling of the page."""
+    with browser() as running:
+        seen = look(running, page, size, color_scheme="dark" if size == PHONE else "light")
+    assert seen.errors == []
+    assert seen.width <= size[0]
+    assert {f"panel-{name}" for name in PANELS} <= set(seen.panels)
+    assert seen.undrawn == 0 and all(height > 60 for height in seen.heights.values())
+    for name in PLOTTED:
+        (drawn,) = seen.panels[f"panel-{name}"]
+        assert drawn["width"] > 0.7 * size[0] - 250 and drawn["height"] > 200 and drawn["marks"] > 0, name
+        assert drawn["right"] <= size[0]
+
+
+def test_a_browser_sees_what_is_broken(tmp_path: Path) -> None:
+    """The same look rejects a script error, a picture that was never drawn, a request and a page that is too wide."""
+    broken = tmp_path / "broken.html"
+    broken.write_text(
+        '<body><section class="panel" id="panel-x"><div class="plotly-graph-div" style="width: 900px">x</div></section>'
+        '<script src="http://localhost:9/x.js"></script><script>undefinedName();</script></body>'
+    )
+    with browser() as running:
+        seen = look(running, broken, PHONE)
+    assert seen.width > PHONE[0] and seen.undrawn == 1
+    assert any("undefinedName" in error for error in seen.errors)
+    assert any(error.startswith("http://localhost:9/") for error in seen.errors)
+
+
+def interval(low: float | None, high: float | None) -> Interval:
+    middle = 0.0 if low is None or high is None else (low + high) / 2
+    return Interval(middle, low, high, 0.95, None, None)
+
+
+def evidence(low: float, high: float) -> PathEvidence:
+    one = interval(low, high)
+    return PathEvidence(one, one, one, one, None)
+
+
+def limit(realised: float | None) -> LimitVerdict:
+    return LimitVerdict("cvar", "the worst 5%", -0.03, 0.05, 0.97, 100, realised, 10, 1)
+
+
+def test_the_headline_claims_no_more_than_the_intervals() -> None:
+    """Rejects praise for an estimate alone, a win over flat sold as a win over all, and a limit that was missed the
+    other way of playing and is not mentioned."""
+    better, alike, worse = (Comparison(interval(*b), interval(*b)) for b in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1)))
+    nothing, colour = headline(evidence(-0.1, 0.3), {"flat": alike, "momentum": alike}, {})
+    assert nothing == "No evidence that it earns money, and it cannot be told apart from any baseline." and not colour
+    some, colour = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": alike}, {})
+    assert some == "It earned money beyond noise; it beats flat beyond noise, but not buy and hold." and not colour
+    best = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": better}, {POLICY: limit(-0.01)})
+    assert best == (
+        "It earned money beyond noise, and it beats every baseline beyond noise; the limit was kept.",
+        "good",
+    )
+    lost, colour = headline(evidence(-0.3, -0.1), {"flat": worse, "buy and hold": better}, {POLICY: limit(-0.04)})
+    assert lost == "It lost money beyond noise, and it is worse than flat beyond noise; the limit was missed."
+    assert colour == "bad"
+    both = {POLICY: limit(-0.01), "policy, sampled": limit(-0.05), "buy and hold": limit(-0.2)}
+    told, colour = headline(evidence(0.1, 0.3), {"flat": better}, both)
+    assert told.endswith("; the limit was kept, but missed with sampled actions.") and colour == "bad"
+    assert headline(evidence(0.1, 0.3), {}, {POLICY: limit(None)})[0].endswith("; the limit could not be judged.")
+
+
+def test_trials_are_told() -> None:
+    """Rejects the probability of a single trial when there were many."""
+    many = DeflatedSharpe(0.99, 0.41, 1.37, 50)
+    told = trials_sentence(many, Trials(50, (), "runs/trials.jsonl"))
+    assert "50 trials are counted on these data (runs/trials.jsonl)" in told and "1.37" in told
+    assert "41%" in told and "99%" not in told
+    assert "99%" in trials_sentence(replace(many, trials=1), Trials())
+    assert (
+        trials_sentence(None, Trials()) == "1 trial is counted on these data (no other trial on these data is known)."
+    )
+
+
+def test_thinning_keeps_peaks_and_troughs() -> None:
+    """Rejects every k-th point, which loses the one bar in which everything was lost."""
+    values = np.sin(np.arange(100_000) / 500.0)
+    values[61_803], values[31_415] = 9.0, -9.0
+    rows = thin(values)
+    assert len(rows) <= MOST_POINTS + 2 and {0, 99_999, 61_803, 31_415} <= set(rows.tolist())
+    every = np.arange(0, 100_000, 100_000 // MOST_POINTS)
+    assert 9.0 not in values[every] and -9.0 not in values[every]
+    assert np.array_equal(thin(values[:100]), np.arange(100))
+
+
+def test_months_multiply_to_the_year() -> None:
+    """January +1%, February -2% and so on, by hand. Rejects sums of simple returns and months cut at the wrong bar."""
+    time = bar_times("daily, exchange", 262)
+    growth = {f"2019-{m:02d}": 0.01 if m % 2 else -0.02 for m in range(1, 13)}
+    months = time.astype("datetime64[M]").astype(str)
+    count = {month: int((months == month).sum()) for month in set(months)}
+    returns = np.array([np.log1p(growth.get(month, 0.0)) / count[month] for month in months])
+    curve = Curve(time, np.exp(np.concatenate([[0.0], np.cumsum(returns)])), 252.0)
+    panel = months_panel(curve, POLICY)
+    assert panel is not None
+    cells = re.findall(r">(-?[0-9.]+)</td>", panel.body)
+    assert cells[:12] == ["1.0", "-2.0"] * 6
+    assert f"<b>{100 * (1.01**6 * 0.98**6 - 1):.1f}</b>" in panel.body
+    assert months_panel(Curve(time[:5], curve.wealth[:6], 252.0), POLICY) is None
+
+
+def test_resamples_are_bounded() -> None:
+    assert repetitions_for(1510) == MOST_REPETITIONS and repetitions_for(500_000) == LEAST_REPETITIONS
+
+
+def test_a_doubtful_annualisation_and_a_flat_account_are_shown(tmp_path: Path) -> None:
+    """Rejects a report that prints annual numbers made with the wrong bars per year, or an infinite ratio."""
+    bars = sp500().slice(4000, 4700)
+    bars = replace(bars, frequency=replace(bars.frequency, periods_per_year=8760.0))
+    path = tailwise.backtest(np.zeros(len(bars)), bars)
+    found = weigh(judge_rule(path, bars))
+    assert found.doubt is not None
+    write_report(tmp_path / "r.html", [found], title="<t>", how="So.", gamma=0.99, background=Background())
+    text = (tmp_path / "r.html").read_text().split("<body>")[1]
+    assert "annual numbers assume 8,760 bars per year" in text and "&lt;t&gt;" in text
+    assert "no interval: its equity hardly ever moved" in text
+    assert "nan" not in re.findall(r"<td>([^<]*)</td>", text) and "inf" not in re.findall(r"<td>([^<]*)</td>", text)
