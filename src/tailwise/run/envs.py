@@ -243,7 +243,7 @@ class EnvDriver:
         self._obs, self._mask, self._episode_start = obs, mask, episode_start
         self._returns += reward
         self._lengths += valid
-        for row in np.flatnonzero(terminated | truncated).tolist():
+        for row in (terminated | truncated).nonzero()[0].tolist():
             self._finished.append((float(self._returns[row]), int(self._lengths[row])))
             self._returns[row] = 0.0
             self._lengths[row] = 0

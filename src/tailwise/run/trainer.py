@@ -120,9 +120,10 @@ class Trainer:
             self.total_steps = total_steps
             self._checkpoint()
         total = self.total_steps
-        started = time.perf_counter()
         for callback in self.callbacks:
             callback.on_start(self.update, self.steps, total)
+        self.backend.warm_up(self._tell)
+        started = time.perf_counter()
         reason = f"all {total:,} steps are done"
         while self.steps < total:
             metrics, alerts = self._one_update(total, started)
@@ -143,6 +144,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_end(reason)
         return reason
+
+    def _tell(self, sentence: str) -> None:
+        for callback in self.callbacks:
+            callback.on_note(sentence)
 
     def begin(self) -> None:
         """Reset the environments, unless they run already."""
