@@ -127,7 +127,13 @@ class FusedBackend(TorchBackend):
         choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
         act(
             *(self.bound.network, self._flat, self._standardise(), obs, made.states, start),
-            *(_NO_MASK if mask is None else mask, made.noise[t], self._memory_for(len(obs)), choice, action),
+            *(
+                _NO_MASK if mask is None else np.ascontiguousarray(mask),
+                made.noise[t],
+                self._memory_for(len(obs)),
+                choice,
+                action,
+            ),
             *(made.log_probs[t], made.parameters[t], made.looks[t], made.states),
         )
 

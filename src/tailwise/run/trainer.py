@@ -120,10 +120,10 @@ class Trainer:
             self.total_steps = total_steps
             self._checkpoint()
         total = self.total_steps
-        for callback in self.callbacks:
-            callback.on_start(self.update, self.steps, total)
         self.backend.warm_up(self._tell)
         started = time.perf_counter()
+        for callback in self.callbacks:
+            callback.on_start(self.update, self.steps, total)
         reason = f"all {total:,} steps are done"
         while self.steps < total:
             metrics, alerts = self._one_update(total, started)
