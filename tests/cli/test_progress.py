@@ -92,6 +92,18 @@ def test_an_alert_of_the_same_rule_is_printed_once(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("gradient_norm") == 1
 
 
+def test_notes_are_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects a run that compiles for a quarter of a minute and says nothing."""
+    screen = io.StringIO()
+    live = LiveProgress(None, Console(file=screen, force_terminal=True, width=120, color_system=None))
+    for display in (live, PlainProgress(None)):
+        display.on_note("compiling the fused kernels ...")
+        display.on_start(0, 0, 1000)
+        display.on_end("done")
+    assert "compiling the fused kernels ...\n" in screen.getvalue()
+    assert capsys.readouterr().out == "compiling the fused kernels ...\n"
+
+
 def test_speed_counts_the_newest_updates_only() -> None:
     """Rejects total steps over total time, which is wrong once the speed changes or a run resumes."""
     speed = Speed()

@@ -21,7 +21,6 @@ UNCOVERED: list[tuple[dict[str, Any], str, str]] = [
     ({"model": {"critic": {"mean": "quantiles"}}}, "discrete", r"model\.critic\.mean quantiles"),
     ({"model": {"critic": {"clip": {"kind": "mean_only"}}}}, "discrete", r"model\.critic\.clip\.kind mean_only"),
     ({"learner": {"awr": {"kind": "on"}}}, "discrete", r"learner\.awr\.kind on"),
-    ({"model": {"actor": {"box": "squashed"}}}, "box", r"model\.actor\.box squashed"),
     ({}, "multidiscrete", "action space is multidiscrete"),
 ]
 

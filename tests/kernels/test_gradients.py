@@ -1,16 +1,24 @@
-"""All gradients of the fused backend against autograd in float64: random shapes, episode ends, masks and clips."""
+"""All gradients of the fused backend against autograd in float64: random shapes, episode ends, masks and clips.
+
+A single number for every tensor does not exist: where contributions of rows cancel, a gradient is small beside the
+rounding errors of what it is summed from, in any float32 implementation. So there are two measures: 1e-5 of a tensor's
+norm, with what rounding leaves of the whole gradient's norm on top; and, strictly tensor by tensor, how far torch's own
+float32 is from float64. The kernels may not be further than that.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
 from tests.kernels.twins import (
     another_policy,
-    exact_gradient,
     fused_gradient,
     random_case,
     relative,
     rollout_for,
+    torch_gradients,
     twins,
 )
 
@@ -20,9 +28,10 @@ PER_TEST = 20
 
 @pytest.mark.parametrize("first", range(0, CASES, PER_TEST))
 def test_all_gradients_equal_autograd(first: int) -> None:
-    """Rejects a wrong derivative anywhere: 1e-5 of each tensor's norm, or what
-    float32 leaves of the whole gradient's (1e-7 of it) where a tensor's own is smaller by cancellation.
+    """Rejects a wrong derivative anywhere: 1e-5 of each tensor's norm, or what float32 leaves of the whole gradient's
+    (1e-7 of it) where a tensor's own is smaller by cancellation; and kernels that round worse than torch does.
     """
+    errors: list[tuple[float, float]] = []
     for seed in range(first, first + PER_TEST):
         case = random_case(seed)
         plain, fused = twins(case)
@@ -31,9 +40,14 @@ def test_all_gradients_equal_autograd(first: int) -> None:
             rollout = rollout_for(case, plain, update)
             if update:
                 rollout = another_policy(rollout, seed)
-            exact = exact_gradient(plain, rollout, entropy_weight)
+            exact, single = torch_gradients(plain, rollout, entropy_weight, (torch.float64, torch.float32))
             found = fused_gradient(fused, rollout, entropy_weight)
             whole = sum(float(g.norm()) ** 2 for g in exact.values()) ** 0.5
             for name, gradient in exact.items():
                 slack = 1e-2 * whole / (float(gradient.norm()) + 1e-9)
-                assert relative(found[name], gradient) <= 1e-5 * (1.0 + slack), (case, update, name)
+                error = relative(found[name], gradient)
+                assert error <= 1e-5 * (1.0 + slack), (case, update, name)
+                errors.append((error, relative(single[name], gradient)))
+    ours, torchs = np.array(errors).T
+    assert np.median(ours) <= 1.5 * np.median(torchs) <= 1e-6
+    assert np.quantile(ours, 0.99) <= 2.0 * np.quantile(torchs, 0.99)

@@ -51,9 +51,24 @@ def test_each_epoch_looks_at_the_same_particles() -> None:
     plain, fused = twins(case)
     rollout = rollout_for(case, plain, 1)
     ready = prepared(plain, rollout)
+    assert ready.particles is not None
+    seen = []
     for epoch in range(2):
-        expected, _ = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
-        found, _ = FusedEpochs(fused, rollout, ready, knobs())._draws(epoch)
-        assert expected is not None and found is not None and torch.equal(expected, found)
-    other, _ = ready.draws(plain.streams, plain.model, update=9, epoch=0)
-    assert other is not None and not torch.equal(expected, other)
+        chosen, _ = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
+        found = torch.from_numpy(FusedEpochs(fused, rollout, ready, knobs())._draws(epoch).particles)
+        assert chosen is not None and torch.equal(ready.particles.gather(-1, chosen), found)
+        seen.append(found)
+    assert not torch.equal(*seen)
+
+
+def test_each_epoch_draws_the_same_noise_for_a_squashed_entropy() -> None:
+    case = next(c for c in map(random_case, range(100)) if c.action == "box")
+    case.model["actor"]["box"] = "squashed"
+    plain, fused = twins(case)
+    rollout = rollout_for(case, plain, 1)
+    ready = prepared(plain, rollout)
+    for epoch in range(2):
+        _, uniform = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
+        assert uniform is not None
+        found = FusedEpochs(fused, rollout, ready, knobs())._draws(epoch).noise
+        assert np.array_equal(found, torch.special.ndtri(uniform).float().numpy())

@@ -14,6 +14,7 @@ from tailwise.kernels.backend import FusedBackend
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.learner import batching
 from tailwise.learner.losses import compute_losses
+from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
@@ -76,6 +77,8 @@ def random_case(seed: int, core: str | None = None) -> Case:
         "max_kl": 100.0,
     }
     action = one_of("discrete", "box")
+    if action == "box":
+        model["actor"]["box"] = ("gaussian", "squashed")[seed // 3 % 2]
     return Case(
         model=model,
         learner=learner,
@@ -137,29 +140,36 @@ def fused_gradient(backend: FusedBackend, rollout: Rollout, entropy_weight: floa
     ready = prepared(backend, rollout)
     epochs = FusedEpochs(backend, rollout, ready, knobs(entropy_weight=entropy_weight))
     parts = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
-    draws = ready.draws(backend.streams, backend.model, update=rollout.update, epoch=0)
-    grad, _ = epochs._gradient(parts, draws, sum(len(part.rows) for part in parts))
+    grad, _ = epochs._gradient(parts, epochs._draws(0), sum(len(part.rows) for part in parts))
     return backend.bound.views(torch.from_numpy(grad.copy()))
 
 
-def exact_gradient(backend: TorchBackend, rollout: Rollout, entropy_weight: float) -> dict[str, Tensor]:
-    """The same by autograd in float64, from the same float32 weights and targets."""
+def torch_gradients(
+    backend: TorchBackend, rollout: Rollout, entropy_weight: float, dtypes: tuple[torch.dtype, ...] = (torch.float64,)
+) -> list[dict[str, Tensor]]:
+    """The same by autograd in each dtype, from the same float32 weights and targets; moves the return scale once."""
     ready = prepared(backend, rollout)
+    return [_torch_gradient(backend, rollout, ready, entropy_weight, dtype) for dtype in dtypes]
+
+
+def _torch_gradient(
+    backend: TorchBackend, rollout: Rollout, ready: Prepared, entropy_weight: float, dtype: torch.dtype
+) -> dict[str, Tensor]:
     draws = ready.draws(backend.streams, backend.model, update=rollout.update, epoch=0)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
-        model = _in_double(backend)
+        model = _copy(backend, dtype)
         (part,) = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
         batch = ready.batch(part.rows, draws)
         batch = dataclasses.replace(
-            batch, **{f.name: v.double() for f in dataclasses.fields(batch) if _is_float(v := getattr(batch, f.name))}
+            batch, **{f.name: v.to(dtype) for f in dataclasses.fields(batch) if _is_float(v := getattr(batch, f.name))}
         )
         if part.envs is None or part.inside is None:
-            obs = ready.obs.double().reshape(-1, ready.obs.shape[-1])[part.rows][None]
+            obs = ready.obs.to(dtype).reshape(-1, ready.obs.shape[-1])[part.rows][None]
             blank = torch.zeros(len(part.rows), 0, 0), torch.zeros(1, len(part.rows), dtype=torch.bool)
             features = model.latent(obs, *blank).features[0]
         else:
-            latent = model.latent(ready.obs.double(), rollout.state.double(), rollout.start).features
+            latent = model.latent(ready.obs.to(dtype), rollout.state.to(dtype), rollout.start).features
             features = latent.reshape(-1, latent.shape[-1])[part.inside]
         losses = compute_losses(model, features, batch, backend.config, entropy_weight=entropy_weight)
         torch.autograd.backward(losses.total)
@@ -173,10 +183,11 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-9))
 
 
-def _in_double(backend: TorchBackend) -> ActorCritic:
+def _copy(backend: TorchBackend, dtype: torch.dtype) -> ActorCritic:
     model = backend.model
     copy = ActorCritic(model.config, model.observation, model.action, init_seed=Streams(0).integer("init"))
-    copy.load_state_dict({name: t.double() if _is_float(t) else t for name, t in model.state_dict().items()})
+    tensors = model.state_dict()
+    copy.load_state_dict({name: t.to(dtype) if t.dtype == torch.float32 else t for name, t in tensors.items()})
     return copy
 
 

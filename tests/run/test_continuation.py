@@ -38,14 +38,12 @@ def test_learn_with_its_own_length_resumes_exactly(tmp_path: Path, backend: str,
     class Stop(Exception):
         pass
 
-    class Killer:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, _: str) -> None: ...
+    class Killer(Callback):
         def on_update(self, progress: Any) -> None:
             if progress.update == 5:
                 raise Stop
 
-    part.trainer.callbacks.append(Killer())  # type: ignore[arg-type]
+    part.trainer.callbacks.append(Killer())
     with pytest.raises(Stop):
         part.learn(256)
     resumed, notes = PPO.resume(tmp_path / "part")

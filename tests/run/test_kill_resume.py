@@ -18,7 +18,7 @@ from tailwise.core.metrics import compared_part
 from tailwise.run.checkpoint import checkpoint_path, checkpoints_in, read_policy, read_training, verify
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.run_folder import read_alerts
-from tests.support import bits, small_run
+from tests.support import BACKENDS, bits, small_run
 
 TRAIN = """
 import sys
@@ -37,9 +37,10 @@ agent.learn()
 """
 
 
-def settings(core: str) -> dict[str, Any]:
+def settings(core: str, backend: str = "torch") -> dict[str, Any]:
     """40 updates, a checkpoint after each third, evaluations, controllers that move, gradients that raise alerts."""
     return {
+        "backend": backend,
         "env": {"id": "CartPole-v1", "hide": [1, 3] if core != "none" else []},
         "model": {"core": {"kind": core, **({} if core == "none" else {"hidden": 8})}},
         "learner": {
@@ -101,10 +102,10 @@ def assert_same_run(first: Path, second: Path) -> None:
             assert different == [] and a.json == b.json
 
 
-def whole_run(folder: Path, core: str) -> tuple[Path, float]:
+def whole_run(folder: Path, core: str, backend: str) -> tuple[Path, float]:
     """An uninterrupted run, and how long it took from its first line of metrics on."""
     source = folder / "config.yaml"
-    source.write_text(dump_yaml(small_run(**settings(core))))
+    source.write_text(dump_yaml(small_run(**settings(core, backend))))
     process = start(folder / "whole", source)
     while not (folder / "whole" / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.002)
@@ -124,10 +125,10 @@ def killed_run(folder: Path, name: str, delays: list[float]) -> tuple[Path, int]
     return target, hits
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
-def test_killed_and_resumed_run_equals_an_uninterrupted_one(core: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("backend", "core"), [("torch", "none"), ("torch", "lstm"), ("fused", "lstm")])
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(backend: str, core: str, tmp_path: Path) -> None:
     """One kill at a random moment. Rejects a resume that forgets a controller, a random stream or an episode."""
-    whole, seconds = whole_run(tmp_path, core)
+    whole, seconds = whole_run(tmp_path, core, backend)
     killed, hits = killed_run(tmp_path, "killed", [random.uniform(0.1, 0.6) * seconds])
     assert hits == 1
     assert_same_run(whole, killed)
@@ -152,9 +153,10 @@ def test_state_that_is_not_restored_would_be_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_ten_runs_killed_at_random_moments(core: str, tmp_path: Path) -> None:
-    whole, seconds = whole_run(tmp_path, core)
+def test_ten_runs_killed_at_random_moments(core: str, backend: str, tmp_path: Path) -> None:
+    whole, seconds = whole_run(tmp_path, core, backend)
     hits = 0
     for number in range(10):
         killed, hit = killed_run(tmp_path, f"killed-{number}", [random.uniform(0.0, 0.9) * seconds])
@@ -165,9 +167,10 @@ def test_ten_runs_killed_at_random_moments(core: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_run_killed_many_times_in_a_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_run_killed_many_times_in_a_row(backend: str, tmp_path: Path) -> None:
     """Thirty kills within one run, many of them while a checkpoint is being written: every folder stays whole."""
-    whole, seconds = whole_run(tmp_path, "lstm")
+    whole, seconds = whole_run(tmp_path, "lstm", backend)
     delays = [random.uniform(0.0, 0.2) * seconds for _ in range(30)]
     killed, hits = killed_run(tmp_path, "killed", delays)
     assert hits >= 5

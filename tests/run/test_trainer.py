@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tailwise.core.metrics import check_declared
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.trainer import Trainer
-from tests.support import Scripted, knobs, same, small_trainer, snapshot, started
+from tests.support import BACKENDS, Scripted, knobs, same, small_trainer, snapshot, started
 
 
 def test_metrics_of_every_kind_of_run_are_declared() -> None:
@@ -79,12 +79,14 @@ def test_callbacks_are_told_and_can_stop() -> None:
 # ------------------------------------------------------------------ broken environments
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_broken_rewards_stop_the_run_and_leave_the_model_alone(value: float, core: str) -> None:
+def test_broken_rewards_stop_the_run_and_leave_the_model_alone(value: float, core: str, backend: str) -> None:
     """001-6: refused, alerted once, stopped after run.max_refused in a row; nothing of the model moved."""
     trainer = small_trainer(
         lambda: Scripted(lambda step, obs, action: value),
+        backend=backend,
         model={"core": {"kind": core}},
         run={"max_refused": 3, "total_steps": 10_000},
     )
@@ -97,7 +99,8 @@ def test_broken_rewards_stop_the_run_and_leave_the_model_alone(value: float, cor
     assert trainer.history[0]["env/anomalies"] == 32.0
 
 
-def test_single_broken_reward_costs_one_update_and_the_run_goes_on() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_single_broken_reward_costs_one_update_and_the_run_goes_on(backend: str) -> None:
     """Rejects a counter that never returns to zero."""
     count = 0
 
@@ -106,16 +109,18 @@ def test_single_broken_reward_costs_one_update_and_the_run_goes_on() -> None:
         count += 1
         return float("nan") if count == 40 else 1.0
 
-    trainer = small_trainer(lambda: Scripted(pay), run={"max_refused": 2, "total_steps": 128})
+    trainer = small_trainer(lambda: Scripted(pay), backend=backend, run={"max_refused": 2, "total_steps": 128})
     assert trainer.train() == "all 128 steps are done"
     assert [row["update/committed"] for row in trainer.history] == [1.0, 0.0, 1.0, 1.0]
     assert trainer.health.refused_in_a_row == 0
     assert [alert.update for alert in trainer.alerts if alert.rule == "update_refused"] == [2]
 
 
-def test_controllers_do_not_move_on_a_refused_update() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_controllers_do_not_move_on_a_refused_update(backend: str) -> None:
     trainer = small_trainer(
         lambda: Scripted(lambda step, obs, action: float("nan")),
+        backend=backend,
         learner={"kl_factor": {"kind": "on"}, "entropy": {"kind": "plateau", "window": 3}},
     )
     trainer.train()
@@ -125,9 +130,11 @@ def test_controllers_do_not_move_on_a_refused_update() -> None:
 # ------------------------------------------------------------------ KL factor in a run
 
 
-def test_kl_factor_shrinks_and_grows_back_in_a_run() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kl_factor_shrinks_and_grows_back_in_a_run(backend: str) -> None:
     """000-6: a rate that is far too large shrinks; a tiny one grows to the bound."""
     wild = small_trainer(
+        backend=backend,
         model={"actor": {"gain": 1.0}},
         learner={
             "learning_rate": 0.05,
@@ -168,13 +175,14 @@ def crash_trainer(**changes: Any) -> Trainer:
     )
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_crash_bar_in_mid_rollout_is_bounded_and_noticed(core: str) -> None:
+def test_crash_bar_in_mid_rollout_is_bounded_and_noticed(core: str, backend: str) -> None:
     """004-C1: the loss stays O(1), weights stay finite, the policy moves within max_kl, an alert names the outlier.
 
     Rejects unbounded importance ratios and raw returns: the old systems reached a loss of 1e8.
     """
-    trainer = crash_trainer(model={"core": {"kind": core}})
+    trainer = crash_trainer(backend=backend, model={"core": {"kind": core}})
     trainer.train()
     crash = trainer.history[4]
     assert crash["advantage/min"] < -0.2
@@ -185,9 +193,10 @@ def test_crash_bar_in_mid_rollout_is_bounded_and_noticed(core: str) -> None:
     assert any(alert.update == 5 and "outlier" in alert.rule for alert in trainer.alerts)
 
 
-def test_crash_bar_with_stale_log_probs_is_rolled_back_when_the_policy_jumps() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_crash_bar_with_stale_log_probs_is_rolled_back_when_the_policy_jumps(backend: str) -> None:
     """004-C1: the same crash, log-probs of another policy, and steps far too large: everything returns bit for bit."""
-    trainer = started(crash_trainer(learner={"target_kl": None, "max_kl": 0.01}))
+    trainer = started(crash_trainer(backend=backend, learner={"target_kl": None, "max_kl": 0.01}))
     for update in range(4):
         trainer.backend.update(trainer.collector.collect(update)[0], knobs(1e-4))
     rollout, _ = trainer.collector.collect(4)

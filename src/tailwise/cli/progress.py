@@ -104,6 +104,9 @@ class PlainProgress(Watcher):
             set()
         )  # rules whose alert was printed; the others of the same rule are counted at the end
 
+    def on_note(self, sentence: str) -> None:
+        self.say(sentence)
+
     def on_update(self, progress: Update) -> bool | None:
         super().on_update(progress)
         for alert in progress.alerts:
@@ -151,6 +154,9 @@ class LiveProgress(Watcher):
         super().on_start(update, steps, total_steps)
         self._task = self._bar.add_task("", total=total_steps, completed=steps, update=update, speed="-", left="-")
         self._live.start()
+
+    def on_note(self, sentence: str) -> None:
+        self._live.console.print(sentence, highlight=False)
 
     def on_update(self, progress: Update) -> bool | None:
         super().on_update(progress)

@@ -7,7 +7,7 @@ buffer (`layout`), and Adam's moments are views into two more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,13 @@ from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind
+from tailwise.kernels.philox import fill_uniforms
 from tailwise.kernels.targets import particle_returns
+from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
 from tailwise.learner.backend import Knobs
 from tailwise.learner.config import LearnerConfig
+from tailwise.learner.decisions import Decisions
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
@@ -36,6 +39,8 @@ from tailwise.model.inference import Decision
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
 _NO_NOISE = np.zeros((0, 0))
+_NO_CHOICE = np.zeros(0, dtype=np.int64)
+_NO_ACTION = np.zeros((0, 0), dtype=np.float32)
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -81,7 +86,15 @@ class FusedBackend(TorchBackend):
         self._memory = step_memory(self.bound.network, 1)
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
-        self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads, config, model)
+        self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
+
+    def warm_up(self, tell: Callable[[str], None]) -> None:
+        """See `Backend.warm_up`."""
+        if kernels_are_kept(core=self.bound.network.core):
+            return
+        model = self.model
+        throwaway = ActorCritic(model.config, model.observation, model.action, init_seed=0)
+        compile_kernels(FusedBackend(throwaway, self.config, Streams(0)), tell)
 
     # ---------------------------------------------------------------- inference
 
@@ -102,6 +115,27 @@ class FusedBackend(TorchBackend):
         )
         made = torch.from_numpy
         return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
+
+    def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
+        """See `Backend.begin`; the noise of a Box policy is normal already."""
+        noise = np.empty((steps, len(environments), self.model.law.noise))
+        fill_uniforms(self.streams.key("action"), update, 0, environments, noise)
+        return Decisions(self.model, noise if self._discrete else ndtri(noise), state)
+
+    def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
+        """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
+        choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
+        act(
+            *(self.bound.network, self._flat, self._standardise(), obs, made.states, start),
+            *(
+                _NO_MASK if mask is None else np.ascontiguousarray(mask),
+                made.noise[t],
+                self._memory_for(len(obs)),
+                choice,
+                action,
+            ),
+            *(made.log_probs[t], made.parameters[t], made.looks[t], made.states),
+        )
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`; the decision that comes with it costs little and is not used."""

@@ -26,7 +26,7 @@ def why_not_fused(
         return (
             f"torch's default dtype is {torch.get_default_dtype()}, which is not covered; use float32, or backend torch"
         )
-    return why_not_configured(model, learner) or _why_not_actions(model, action) or _why_not_auxiliary(auxiliary)
+    return why_not_configured(model, learner) or _why_not_actions(action) or _why_not_auxiliary(auxiliary)
 
 
 def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None:
@@ -52,11 +52,9 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
     return None
 
 
-def _why_not_actions(model: ModelConfig, action: ActionSpec) -> str | None:
+def _why_not_actions(action: ActionSpec) -> str | None:
     if action.kind not in ("discrete", "box"):
         return f"the action space is {action.kind}, which is not covered; use backend torch"
-    if action.kind == "box" and model.actor.box != "gaussian":
-        return f"model.actor.box {model.actor.box} is not covered; use gaussian, or backend torch"
     return None
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from scipy.special import ndtri
 
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
 from tailwise.kernels.layout import NO_CORE
-from tailwise.kernels.philox import choose_particles
+from tailwise.kernels.philox import choose_particles, fill_uniforms
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
-from tailwise.kernels.rows import SUMS, Weights
+from tailwise.kernels.rows import SUMS, Draws, Weights
 from tailwise.kernels.shares import Trunk, learn_rows, learn_sequences
 from tailwise.learner import batching
 from tailwise.learner.backend import Knobs
@@ -31,7 +31,6 @@ from tailwise.model.critics import quantile_midpoints
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
-Draws = tuple[Tensor | None, Tensor | None]
 Memory = list[tuple[Trunk, Tape]]
 
 
@@ -42,7 +41,8 @@ class FusedEpochs(Epochs):
         super().__init__(backend, rollout, prepared, knobs)
         self.fused = backend
         self.rows = rows_of(backend.model, rollout, prepared)
-        self._everything = np.zeros((len(self.rows.log_prob), 0), dtype=np.int64)
+        assert prepared.particles is not None
+        self._particles: np.ndarray = prepared.particles.contiguous().numpy()
         self._squares = np.zeros(len(backend.bound.segments))
         critic = backend.model.config.critic
         assert isinstance(critic, QuantileCritic)
@@ -51,23 +51,25 @@ class FusedEpochs(Epochs):
         self._lean = np.tile(lean, backend.model.critic_count)
         self._order = _groups(backend)
 
-    def _draws(self, epoch: int) -> Draws:
-        """The particles of each row that this epoch looks at, [R, m]; no draws for entropies, which are exact."""
-        particles, sampled = self.rows.particles.shape[1], self._sampled
-        if particles <= sampled:
-            return None, None
-        chosen = np.empty((len(self.rows.log_prob), sampled), dtype=np.int64)
-        choose_particles(
-            *(self.backend.streams.key("particle"), self.rollout.update, epoch, self.rollout.environment.numpy()),
-            *(particles // sampled, chosen),
-        )
-        return torch.from_numpy(chosen), None
+    def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
+        """The numbers of `Prepared.draws`, and what they choose."""
+        streams, law, rows = self.backend.streams, self.backend.model.law, len(self._particles)
+        address = self.rollout.update, epoch, self.rollout.environment.numpy()
+        particles, noise = self._particles, _NO_NOISE
+        if particles.shape[1] > self._sampled:
+            particles = np.empty((rows, self._sampled), dtype=np.float32)
+            choose_particles(streams.key("particle"), *address, self._particles, particles)
+        if law.squashed:
+            uniform = np.empty((self.rollout.steps, self.rollout.envs, law.noise))
+            fill_uniforms(streams.key("entropy"), *address, uniform)
+            noise = ndtri(uniform).astype(np.float32).reshape(rows, -1)
+        return Draws(particles, noise)
 
-    def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:
+    def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:  # type: ignore[override]
         backend, config = self.fused, self.backend.config
         total = sum(len(part.rows) for part in parts)
         if self._first and self.knobs.measure_terms:
-            self._measure_terms(parts[0], draws)
+            self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
         terms = self._terms(sums, total)
         if not math.isfinite(sum(terms.values())):
@@ -101,7 +103,6 @@ class FusedEpochs(Epochs):
         """Gradient of the minibatch's loss [size] and its sums."""
         backend, config = self.fused, self.backend.config
         network, flat = backend.bound.network, backend.bound.flat.numpy()
-        chosen = self._everything if draws[0] is None else draws[0].numpy()
         weights = Weights(
             clip=config.clip,
             dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
@@ -119,18 +120,16 @@ class FusedEpochs(Epochs):
 
             def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
                 if memory:
-                    learn_sequences(network, flat, self.rows, mine, chosen, weights, workers.scratches[k], *memory[k])
+                    learn_sequences(network, flat, self.rows, mine, draws, weights, workers.scratches[k], *memory[k])
                 else:
-                    learn_rows(
-                        network, flat, self.rows, mine, chosen, weights, _NOTHING, _NOTHING, workers.scratches[k]
-                    )
+                    learn_rows(network, flat, self.rows, mine, draws, weights, _NOTHING, _NOTHING, workers.scratches[k])
 
             workers.run(units, work)
         return workers.result()
 
-    def _measure_terms(self, part: batching.Part, draws: Draws) -> None:
+    def _measure_terms(self, part: batching.Part) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
-        losses = self._losses(part, draws)
+        losses = self._losses(part, Epochs._draws(self, 0))
         self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
         self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
 
@@ -180,6 +179,7 @@ class FusedEpochs(Epochs):
 
 
 _NOTHING = np.zeros(0, dtype=np.float32)
+_NO_NOISE = np.zeros((0, 0), dtype=np.float32)
 _MEANS = {
     "policy/entropy": numbers.ENTROPY,
     "policy/kl": numbers.KL,
@@ -197,9 +197,12 @@ _MAXIMA = {
 
 
 def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
-    """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway)."""
+    """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway).
+
+    In order: rows that are read as they lie are fetched ahead.
+    """
     if parts[0].envs is None:
-        return [np.concatenate([part.rows.numpy() for part in parts])]
+        return [np.sort(np.concatenate([part.rows.numpy() for part in parts]))]
     return [part.envs.numpy() for part in parts if part.envs is not None]
 
 

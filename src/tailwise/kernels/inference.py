@@ -14,7 +14,7 @@ from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
 from tailwise.kernels.gemm import gemm
 from tailwise.kernels.layout import LSTM, NO_CORE, Network, aligned_zeros
-from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.losses import log_jacobian, log_softmax
 from tailwise.kernels.memory import clear, copy
 from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
 from tailwise.kernels.shares import BLOCK
@@ -49,7 +49,7 @@ def standard_of(normaliser: ObservationNormaliser) -> Standard:
 
 
 class StepMemory(NamedTuple):
-    """Workspaces of one vector step of `rows` rows, flat float32; policy float64 [K]."""
+    """Workspaces of one vector step of `rows` rows, flat float32; policy float64 [2, K]."""
 
     trunk: np.ndarray
     heads: np.ndarray
@@ -74,7 +74,7 @@ def step_memory(network: Network, rows: int) -> StepMemory:
         hidden=floats(gates),
         before=floats(2 * network.hidden),
         inner=floats(network.hidden),
-        policy=np.zeros(network.actor),
+        policy=np.zeros((2, network.actor)),
     )
 
 
@@ -126,17 +126,16 @@ def core_step(
 
 
 @kernel(inline=True)
-def _choose(log_p: np.ndarray, uniform: float) -> int:
+def _choose(p: np.ndarray, uniform: float) -> int:
     """The action whose cumulative probability first exceeds `uniform`; never one of probability 0."""
     total, last = 0.0, 0
-    for k in range(log_p.shape[0]):
-        p = np.exp(log_p[k])
-        total += p
-        if p > 0.0:
+    for k in range(p.shape[0]):
+        total += p[k]
+        if p[k] > 0.0:
             last = k
     running, index = 0.0, 0
-    for k in range(log_p.shape[0]):
-        running += np.exp(log_p[k])
+    for k in range(p.shape[0]):
+        running += p[k]
         if running <= uniform * total:
             index += 1
     return min(index, last)
@@ -171,14 +170,14 @@ def act(
             log_prob[i] = _act_box(network, flat, out, noise, i, action, params)
             continue
         allowed = mask[i] if mask.shape[0] else everything
-        log_p = memory.policy
-        log_softmax(out, allowed, log_p)
+        log_p, p = memory.policy[0], memory.policy[1]
+        log_softmax(out, allowed, log_p, p)
         best = 0
         for k in range(size):
             params[i, k] = out[k] if allowed.shape[0] == 0 or allowed[k] else _FORBIDDEN
             if log_p[k] > log_p[best]:
                 best = k
-        choice[i] = _choose(log_p, noise[i, 0]) if noise.shape[0] else best
+        choice[i] = _choose(p, noise[i, 0]) if noise.shape[0] else best
         log_prob[i] = log_p[choice[i]]
 
 
@@ -197,6 +196,8 @@ def _act_box(
         # From the stored action, as the update will see it.
         z = (np.float64(action[i, a]) - np.float64(mean[a])) * np.exp(-np.float64(spread))
         total += -0.5 * z * z - np.float64(spread) - 0.9189385332046727
+        if network.squashed:
+            total -= log_jacobian(np.float64(action[i, a]))
     return total
 
 

@@ -49,7 +49,8 @@ class Network(NamedTuple):
     share one); inputs: D; encoded: offset and width of the trunk's result; features, output: what the heads read and
     write; policy, values: operations of the actor alone and of the critics alone, in workspaces of their own that begin
     with the features; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU;
-    hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete.
+    hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete;
+    squashed: 1 where tanh maps a Box policy's actions into their bounds, else 0.
     """
 
     trunk: np.ndarray
@@ -79,6 +80,7 @@ class Network(NamedTuple):
     b_in: int
     b_hidden: int
     log_std: int
+    squashed: int
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,7 @@ def bind(model: ActorCritic) -> Bound:
         b_in=at[2],
         b_hidden=at[3],
         log_std=log_std,
+        squashed=int(model.law.squashed),
     )
     return _move(model, network, places)
 

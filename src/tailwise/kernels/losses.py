@@ -29,6 +29,7 @@ from tailwise.kernels.rows import (
     POLICY,
     RATIO_MAX,
     SUMS,
+    Draws,
     Rows,
     Weights,
 )
@@ -36,6 +37,7 @@ from tailwise.learner.surrogate import LOG_RATIO_LIMIT
 
 _FORBIDDEN = float(np.finfo(np.float32).min)  # the logit of a masked action
 _HALF_LOG_2PI = 0.9189385332046727
+_LN_2 = 0.6931471805599453
 _LIMIT = float(LOG_RATIO_LIMIT)
 
 
@@ -75,8 +77,8 @@ def _note(entropy: float, kl: float, sums: np.ndarray) -> None:
 
 
 @kernel
-def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None:
-    """log_p [K] float64 of logits [K]; mask [K] (False: forbidden), or [0] where everything is allowed."""
+def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray, p: np.ndarray) -> None:
+    """log_p and p [K] float64 of logits [K]; mask [K] (False: forbidden), or [0] where everything is allowed."""
     peak = -np.inf
     for k in range(logits.shape[0]):
         forbidden = mask.shape[0] > 0 and not mask[k]
@@ -84,10 +86,19 @@ def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None
         peak = max(peak, log_p[k])
     total = 0.0
     for k in range(logits.shape[0]):
-        total += np.exp(log_p[k] - peak)
-    shift = peak + np.log(total)
+        p[k] = np.exp(log_p[k] - peak)
+        total += p[k]
+    shift, share = peak + np.log(total), 1.0 / total
     for k in range(logits.shape[0]):
         log_p[k] -= shift
+        p[k] *= share
+
+
+@kernel
+def log_jacobian(x: float) -> float:
+    """ln of the derivative of tanh at x, written so that it neither overflows nor loses digits for large |x|."""
+    v = -2.0 * x
+    return 2.0 * (_LN_2 - x - max(v, 0.0) - np.log1p(np.exp(-abs(v))))
 
 
 # Rows take numbers and slices instead of `Rows` and `Weights`: each array that a kernel takes is compiled into it.
@@ -96,19 +107,20 @@ def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray) -> None
 @kernel
 def _discrete(
     logits: np.ndarray, mask: np.ndarray, old: np.ndarray, chosen: int, log_prob: float, advantage: float, clip: float,
-    dual_clip: float, bonus: float, per_row: float, log_p: np.ndarray, grad: np.ndarray, sums: np.ndarray,
+    dual_clip: float, bonus: float, per_row: float, work: np.ndarray, grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Policy terms of a row with logits [K]; old [K]: log-probabilities that acted; grad [K]. log_p: float64 [K]."""
-    choices = logits.shape[0]
-    log_softmax(logits, mask, log_p)
+    """Policy terms of a row with logits [K]; old [2K]: log-probabilities and probabilities that acted; grad [K].
+
+    work: float64 [2, K]."""
+    choices, log_p, p = logits.shape[0], work[0], work[1]
+    log_softmax(logits, mask, log_p, p)
     entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
     for k in range(choices):
-        p, before = np.exp(log_p[k]), np.float64(old[k])
-        if p > 0.0:
-            entropy -= p * log_p[k]
-        p_before = np.exp(before)
-        if p_before > 0.0:
-            kl += p_before * (before - log_p[k])
+        if p[k] > 0.0:
+            entropy -= p[k] * log_p[k]
+        before = np.float64(old[choices + k])
+        if before > 0.0:
+            kl += before * (np.float64(old[k]) - log_p[k])
         allowed = mask.shape[0] == 0 or mask[k]
         high = max(high, np.float64(logits[k]) if allowed else _FORBIDDEN)
         if allowed:
@@ -117,10 +129,9 @@ def _discrete(
     _note(entropy, kl, sums)
     sums[LOGIT_RANGE] += high - low
     for k in range(choices):
-        p = np.exp(log_p[k])
-        g = -slope * p
-        if p > 0.0:
-            g += bonus * p * (log_p[k] + entropy)
+        g = -slope * p[k]
+        if p[k] > 0.0:
+            g += bonus * p[k] * (log_p[k] + entropy)
         if k == chosen:
             g += slope
         grad[k] = g if mask.shape[0] == 0 or mask[k] else 0.0
@@ -128,18 +139,27 @@ def _discrete(
 
 @kernel
 def _box(
-    mean: np.ndarray, log_std: np.ndarray, old: np.ndarray, action: np.ndarray, log_prob: float, advantage: float,
-    clip: float, dual_clip: float, bonus: float, per_row: float, grad: np.ndarray, log_std_grad: np.ndarray,
-    sums: np.ndarray,
+    mean: np.ndarray, log_std: np.ndarray, old: np.ndarray, action: np.ndarray, noise: np.ndarray, log_prob: float,
+    advantage: float, clip: float, dual_clip: float, bonus: float, per_row: float, grad: np.ndarray,
+    log_std_grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Policy terms of a row of a Gaussian with means [A]; old [2A]: means and ln(std) that acted; grad [A]."""
-    size = mean.shape[0]
+    """Policy terms of a row of a Gaussian with means [A]; old [2A]: means and ln(std) that acted; grad [A].
+
+    noise: [0], or normals [A] of a squashed policy: its entropy is that of the Gaussian plus the mean of ln tanh',
+    which one sample x = mean + std * noise estimates, and whose gradient goes through x."""
+    size, squashed = mean.shape[0], noise.shape[0] > 0
     new, entropy, kl = 0.0, 0.0, 0.0
     for a in range(size):
         spread = np.float64(log_std[a])
         z = (np.float64(action[a]) - np.float64(mean[a])) * np.exp(-spread)
         new += -0.5 * z * z - spread - _HALF_LOG_2PI
-        entropy += spread + 0.5 + _HALF_LOG_2PI
+        entropy += spread + _HALF_LOG_2PI
+        if squashed:
+            n = np.float64(noise[a])
+            new -= log_jacobian(np.float64(action[a]))
+            entropy += 0.5 * n * n + log_jacobian(np.float64(mean[a]) + np.exp(spread) * n)
+        else:
+            entropy += 0.5
         twice = 2.0 * (np.float64(old[size + a]) - spread)
         moved = (np.float64(old[a]) - np.float64(mean[a])) * np.exp(-spread)
         kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
@@ -148,8 +168,14 @@ def _box(
     for a in range(size):
         scale = np.exp(-np.float64(log_std[a]))
         z = (np.float64(action[a]) - np.float64(mean[a])) * scale
-        grad[a] = slope * z * scale
-        log_std_grad[a] += slope * (z * z - 1.0) - bonus
+        by_mean, by_spread = slope * z * scale, slope * (z * z - 1.0) - bonus
+        if squashed:
+            moved = np.float64(noise[a]) / scale
+            pull = 2.0 * bonus * np.tanh(np.float64(mean[a]) + moved)
+            by_mean += pull
+            by_spread += pull * moved
+        grad[a] = by_mean
+        log_std_grad[a] += by_spread
 
 
 @kernel(reorder=True)
@@ -193,21 +219,21 @@ def _critics(
 
 @kernel(inline=True)
 def losses(
-    index: np.ndarray, rows: Rows, chosen: np.ndarray, weights: Weights, shape: tuple[int, int, int],
-    log_std: np.ndarray, work: np.ndarray, loss: np.ndarray, particles: np.ndarray, out: np.ndarray, grad: np.ndarray,
+    index: np.ndarray, rows: Rows, draws: Draws, weights: Weights, shape: tuple[int, int, int],
+    log_std: np.ndarray, work: np.ndarray, loss: np.ndarray, out: np.ndarray, grad: np.ndarray,
     log_std_grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Gradient of the whole loss by the outputs of a block, and the sums that describe it.
 
-    index int64 [n]: flat rows of the rollout; chosen int64 [R, m]: particles of this epoch, or [R, 0] for all of them;
-    shape: (actor outputs, C, N); log_std [A] of a Box policy, [0] for Discrete; out, grad: flat, n rows of outputs.
-    Rows that are no transition get gradient 0. Scratch: work float64 [K], loss float32 [C*N], particles float32 [m].
+    index int64 [n]: flat rows of the rollout; shape: (actor outputs, C, N); log_std [A] of a Box policy, [0] for
+    Discrete; out, grad: flat, n rows of outputs. Rows that are no transition get gradient 0. Scratch: work float64
+    [2, K], loss float32 [C*N].
     """
     actor, critics, quantiles = shape
     width = actor + critics * (1 + quantiles)
     clip, dual_clip, per_row = weights.clip, weights.dual_clip, weights.per_row
     bonus, value = weights.entropy * per_row, weights.value * per_row
-    everything = np.empty(0, dtype=np.bool_)
+    everything, exact = np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.float32)
     for i in range(index.shape[0]):
         r = index[i]
         at = i * width
@@ -216,21 +242,19 @@ def losses(
             continue
         sums[COUNT] += 1.0
         policy, back = out[at : at + actor], grad[at : at + actor]
-        old, log_prob, advantage = rows.old[r], np.float64(rows.log_prob[r]), np.float64(rows.advantage[r])
+        old, log_prob, advantage = rows.old[r], np.float64(rows.scalars[r, 0]), np.float64(rows.scalars[r, 1])
         if log_std.shape[0]:
+            noise = draws.noise[r] if draws.noise.shape[0] > 0 else exact
             _box(
-                policy, log_std, old, rows.action[r], log_prob, advantage, clip, dual_clip, bonus, per_row, back,
-                log_std_grad, sums,
+                policy, log_std, old, rows.action[r], noise, log_prob, advantage, clip, dual_clip, bonus, per_row,
+                back, log_std_grad, sums,
             )  # fmt: skip
         else:
             mask = rows.mask[r] if rows.mask.shape[0] > 0 else everything
             choice = rows.choice[r]
             _discrete(policy, mask, old, choice, log_prob, advantage, clip, dual_clip, bonus, per_row, work, back, sums)
-        for j in range(chosen.shape[1]):
-            particles[j] = rows.particles[r, chosen[r, j]]
-        own = particles if chosen.shape[1] > 0 else rows.particles[r]
-        target = np.float64(rows.mean_target[r])
+        target = np.float64(rows.scalars[r, 2])
         _critics(
-            out[at + actor : at + width], critics, quantiles, own, target, weights.kappa, value, weights.lean, loss,
-            grad[at + actor : at + width], sums,
+            out[at + actor : at + width], critics, quantiles, draws.particles[r], target, weights.kappa, value,
+            weights.lean, loss, grad[at + actor : at + width], sums,
         )  # fmt: skip

@@ -57,17 +57,18 @@ def to_uniform(word: int) -> float:
 
 @kernel
 def choose_particles(
-    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, width: int, chosen: np.ndarray
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, particles: np.ndarray, chosen: np.ndarray
 ) -> None:
-    """One particle of each stratum of `width`, for every row: chosen int64 [T*B, m]; key uint64 [2]."""
+    """One of each stratum of the particles [T*B, M], for every row: chosen float32 [T*B, m]; key uint64 [2]."""
     count, envs = chosen.shape[1], environments.shape[0]
+    width = particles.shape[1] // count
     for r in range(chosen.shape[0]):
         step, environment = r // envs, environments[r % envs]
         for block in range((count + 3) // 4):
             words = four_words(key[0], key[1], step, block, epoch, environment, update)
             for k in range(min(4, count - 4 * block)):
                 j = 4 * block + k
-                chosen[r, j] = j * width + np.int64(to_uniform(words[k]) * width)
+                chosen[r, j] = particles[r, j * width + np.int64(to_uniform(words[k]) * width)]
 
 
 @kernel

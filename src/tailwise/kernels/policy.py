@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 @kernel(inline=True)
-def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, log_p: np.ndarray) -> float:
-    """KL of one row with the actor's outputs out [K or A]."""
+def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, work: np.ndarray) -> float:
+    """KL of one row with the actor's outputs out [K or A]; work: float64 [2, K]."""
     size, kl = out.shape[0], 0.0
     if log_std.shape[0] == 0:
-        log_softmax(out, rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_), log_p)
+        mask = rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_)
+        log_softmax(out, mask, work[0], work[1])
         for k in range(size):
-            before = np.float64(rows.old[r, k])
-            p = np.exp(before)
+            p = np.float64(rows.old[r, size + k])
             if p > 0.0:
-                kl += p * (before - log_p[k])
+                kl += p * (np.float64(rows.old[r, k]) - work[0, k])
         return kl
     for a in range(size):
         spread = np.float64(log_std[a])

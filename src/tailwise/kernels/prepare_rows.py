@@ -18,10 +18,12 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
     """Views where the layout allows it. The statistics of the normaliser stay the same during an update."""
     discrete = isinstance(model.law, CategoricalLaw)
     rows = prepared.log_prob.shape[0]
-    assert prepared.particles is not None
     action = prepared.action
     # A masked logit is the smallest finite number: its log-probability stays that small, its probability is 0.
-    old = torch.log_softmax(prepared.params, -1) if discrete else prepared.params
+    old = prepared.params
+    if discrete:
+        log_p = torch.log_softmax(old, -1)
+        old = torch.cat([log_p, log_p.exp()], -1)
     obs = np.empty((rows, prepared.obs.shape[-1]), dtype=np.float32)
     standardise(prepared.obs.reshape(rows, -1).contiguous().numpy(), standard_of(model.normaliser), obs.reshape(-1))
     return Rows(
@@ -29,11 +31,8 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
         choice=action[:, 0].contiguous().numpy() if discrete else np.zeros(0, dtype=np.int64),
         action=np.zeros((0, 0), dtype=np.float32) if discrete else action.contiguous().numpy(),
         mask=np.zeros((0, 0), dtype=np.bool_) if prepared.mask is None else prepared.mask.contiguous().numpy(),
-        log_prob=prepared.log_prob.contiguous().numpy(),
+        scalars=torch.stack([prepared.log_prob, prepared.advantage, prepared.mean_target], -1).numpy(),
         old=old.contiguous().numpy(),
-        advantage=prepared.advantage.contiguous().numpy(),
-        mean_target=prepared.mean_target.contiguous().numpy(),
-        particles=prepared.particles.contiguous().numpy(),
         valid=prepared.valid.reshape(-1).contiguous().numpy(),
         start=rollout.start.reshape(-1).contiguous().numpy(),
         state=rollout.state.contiguous().numpy(),

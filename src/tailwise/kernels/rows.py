@@ -10,24 +10,30 @@ import numpy as np
 class Rows(NamedTuple):
     """A rollout by flat row r = t*B + b; float32 unless said. Arrays that do not apply have no rows.
 
-    obs [R, D] normalised; choice int64 [R] (Discrete); action [R, A] (Box); mask bool [R, K]; log_prob [R];
-    old [R, P]: of the policy that acted, log-probabilities (Discrete) or means and ln(std) (Box); advantage [R];
-    mean_target [R]; particles [R, M]; valid bool [R]; start bool [R]; state [B, S, H] before step 0; envs: B.
+    obs [R, D] normalised; choice int64 [R] (Discrete); action [R, A] (Box); mask bool [R, K]; scalars [R, 3]: the
+    log-probability of the action, its advantage, the target of the means, together because minibatches read rows at
+    random; old: of the policy that acted, log-probabilities and probabilities [R, 2K] (Discrete) or means and ln(std)
+    [R, 2A] (Box); valid bool [R]; start bool [R]; state [B, S, H] before step 0; envs: B.
     """
 
     obs: np.ndarray
     choice: np.ndarray
     action: np.ndarray
     mask: np.ndarray
-    log_prob: np.ndarray
+    scalars: np.ndarray
     old: np.ndarray
-    advantage: np.ndarray
-    mean_target: np.ndarray
-    particles: np.ndarray
     valid: np.ndarray
     start: np.ndarray
     state: np.ndarray
     envs: int
+
+
+class Draws(NamedTuple):
+    """Random numbers of one epoch, float32: particles [R, m] that each row looks at, side by side so that a row reads
+    one cache line instead of m; noise [R, A]: normals for the sampled entropy of a squashed policy, else [0, 0]."""
+
+    particles: np.ndarray
+    noise: np.ndarray
 
 
 class Weights(NamedTuple):

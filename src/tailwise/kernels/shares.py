@@ -16,16 +16,16 @@ from tailwise.kernels.layout import NO_CORE, Network
 from tailwise.kernels.losses import losses
 from tailwise.kernels.memory import copy
 from tailwise.kernels.recurrent import Tape, core_backward, core_forward
-from tailwise.kernels.rows import Rows, Weights
+from tailwise.kernels.rows import Draws, Rows, Weights
 
-BLOCK = 256  # rows: with the usual widths their activations and gradients fill half a megabyte
+BLOCK = 256  # rows: their activations and gradients fill half a megabyte; 64 to 192 were measured, and no faster
 
 
 class Scratch(NamedTuple):
     """Memory of one worker; float32 unless said.
 
     work, back: activations and their gradients of a block; grad: of all parameters, [size of flat]; sums: float64;
-    policy: float64 [K]; loss: [C*N]; particles: [m]; log_std_grad: float64 [A] or [0].
+    policy: float64 [2, K]; loss: [C*N]; log_std_grad: float64 [A] or [0].
     """
 
     work: np.ndarray
@@ -34,7 +34,6 @@ class Scratch(NamedTuple):
     sums: np.ndarray
     policy: np.ndarray
     loss: np.ndarray
-    particles: np.ndarray
     log_std_grad: np.ndarray
 
 
@@ -57,7 +56,7 @@ def gather(obs: np.ndarray, index: np.ndarray, target: np.ndarray) -> None:
 
 @kernel
 def learn_rows(
-    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, chosen: np.ndarray, weights: Weights,
+    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, draws: Draws, weights: Weights,
     features: np.ndarray, back_features: np.ndarray, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Add losses and gradients of the rows `index` [n] to the scratch's sums and grad.
@@ -79,8 +78,8 @@ def learn_rows(
         forward(network.heads, flat, work, n)
         at = network.output * n
         losses(
-            part, rows, chosen, weights, shape, spread, scratch.policy, scratch.loss, scratch.particles, work[at:],
-            back[at:], scratch.log_std_grad, scratch.sums,
+            part, rows, draws, weights, shape, spread, scratch.policy, scratch.loss, work[at:], back[at:],
+            scratch.log_std_grad, scratch.sums,
         )  # fmt: skip
         backward(network.heads, flat, work, back, n, scratch.grad)
         if network.core == NO_CORE:
@@ -98,17 +97,17 @@ def learn_sequences(
     flat: np.ndarray,
     rows: Rows,
     envs: np.ndarray,
-    chosen: np.ndarray,
+    draws: Draws,
     weights: Weights,
     scratch: Scratch,
     trunk: Trunk,
     tape: Tape,
 ) -> None:
     """With a core: add losses and gradients of all steps of the environments `envs` [b]."""
-    index, steps = sequence_rows(rows, envs), len(rows.log_prob) // rows.envs
+    index, steps = sequence_rows(rows, envs), len(rows.valid) // rows.envs
     n = len(index)
     encode(network, flat, rows, index, envs, trunk, tape)
-    learn_rows(network, flat, rows, index, chosen, weights, tape.features, tape.back_features, scratch)
+    learn_rows(network, flat, rows, index, draws, weights, tape.features, tape.back_features, scratch)
     encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_backward(network, flat, encoded, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
     backward(network.trunk, flat, trunk.work, trunk.back, n, scratch.grad)
@@ -116,7 +115,7 @@ def learn_sequences(
 
 def sequence_rows(rows: Rows, envs: np.ndarray) -> np.ndarray:
     """Flat rows of the rollout [T*b] of the sequences `envs` [b], step by step."""
-    steps = len(rows.log_prob) // rows.envs
+    steps = len(rows.valid) // rows.envs
     return (np.arange(steps)[:, None] * rows.envs + envs[None, :]).reshape(-1)
 
 
@@ -124,7 +123,7 @@ def encode(
     network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, envs: np.ndarray, trunk: Trunk, tape: Tape
 ) -> None:
     """Trunk and core forward over whole sequences; the features are tape.features."""
-    n, steps = len(index), len(rows.log_prob) // rows.envs
+    n, steps = len(index), len(rows.valid) // rows.envs
     gather(rows.obs, index, trunk.work)
     forward(network.trunk, flat, trunk.work, n)
     encoded = trunk.work[network.encoded * n :]

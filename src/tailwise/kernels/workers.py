@@ -16,9 +16,6 @@ from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, empty_sums, merge_sums
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk
-from tailwise.learner.config import LearnerConfig
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import QuantileCritic
 
 Work = Callable[[np.ndarray, int], None]  # (part of the units, number of the worker)
 
@@ -26,11 +23,9 @@ Work = Callable[[np.ndarray, int], None]  # (part of the units, number of the wo
 class Workers:
     """The memory of each worker, and the threads."""
 
-    def __init__(self, network: Network, size: int, threads: int, config: LearnerConfig, model: ActorCritic) -> None:
-        critic = model.config.critic
-        assert isinstance(critic, QuantileCritic)
+    def __init__(self, network: Network, size: int, threads: int) -> None:
         self.network = network
-        self.scratches = [_scratch(network, size, critic.minibatch_particles) for _ in range(threads)]
+        self.scratches = [_scratch(network, size) for _ in range(threads)]
         self._sequences: list[tuple[Trunk, Tape]] = []
         self._rows, self._environments = 0, 0  # what the memory for sequences is large enough for
         self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="tailwise-worker") if threads > 1 else None
@@ -71,15 +66,14 @@ class Workers:
         return first.grad, merge_sums(np.stack([scratch.sums for scratch in self.scratches]))
 
 
-def _scratch(network: Network, size: int, particles: int) -> Scratch:
+def _scratch(network: Network, size: int) -> Scratch:
     return Scratch(
         work=aligned_zeros(BLOCK * network.heads_width).numpy(),
         back=aligned_zeros(BLOCK * network.heads_width).numpy(),
         grad=aligned_zeros(size).numpy(),
         sums=np.zeros(SUMS + 2 * network.critics),
-        policy=np.zeros(network.actor),
+        policy=np.zeros((2, network.actor)),
         loss=aligned_zeros(network.critics * network.quantiles).numpy(),
-        particles=aligned_zeros(particles).numpy(),
         log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
     )
 

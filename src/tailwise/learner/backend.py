@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
+from tailwise.learner.decisions import Decisions
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.step_size import StepSize
 from tailwise.model.actor_critic import ActorCritic
@@ -44,8 +48,23 @@ class Backend(Protocol):
 
     model: ActorCritic
 
+    def warm_up(self, tell: Callable[[str], None]) -> None:
+        """Whatever the first use would have to wait for; what takes long is told in sentences."""
+        ...
+
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
         """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] (None: most likely action)."""
+        ...
+
+    def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
+        """Memory for a rollout from state [B, S, H], with the random numbers of that update; environments [B]: ids."""
+        ...
+
+    def decide(
+        self, made: Decisions, t: int, obs: npt.NDArray[np.float32], start: npt.NDArray[np.bool_],
+        mask: npt.NDArray[np.bool_] | None,
+    ) -> None:  # fmt: skip
+        """`act` on obs [B, D], start [B], mask [B, K], written to step t of a rollout; its state moves on."""
         ...
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:

@@ -47,7 +47,8 @@ class Prepared:
     def finite(self) -> bool:
         """Whether every target that valid rows will train on is finite."""
         read = [self.advantage, self.mean_target, *([] if self.particles is None else [self.particles])]
-        return all(bool(torch.isfinite(t[self.valid.reshape(-1)]).all()) for t in read)
+        # A finite sum has neither NaN nor infinity. It may overflow, or a row that nobody reads be broken: look closer.
+        return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t[self.valid.reshape(-1)]).all()) for t in read)
 
     def draws(
         self, streams: Streams, model: ActorCritic, *, update: int, epoch: int
@@ -111,7 +112,7 @@ def prepare(
     risk: risk advantages [T, B] in raw units, None without; probe_risk: also keep their part apart, standardised.
     """
     sample = targets.particles if targets.particles is not None else targets.lambda_return
-    move_scale(model, optimiser, sample[rollout.valid].reshape(-1))
+    move_scale(model, optimiser, rollout.of_valid(sample).reshape(-1))
     scale = model.return_scale
     mixed = mix_advantages(targets.advantage, risk, multiplier)
     advantage, report = normalise(mixed, rollout.valid, mode=config.advantages)
@@ -213,5 +214,6 @@ def describe_targets(
     if spread > 0:
         metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
     if tail_alpha is not None and targets.particles is not None:
-        metrics["risk/cvar_return"] = pooled_tail(targets.particles[valid], tail_alpha)[1] if cvar is None else cvar
+        particles = rollout.of_valid(targets.particles)
+        metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
     return metrics

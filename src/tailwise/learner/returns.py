@@ -101,12 +101,14 @@ def gae(
         delta = torch.where(valid, delta, zero)
         boundary = boundary | ~valid
 
-    advantage = torch.empty_like(delta)
-    carry = zero[0] if shape[0] else zero
-    for step in range(shape[0] - 1, -1, -1):
-        carry = delta[step] + gamma * lam * torch.where(boundary[step], zero[step], carry)
-        advantage[step] = carry
-    return advantage
+    if not shape[0]:
+        return delta
+    carry = blank = zero[0]
+    rows = []
+    for error, ends in zip(reversed(delta.unbind()), reversed(boundary.unbind())):
+        carry = error + gamma * lam * torch.where(ends, blank, carry)
+        rows.append(carry)
+    return torch.stack(rows[::-1])
 
 
 def lambda_return(advantage: Tensor, value: Tensor) -> Tensor:

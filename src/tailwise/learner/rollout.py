@@ -86,6 +86,10 @@ class Rollout:
         """B."""
         return int(self.reward.shape[1])
 
+    def of_valid(self, tensor: Tensor) -> Tensor:
+        """The valid rows [n, ...] of a tensor [T, B, ...]: without a copy where all are valid, the usual case."""
+        return tensor.flatten(0, 1) if bool(self.valid.all()) else tensor[self.valid]
+
     def non_finite(self) -> dict[str, int]:
         """How many entries that an update would read are NaN or infinite, by name; empty when all are finite."""
         if self._sums_are_finite():

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from tailwise.learner import batching
 from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.config import LearnerConfig
+from tailwise.learner.decisions import Decisions
 from tailwise.learner.gradients import clip_global_norm, group_norms, term_gradients
 from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
 from tailwise.learner.preparation import Prepared, describe_targets, prepare
@@ -61,11 +64,29 @@ class TorchBackend:
         self.parameters = list(model.parameters())
         self.optimiser = torch.optim.Adam(_with_epsilon(model), lr=config.learning_rate)
 
+    def warm_up(self, tell: Callable[[str], None]) -> None:
+        """See `Backend.warm_up`: nothing to wait for."""
+
     # ---------------------------------------------------------------- inference
 
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
         """See `Backend.act`."""
         return decide(self.model, obs, state, start, mask, uniform)
+
+    def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
+        """See `Backend.begin`."""
+        draws = self.model.law.noise
+        noise = self.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
+        return Decisions(self.model, noise, state)
+
+    def decide(
+        self, made: Decisions, t: int, obs: npt.NDArray[np.float32], start: npt.NDArray[np.bool_],
+        mask: npt.NDArray[np.bool_] | None,
+    ) -> None:  # fmt: skip
+        """See `Backend.decide`."""
+        seen, fresh = torch.from_numpy(obs).to(torch.get_default_dtype()), torch.from_numpy(start)
+        allowed = None if mask is None else torch.from_numpy(mask)
+        made.take(t, self.act(seen, made.state, fresh, allowed, torch.from_numpy(made.noise[t])))
 
     @torch.no_grad()
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
@@ -131,8 +152,7 @@ class TorchBackend:
             return UpdateReport(
                 False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
             )
-        seen = rollout.obs[rollout.valid]
-        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(seen)
+        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(rollout.of_valid(rollout.obs))
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
 
     # What another implementation may do in its own way, with the same result.

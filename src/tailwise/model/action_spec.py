@@ -80,6 +80,11 @@ class ActionSpec:
         """Whether every bound of a box is finite; True for the discrete kinds."""
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
+    @cached_property
+    def _indices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(number of choices, first value) per component as arrays, which every step needs."""
+        return np.asarray(self.sizes, dtype=np.int64), np.asarray(self.start, dtype=np.int64)
+
     def require_bounded(self) -> None:
         """A tanh-squashed policy maps onto [low, high], so both must be finite."""
         if not self.bounded:
@@ -102,14 +107,15 @@ class ActionSpec:
             return self._box_to_env(raw.astype(np.float64), squashed)
         if raw.dtype.kind not in "iu":
             raise ShapeError(f"Raw actions of a {self.kind} space have dtype {raw.dtype}, expected integer indices.")
-        bad = (raw < 0) | (raw >= np.asarray(self.sizes))
+        sizes, start = self._indices
+        bad = (raw < 0) | (raw >= sizes)
         if bad.any():
             row, component = (int(index) for index in np.argwhere(bad)[0])
             raise ShapeError(
                 f"Raw action row {row} component {component} is {raw[row, component]}, "
                 f"expected an index from 0 to {self.sizes[component] - 1}."
             )
-        values = raw.astype(np.int64) + np.asarray(self.start, dtype=np.int64)
+        values = raw.astype(np.int64, copy=False) + start
         if self.kind == "discrete":
             return values[:, 0]
         return values.astype(self.dtype).reshape(-1, *self.shape)

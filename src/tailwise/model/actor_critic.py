@@ -88,6 +88,7 @@ class ActorCritic(nn.Module):
         if not isinstance(config.core, NoCore):
             self.core = Recurrent(config.core, width, generator=generator)
             width = self.core.hidden
+        self.features = width  # H of what actor and critics read
         activation = config.encoder.activation if isinstance(config.encoder, MlpEncoder) else "tanh"
         self.actor = Actor(config, self.law, width, activation=activation, generator=generator)
         self.critics = nn.ModuleList(

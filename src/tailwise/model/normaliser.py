@@ -59,10 +59,10 @@ class ObservationNormaliser(nn.Module):
         centre, variance = (self.mean, self.variance) if float(self.count) > 0 else _bulk(batch)
         spread = torch.where(variance > 0, variance.sqrt(), torch.inf)
         low, high = centre - OUTLIER_STDS * spread, centre + OUTLIER_STDS * spread
-        outliers = float(((batch < low) | (batch > high)).double().mean())
-        batch = batch.clamp(low, high)
+        within = batch.clamp(low, high)
+        outliers = int((within != batch).sum()) / batch.numel()
         n = float(batch.shape[0])
-        mean, variance = batch.mean(0), batch.var(0, unbiased=False)
+        variance, mean = torch.var_mean(within, 0, correction=0)
         total = self.count + n
         delta = mean - self.mean
         # Before the first batch the unit variance is a placeholder that must not be averaged in.

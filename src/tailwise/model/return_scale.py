@@ -43,8 +43,8 @@ class ReturnScale(nn.Module):
         """Raw return units, any shape -> normalised. Before the scale is set every return seen was 0, and stays 0."""
         if not self.initialised:
             return raw
-        centred = raw.to(torch.float64) - self.mu
-        return (centred / self.sigma).to(raw.dtype)
+        centred = raw.to(torch.float64, copy=True)  # of its own: millions of particles, so the rest is done in place
+        return centred.sub_(self.mu).div_(self.sigma).to(raw.dtype)
 
     @torch.no_grad()
     def absorb(self, raw_returns: Tensor) -> tuple[float, float, float, float]:
@@ -53,10 +53,9 @@ class ReturnScale(nn.Module):
         if self.rate is None or raw_returns.numel() == 0:
             return old_mu, old_sigma, old_mu, old_sigma
         sample = raw_returns.to(torch.float64)
-        mean, second = sample.mean(), (sample**2).mean()
-        spread = sample.std(unbiased=False)
+        spread, mean = torch.std_mean(sample, correction=0)
         if not self.initialised:
-            if float(second.sqrt()) <= ABSOLUTE_FLOOR:
+            if float((sample**2).mean().sqrt()) <= ABSOLUTE_FLOOR:
                 return old_mu, old_sigma, old_mu, old_sigma  # nothing but zeros yet: stay uninitialised
             # Identical returns have no spread to learn a scale from; their size serves until there is one.
             start = spread if float(spread) > 1e-9 * abs(float(mean)) else mean.abs()

@@ -25,6 +25,9 @@ class Callback:
     def on_start(self, update: int, steps: int, total_steps: int) -> None:
         """The run starts, or goes on, after `update` updates."""
 
+    def on_note(self, sentence: str) -> None:
+        """Something that takes long begins, or is done, before the run starts."""
+
     def on_update(self, progress: Progress) -> bool | None:
         """An update is done and its metrics are written."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,25 +29,13 @@ class Collector:
         driver, backend, model = self.driver, self.backend, self.backend.model
         steps, envs = self.steps, driver.num_envs
         dtype = torch.get_default_dtype()
-        uniforms = torch.from_numpy(
-            self.streams.uniforms(
-                "action", update=update, environments=self.environment, steps=steps, draws=model.law.noise
-            )
-        )
-        obs = torch.zeros(steps, envs, model.observation.size, dtype=dtype)
-        action = torch.zeros(
-            steps, envs, driver.spaces.action.components, dtype=torch.int64 if model.law.discrete else dtype
-        )
-        log_prob, reward = torch.zeros(steps, envs), torch.zeros(steps, envs)
-        params = torch.zeros(steps, envs, model.law.parameters)
+        made = backend.begin(update, self.environment, steps, self.state)
+        obs, reward = torch.zeros(steps, envs, model.observation.size, dtype=dtype), torch.zeros(steps, envs)
         terminated, truncated, valid, start = (torch.zeros(steps, envs, dtype=torch.bool) for _ in range(4))
         # The same memory as arrays: a step writes a dozen small things, and a tensor takes longer for each.
         rows = {
             "obs": obs.numpy(),
             "start": start.numpy(),
-            "action": action.numpy(),
-            "log_prob": log_prob.numpy(),
-            "params": params.numpy(),
             "reward": reward.numpy(),
             "terminated": terminated.numpy(),
             "truncated": truncated.numpy(),
@@ -54,7 +43,6 @@ class Collector:
         }
         squashed, to_env = model.law.squashed, model.action.to_env
         masks: list[Tensor] = []
-        features: list[Tensor] = []
         final_features: list[Tensor] = []
         final_index: list[Tensor] = []
         first_state = self.state.clone()
@@ -62,16 +50,10 @@ class Collector:
         for t in range(steps):
             rows["obs"][t] = driver.obs
             rows["start"][t] = driver.episode_start
-            mask = None if driver.mask is None else torch.from_numpy(driver.mask)
-            if mask is not None:
-                masks.append(mask)
-            decision = backend.act(_finite(obs[t], rows["obs"][t]), self.state, start[t], mask, uniforms[t])
-            chosen = decision.action.numpy()
-            rows["action"][t], rows["log_prob"][t] = chosen, decision.log_prob.numpy()
-            rows["params"][t] = decision.params.numpy()
-            features.append(decision.features)
-            step = driver.step(to_env(chosen, squashed=squashed))
-            self.state = decision.state
+            if driver.mask is not None:
+                masks.append(torch.from_numpy(driver.mask))
+            backend.decide(made, t, _finite(rows["obs"][t]), rows["start"][t], driver.mask)
+            step = driver.step(to_env(made.actions[t], squashed=squashed))
             rows["reward"][t], rows["valid"][t] = step.reward, step.valid
             rows["terminated"][t], rows["truncated"][t] = step.terminated, step.truncated
             anomalies += step.anomalies
@@ -82,21 +64,21 @@ class Collector:
                 assert step.final_obs is not None
                 final = torch.from_numpy(step.final_obs).to(dtype)[ended]
                 # One step from the state *before* that observation; the reset that follows does not concern it.
-                final_features.append(backend.look(_marked(final), self.state[ended], torch.zeros_like(ended).bool()))
+                final_features.append(backend.look(_marked(final), made.state[ended], torch.zeros_like(ended).bool()))
                 final_index.append(torch.stack([torch.full_like(ended, t), ended], dim=-1))
+        self.state = made.state
         last = torch.from_numpy(driver.obs).to(dtype)
-        features.append(backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start)))
-        width = features[0].shape[-1]
+        made.features[steps] = backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(
-            torch.stack(features),
-            torch.cat(final_features) if final_features else torch.zeros(0, width),
+            made.features,
+            torch.cat(final_features) if final_features else torch.zeros(0, model.features),
             torch.cat(final_index) if final_index else torch.zeros(0, 2, dtype=torch.int64),
         )
         rollout = Rollout(
             obs=obs,
-            action=action,
-            log_prob=log_prob,
-            params=params,
+            action=made.action,
+            log_prob=made.log_prob,
+            params=made.params,
             mask=torch.stack(masks) if masks else None,
             reward=reward,
             terminated=terminated,
@@ -111,14 +93,11 @@ class Collector:
         return rollout, anomalies
 
 
-def _finite(obs: Tensor, same: np.ndarray) -> Tensor:
-    """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it.
-
-    same: the memory of obs as an array, in which the usual case (nothing is broken) is seen fastest.
-    """
-    if np.isfinite(same).all():
+def _finite(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it."""
+    if np.isfinite(obs).all():
         return obs
-    return torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _marked(obs: Tensor) -> Tensor:

@@ -78,6 +78,7 @@ class EnvDriver:
             action=ActionSpec.from_space(venv.single_action_space),
         )
         self.exact_resume, self.exact_resume_reason = _exact_resume(venv)
+        self._everyone = np.ones(self.num_envs, dtype=np.bool_)
         self._restarts = 0
         self._has_mask: bool | None = None  # None until the first reset has shown it
         self._obs: Floats32 = np.zeros((self.num_envs, self.spaces.observation.size), dtype=np.float32)
@@ -125,7 +126,7 @@ class EnvDriver:
         obs = self.spaces.observation.flatten(raw, self.num_envs)
         final: Floats32 | None = None
         episode_start = done
-        needs_mask = np.ones(self.num_envs, dtype=np.bool_)
+        needs_mask = self._everyone
         anomalies = _non_finite_numbers(infos)
         if self.mode is AutoresetMode.NEXT_STEP:
             episode_start = self._pending
@@ -243,7 +244,7 @@ class EnvDriver:
         self._obs, self._mask, self._episode_start = obs, mask, episode_start
         self._returns += reward
         self._lengths += valid
-        for row in np.flatnonzero(terminated | truncated).tolist():
+        for row in (terminated | truncated).nonzero()[0].tolist():
             self._finished.append((float(self._returns[row]), int(self._lengths[row])))
             self._returns[row] = 0.0
             self._lengths[row] = 0

@@ -120,6 +120,7 @@ class Trainer:
             self.total_steps = total_steps
             self._checkpoint()
         total = self.total_steps
+        self.backend.warm_up(self._tell)
         started = time.perf_counter()
         for callback in self.callbacks:
             callback.on_start(self.update, self.steps, total)
@@ -143,6 +144,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_end(reason)
         return reason
+
+    def _tell(self, sentence: str) -> None:
+        for callback in self.callbacks:
+            callback.on_note(sentence)
 
     def begin(self) -> None:
         """Reset the environments, unless they run already."""
