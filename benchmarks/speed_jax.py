@@ -228,6 +228,7 @@ def iterate(state: State, bars: market.Market, work: Work) -> tuple[State, Array
     return state._replace(parameters=p, moments=moments, key=key), reward
 
 
+@partial(jax.jit, static_argnames=("work", "seed"))
 def begin(work: Work, seed: int = 0) -> State:
     """Accounts at random bars with random ages, as in `PlainMarket.reset`."""
     for_weights, for_bars, for_ages, key = jax.random.split(jax.random.PRNGKey(seed), 4)
@@ -236,7 +237,6 @@ def begin(work: Work, seed: int = 0) -> State:
     accounts = accounts._replace(age=jax.random.randint(for_ages, (work.environments,), 0, EPISODE - 1))
     shape = (work.environments, work.hidden if work.network == "lstm" else 1)
     memory = (jnp.zeros(shape), jnp.zeros(shape))
-    accounts = jax.tree.map(jnp.copy, accounts)  # fields that began as one array cannot be donated
     return State(p, OPTIMISER.init(p), accounts, memory, jnp.ones(work.environments, bool), key)
 
 
@@ -244,7 +244,8 @@ class InOneJit:
     """See `tailwise.run.speed.contenders.Contender`."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.bars, self.state = work, market.load(), begin(work)
+        self.work, self.bars = work, market.load()
+        self.state = jax.tree.map(jnp.copy, begin(work))  # what shares memory cannot be given away
         self.rewards: list[float] = []
 
     def iterate(self, times: int) -> None:

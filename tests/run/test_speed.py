@@ -34,7 +34,7 @@ def test_products_as_torch_counts_them() -> None:
         latent = model.latent(torch.randn(1, rows, OBSERVATION), torch.zeros(rows, 0, 0), torch.zeros(1, rows).bool())
         values = model.values(latent.features)
         assert values.law is not None
-        (model.policy(latent.features).sum() + values.mean.sum() + values.law.sum()).backward()
+        (model.policy(latent.features, None).sum() + values.mean.sum() + values.law.sum()).backward()
     forward = sum(2 * a * b for a, b in layers(work, our_outputs(work)))
     epoch = (flops_per_sample(work, our_outputs(work)) - forward) // work.epochs
     assert counted.get_total_flops() == rows * epoch

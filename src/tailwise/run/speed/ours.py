@@ -39,6 +39,8 @@ def config_of(
             "max_kl": 100.0,
         },
         "run": {"environments": work.environments, "rollout_steps": work.steps, "threads": workers},
+        # The tail that is reported: the default 5%, or what so few quantiles can tell.
+        "risk": {"mode": "report", "alpha": max(0.05, 2 / work.quantiles)},
         "health": {"gradients_every": audit_every},
     }
 
