@@ -54,9 +54,9 @@ def two(work: Work) -> Threads:
 def measure_workers(options: Options) -> list[Check]:
     checks = []
     for part in NETWORKS[:1] if options.quick else NETWORKS:
-        size = SIZES[part]
-        work = replace(size.work, environments=16, steps=16) if options.quick else size.work
-        checks += _checks(size.work, *_rounds(work, options), options=options)
+        work = replace(SIZES[part].work, environments=16, steps=16) if options.quick else SIZES[part].work
+        options.say(f"  workers on {work.name}")
+        checks += _checks(work, *_rounds(work, options), options=options)
     return checks
 
 
