@@ -31,6 +31,8 @@ ENVIRONMENT, INFERENCE, TARGETS, DRAWS, LOSSES, OPTIMISER, DIVERGENCE, REST = PA
     "the rest",
 )
 AUDIT = "audit of loss terms"
+INFERRING = ("begin", "decide", "act", "look", "record")  # methods of a backend; some have only one of the first three
+ALWAYS = (ENVIRONMENT, INFERENCE, TARGETS, LOSSES, OPTIMISER)  # a part that took no time here was not timed
 NETWORKS = ("mlp64/64", "lstm64/64", "lstm128/64")
 ROUNDS, SECONDS = 5, 0.5
 FUSED = Entry("tailwise fused", "benchmarks.speed_profile:fused", "")
@@ -81,6 +83,9 @@ class Profiled(Ours):
     def iterate(self, times: int) -> None:
         self.timers.seconds, self._times = dict.fromkeys(PARTS, 0.0), times
         self.timers.around(REST, super().iterate)(times)
+        missed = [part for part in ALWAYS if not self.timers.seconds[part]]
+        if missed:
+            raise RuntimeError(f"nothing was timed as {missed[0]}: a function has another name now, see _places")
 
     def facts(self) -> dict[str, float]:
         return {part: seconds / self._times for part, seconds in self.timers.seconds.items()}
@@ -96,9 +101,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
     engine = trainer.backend
     places: list[tuple[Any, str, str]] = [
         (trainer.driver.venv, "step", ENVIRONMENT),
-        (engine, "act", INFERENCE),
-        (engine, "look", INFERENCE),
-        (engine, "record", INFERENCE),
+        *((engine, name, INFERENCE) for name in INFERRING if hasattr(engine, name)),
         (engine, "_targets", TARGETS),
         (plain, "prepare", TARGETS),
         (plain, "describe_targets", TARGETS),
