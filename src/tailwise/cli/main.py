@@ -251,6 +251,17 @@ def init(
     write_config(bars, Reading(repair, adjust, time_unit, periods_per_year, None), out=out, force=force)
 
 
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke run; too short for numbers to quote.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Measure how fast this machine trains, against plain torch and the peers that are installed (two minutes)."""
+    from tailwise.cli.bench import run_bench
+
+    raise typer.Exit(run_bench(quick=quick, as_json=json))
+
+
 @config_app.command("show")
 def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the complete effective configuration, every default included."""
