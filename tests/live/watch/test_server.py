@@ -138,7 +138,12 @@ def test_own_host_names_are_served_and_two_or_no_host_headers_are_not(
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"]
+    "data",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+    ],
 )
 def test_nonsense_is_refused_and_the_server_goes_on(site: tuple[int, Path, subprocess.Popen[str]], data: bytes) -> None:
     assert ask_raw(site[0], data)[0] in (400, 404, 421, 431, 505)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,14 @@ from tailwise.live.watch.app import make_app
 from tailwise.live.watch.guard import Access
 from tailwise.live.watch.run_table import check_roots
 
-MOST_CONNECTIONS = 600  # listeners and everything else; more are told to come back later
+MOST_CONNECTIONS = 4096  # open at once, idle ones included; more are told to come back later
+SPARE_FILES = 128  # file handles that are kept for reading runs
+
+
+def most_connections() -> int:
+    """As many as the system lets this process have open, and at most MOST_CONNECTIONS."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(64, min(MOST_CONNECTIONS, soft - SPARE_FILES))
 
 
 class Server(uvicorn.Server):
@@ -58,7 +66,7 @@ def serve(paths: Sequence[Path], *, host: str, port: int, token: str | None, rea
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=most_connections(),
         timeout_keep_alive=10,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=32 * 1024,
