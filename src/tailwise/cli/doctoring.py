@@ -22,7 +22,7 @@ def run_doctor(run: Path | None, *, itself: bool, as_json: bool, page: Path | No
     if run is not None:
         from tailwise.evaluate.doctor.audit import audit_run
 
-        checks, title = audit_run(run), f"{run}: audit of the run"
+        checks, title = audit_run(run), f"{run.resolve().name}: audit of the run"
     else:
         from tailwise.evaluate.doctor.self_check import check_installation
 

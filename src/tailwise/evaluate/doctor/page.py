@@ -35,7 +35,7 @@ def write_audit(path: Path, checks: Sequence[Check], *, title: str, facts: Seque
 
 def _row(check: Check) -> str:
     cells = [
-        f"<td>{html.escape(check.name)}</td>",
+        f"<td>{html.escape(check.name.replace('_', ' '))}</td>",
         f'<td class="mark">{check.verdict}</td>',
         f"<td>{html.escape(check.evidence)}{picture(check.series)}</td>",
         f"<td><small>{html.escape(check.meaning)}</small></td>",

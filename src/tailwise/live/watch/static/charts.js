@@ -87,7 +87,7 @@ const Charts = (function () {
 
   function times(element, series, options) {
     const traces = series.map(function (s) {
-      return { type: "scatter", mode: "lines", name: s.name, x: s.x, y: s.y, line: { color: s.colour, width: s.main ? 1.9 : 1.2, dash: s.main ? "solid" : "dot" }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
+      return { type: "scatter", mode: "lines", name: s.name, x: s.x, y: s.y, opacity: s.main ? 1 : 0.6, line: { color: s.colour, width: s.main ? 1.9 : 1 }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
     });
     Plotly.react(element, traces, layout({ xaxis: { type: "date" }, yaxis: { tickformat: options.format } }), config);
   }

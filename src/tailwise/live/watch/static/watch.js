@@ -1,7 +1,7 @@
 "use strict";
 // The page: what is chosen, what has arrived, and how it is shown. It asks the server for nothing but the stream.
 (function () {
-  const MOST_RUNS = 8, DRAW_EVERY = 900;
+  const MOST_RUNS = 8, DRAW_EVERY = 900, JUDGED = 20;
   const byId = function (id) { return document.getElementById(id); };
   const state = { runs: [], chosen: [], data: new Map(), panels: [], metrics: {}, skew: 0, source: null, allAlerts: false, touched: false };
   const cards = new Map();
@@ -34,6 +34,11 @@
   }
   const now = function () { return Date.now() / 1000 + state.skew; };
   const last = function (list) { for (let i = (list || []).length - 1; i >= 0; i--) { if (list[i] !== null) { return list[i]; } } return null; };
+  // A single rollout's tail is noise: it is judged as the end of a training judges it, over the newest updates.
+  function settled(data, name) {
+    const known = ((data && data.curves[name]) || []).filter(function (v) { return v !== null; }).slice(-JUDGED);
+    return known.length ? known.reduce(function (sum, v) { return sum + v; }, 0) / known.length : null;
+  }
   const colourOf = function (run) { return Charts.colour(Math.max(0, state.chosen.indexOf(run))); };
   const chosenData = function () { return state.chosen.map(function (id) { return state.data.get(id); }).filter(Boolean); };
   const runOf = function (id) { return state.runs.find(function (run) { return run.id === id; }); };
@@ -164,12 +169,12 @@
       const speed = run.steps_per_second;
       const left = run.status === "running" && speed && run.total_steps > run.steps ? duration((run.total_steps - run.steps) / speed) + " left" : run.status;
       tile("done, update " + run.update.toLocaleString("en"), share, left, run.status === "stalled" ? "bad" : "");
-      tile("return of episodes", number(value("episode/return")));
-      const limit = value("risk/limit"), measure = value("risk/measure");
-      if (limit !== null && measure !== null) { tile("tail / limit", number(measure), "/ " + number(limit), measure < limit ? "bad" : "good"); }
+      tile("return", number(value("episode/return")));
+      const limit = value("risk/limit"), measure = settled(data, "risk/measure");
+      if (limit !== null && measure !== null) { tile("tail, last " + JUDGED + " / limit", number(measure), "/ " + number(limit), measure < limit ? "bad" : "good"); }
       else if (value("risk/cvar_return") !== null) { tile("CVaR " + (run.alpha ? percent(run.alpha) : ""), number(value("risk/cvar_return"))); }
       if (value("risk/multiplier") !== null) { tile("multiplier", value("risk/active") === 1 ? number(value("risk/multiplier")) : "warm-up"); }
-      tile("explained variance", number(value("critic/explained_variance")));
+      tile("explained var.", number(value("critic/explained_variance")));
       tile("KL", number(value("policy/kl")), "nats", lying("policy/kl"));
       tile("entropy", number(value("policy/entropy")), "nats", lying("policy/entropy"));
       tile("speed", number(speed), "steps/s");
@@ -304,7 +309,8 @@
     if (byId("law").hidden) { return; }
     const limit = value("risk/limit"), words = [];
     if (value("calibration/windows") !== null) { words.push("Judged on " + number(value("calibration/windows")) + " complete windows: " + percent(value("calibration/coverage_05")) + " of the realised returns lay below the predicted 5% quantile, " + percent(value("calibration/coverage_50")) + " below the median."); }
-    if (limit !== null && value("risk/measure") !== null) { words.push(value("risk/measure") >= limit ? "The limit is kept." : "The limit is broken by " + number(limit - value("risk/measure")) + "."); }
+    const measure = settled(data, "risk/measure");
+    if (limit !== null && measure !== null) { words.push("Over the last " + JUDGED + " updates the measure averaged " + number(measure) + (measure >= limit ? ": the limit " + number(limit) + " is kept." : ": the limit " + number(limit) + " is broken.")); }
     byId("law-words").textContent = words.join(" ");
     const places = card("law-charts", "ladder", "Where the tail lies" + (limit !== null ? "; red: beyond the limit" : ""), "discounted return, in units of the reward");
     places.heading.textContent = "Where the tail lies" + (limit !== null ? " (red: beyond the limit)" : "");
@@ -338,7 +344,7 @@
     const draw = function (key, title, field, options) {
       const made = card("evaluation-charts", key, title, null);
       made.element.hidden = !lines.length;
-      made.legend.replaceChildren.apply(made.legend, lines.map(function (l) { return label(l.name, l.colour, l.main ? "solid" : "dot"); }));
+      made.legend.replaceChildren.apply(made.legend, lines.map(function (l) { return label(l.name, l.colour, "solid"); }));
       drawLater(made, function () { Charts.times(made.plot, lines.map(function (l) { return { name: l.name, x: l.path.time, y: l.path[field], colour: l.colour, main: l.main }; }), options); });
     };
     draw("equity", "Equity, multiple of the start", "wealth", { format: ".2f", hover: "%{y:.3f}" });
