@@ -11,6 +11,10 @@ from tailwise.live.watch.run_table import RunEntry
 from tailwise.live.watch.status import STALLED_AFTER, Summary
 from tests.live.watch.watched_runs import alert, line, write_run
 
+# Ten lists of ten references each: a few bytes that would be 10^10 entries when written out.
+NESTED = "l0: &l0 [x, x]\n" + "".join(f"l{k}: &l{k} [{', '.join([f'*l{k - 1}'] * 10)}]\n" for k in range(1, 11))
+NESTED += "seed: *l10\nenv: {id: *l10}\ndata: {names: [*l10]}\nmodel: {core: {kind: *l10}}\n"
+
 
 def summary_of(folder: Path) -> Summary:
     return Summary(RunEntry("id", folder.name, folder.resolve()))
@@ -52,7 +56,7 @@ def test_alerts_are_counted_once_and_cleared_ones_are_not_new(tmp_path: Path) ->
     assert summary.read()["alerts"] == {"error": 1, "warn": 1}
 
 
-@pytest.mark.parametrize("config", ["{", "- 1\n- 2", "run: 3\nenv: [1]\n", "\x00", "a: &a [*a]"])
+@pytest.mark.parametrize("config", ["{", "- 1\n- 2", "run: 3\nenv: [1]\n", "\x00", "a: &a [*a]", NESTED])
 def test_a_configuration_that_cannot_be_read_leaves_the_rest(tmp_path: Path, config: str) -> None:
     run = write_run(tmp_path / "a")
     (run / "config.yaml").write_text(config)

@@ -74,10 +74,13 @@ class EvaluationReader:
                 table = parquet.ParquetFile(file).read(["time", "symbol", "policy", "equity_before", "equity"])
             except (pyarrow.ArrowException, OSError, KeyError, ValueError):
                 return None  # not whole, or not ours: the page shows the curves without it
+        if not _is_ours(table.schema):
+            return None
         frame = table.to_pandas().reset_index()
         paths = [
             {"symbol": str(symbol), "policy": str(policy), **_path(part)}
             for (symbol, policy), part in frame.groupby(["symbol", "policy"], sort=False)
+            if part["equity_before"].iloc[0] > 0
         ]
         return {"kind": "market", "name": name, "paths": paths[:MOST_PATHS], "statistics": self._statistics(name)}
 
@@ -98,6 +101,16 @@ class EvaluationReader:
         except (ValueError, RecursionError):
             return None
         return told if isinstance(told, dict) else None
+
+
+def _is_ours(schema: Any) -> bool:
+    """Whether a table has the columns that are drawn, with their types."""
+    from pyarrow import types
+
+    wanted = {"time": types.is_timestamp, "equity_before": types.is_floating, "equity": types.is_floating}
+    names = set(schema.names)
+    typed = all(name in names and fits(schema.field(name).type) for name, fits in wanted.items())
+    return typed and {"symbol", "policy"} <= names
 
 
 def _path(part: Any) -> dict[str, Any]:

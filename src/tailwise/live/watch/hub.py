@@ -7,6 +7,7 @@ whenever it is ready: what it costs does not grow with how slow it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,8 +83,11 @@ class Hub:
 
     async def _read(self, history: History) -> None:
         while True:
-            async with history.lock:  # listeners wait for the lock; the event loop goes on
-                changed = await asyncio.to_thread(history.poll)
+            changed = False
+            # A disk that fails for a moment, or a folder that is being deleted: the next look tries again.
+            with contextlib.suppress(OSError):
+                async with history.lock:  # listeners wait for the lock; the event loop goes on
+                    changed = await asyncio.to_thread(history.poll)
             if changed:
                 self._wake()
             await asyncio.sleep(READ_EVERY)
@@ -91,7 +95,8 @@ class Hub:
     async def _keep_list(self) -> None:
         while True:
             await asyncio.sleep(LIST_EVERY)
-            await self._look()
+            with contextlib.suppress(OSError):
+                await self._look()
 
     async def _look(self) -> None:
         table, text = await asyncio.to_thread(self._read_list)

@@ -97,13 +97,15 @@ def read_config_loosely(entry: RunEntry) -> dict[str, Any]:
 
 def facts_of(config: dict[str, Any]) -> dict[str, Any]:
     """A few facts of a configuration that tell runs apart: what is traded or played, seed, limit, tail probability."""
-    symbols = _dig(config, "data", "names") or _dig(config, "data", "paths") or _dig(config, "env", "id")
-    world = ", ".join(str(name).rsplit("/", 1)[-1] for name in symbols) if isinstance(symbols, list) else symbols
+    symbols = _dig(config, "data", "names") or _dig(config, "data", "paths") or [_dig(config, "env", "id")]
+    # Plain values only: what YAML can nest by reference may be endless when it is written out.
+    names = [name.rsplit("/", 1)[-1] for name in symbols if isinstance(name, str)] if isinstance(symbols, list) else []
+    core, seed = _dig(config, "model", "core", "kind"), _dig(config, "seed")
     alpha, limit = _dig(config, "risk", "alpha"), _dig(config, "risk", "limit")
     return {
-        "world": None if world is None else str(world)[:80],
-        "core": _dig(config, "model", "core", "kind"),
-        "seed": _dig(config, "seed"),
+        "world": ", ".join(names)[:80] or None,
+        "core": core if isinstance(core, str) else None,
+        "seed": seed if isinstance(seed, int) else None,
         "alpha": finite(alpha),
         "limit": finite(limit),
     }
