@@ -152,6 +152,22 @@ def test_a_long_history_is_thinned_and_its_end_is_always_the_newest(tmp_path: Pa
     assert history.rows[-1]["update"] >= count
 
 
+def test_values_of_the_wrong_kind_are_left_out(tmp_path: Path) -> None:
+    """A row that parses and is nonsense must not end the reader."""
+    run = write_run(tmp_path / "a", 1)
+    nonsense = '{"update": 2, "steps": "x", "policy/kl": %s, "policy/entropy": [1], "critic/loss": {}}' % ("9" * 400)
+    (run / "metrics.jsonl").write_text(line(1) + nonsense + "\n")
+    (run / "alerts.jsonl").write_text('{"update": 2, "rule": [1], "event": 3, "action": {"a": 1}}\n')
+    folder = run / "evaluations" / "x"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text('{"symbols": [3, {"statistics": [1]}, {"statistics": {"a": 1}}]}')
+    history = History(entry(run))
+    assert history.poll()
+    told = history.since(Position())
+    assert told is not None and '"policy/kl":[0.01,null]' in told
+    assert history._evaluation._statistics("x") == []
+
+
 def test_texts_of_listeners_at_the_same_place_are_shared(tmp_path: Path) -> None:
     history = History(entry(write_run(tmp_path / "a", 3)))
     history.poll()

@@ -89,7 +89,10 @@ class EvaluationReader:
         symbols = told.get("symbols")
         rows = []
         for judged in symbols if isinstance(symbols, list) else []:
-            for policy, numbers in judged.get("statistics", {}).items():
+            known = judged.get("statistics") if isinstance(judged, dict) else None
+            for policy, numbers in known.items() if isinstance(known, dict) else ():
+                if not isinstance(numbers, dict):
+                    continue
                 shown = {key: finite(numbers.get(key)) for key in SHOWN}
                 rows.append({"symbol": judged.get("symbol"), "policy": policy, **shown})
         return rows[: 2 * MOST_PATHS]

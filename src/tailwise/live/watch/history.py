@@ -133,4 +133,9 @@ def _short(value: Any) -> float | None:
 
 def _alert(row: dict[str, Any]) -> dict[str, Any]:
     texts = {key: str(row.get(key, ""))[:2000] for key in ("rule", "severity", "evidence", "advice")}
-    return {"update": row["update"], "event": str(row.get("event", "raised")), "action": row.get("action"), **texts}
+    return {
+        "update": row["update"],
+        "event": str(row.get("event", "raised")),
+        "action": str(row.get("action") or ""),
+        **texts,
+    }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tailwise.core.metrics import METRICS, find_spec
+from tailwise.live.watch.status import finite
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def metric_rows(latest: Mapping[str, Any]) -> list[dict[str, Any]]:
         spec = find_spec(name)
         if spec is None:
             continue
-        number = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        number = finite(value)
         healthy = None if spec.healthy is None else number is not None and spec.is_healthy(number)
         told = {"name": name, "value": number, "unit": spec.unit, "meaning": spec.meaning}
         rows.append({**told, "band": spec.healthy, "healthy": healthy})

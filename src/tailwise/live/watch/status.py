@@ -113,8 +113,13 @@ def facts_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def finite(value: Any) -> float | None:
     """A finite number, or None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON has whole numbers of any length
+        return None
+    return number if math.isfinite(number) else None
 
 
 def to_json(value: Any) -> str:
