@@ -47,7 +47,7 @@ def test_streams_pass_here_and_another_digest_does_not(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_the_whole_self_check_passes_within_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_self_check_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     from tailwise.cli.main import main
