@@ -262,6 +262,39 @@ def bench(
     raise typer.Exit(run_bench(quick=quick, as_json=json))
 
 
+@app.command()
+def watch(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUNS]...", help="Runs, or folders of runs; default: runs.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; another than this machine's own needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8765,
+    token: Annotated[
+        str | None, typer.Option(metavar="SECRET", envvar="TAILWISE_WATCH_TOKEN", help="Asked of every reader.")
+    ] = None,
+    browse: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+) -> None:
+    """A live page on runs that are going on: curves with healthy bands, alerts, equity, the tail against its limit."""
+    from tailwise.cli.watching import watch_runs
+
+    watch_runs(runs or [], host=host, port=port, token=token, browse=browse)
+
+
+@app.command()
+def doctor(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run, as train made it.")] = None,
+    itself: Annotated[bool, typer.Option("--self", help="Check this installation by the formulas instead.")] = False,
+    page: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the audit as a page.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Audit a run from its files, or this installation: verdict, evidence, what it means, what to do."""
+    from tailwise.cli.doctoring import run_doctor
+
+    raise typer.Exit(run_doctor(run, itself=itself, as_json=json, page=page))
+
+
 @config_app.command("show")
 def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the complete effective configuration, every default included."""

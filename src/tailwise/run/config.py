@@ -18,6 +18,7 @@ from tailwise.market.data_config import DataConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import FeaturesConfig
 from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+from tailwise.run.notify_config import NotifyConfig
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
 
@@ -106,6 +107,7 @@ class Config(Section):
     run: RunConfig = Field(default=RunConfig(), description="length, width, files")
     health: HealthConfig = Field(default=HealthConfig(), description="audit of the run")
     evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="evaluation")
+    notify: NotifyConfig = Field(default=NotifyConfig(), description="who is told about alerts")
 
     @model_validator(mode="before")
     @classmethod

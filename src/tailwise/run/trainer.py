@@ -25,6 +25,7 @@ from tailwise.run.config import Config
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert, Health
 from tailwise.run.metric_store import MetricStore
+from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.risk_watch import RiskWatch
@@ -66,7 +67,7 @@ class Trainer:
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
-        self.callbacks = list(callbacks)
+        self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
         self.model = ActorCritic(
             config.model,

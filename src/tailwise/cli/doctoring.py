@@ -1,0 +1,65 @@
+"""`tailwise doctor`: the audit as a table, as JSON and as a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailwise.cli.main import CHECK_FAILED, DONE
+from tailwise.cli.output import print_json
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.doctor.check import Check, counted, counts, failed, sparkline
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
+
+
+def run_doctor(run: Path | None, *, itself: bool, as_json: bool, page: Path | None) -> int:
+    """Audit a run or this installation; returns the exit code."""
+    if itself == (run is not None):
+        raise ConfigError("give either RUN, the folder of a run, or --self for this installation.")
+    started = time.perf_counter()
+    if run is not None:
+        from tailwise.evaluate.doctor.audit import audit_run
+
+        checks, title = audit_run(run), f"{run.resolve().name}: audit of the run"
+    else:
+        from tailwise.evaluate.doctor.self_check import check_installation
+
+        checks, title = check_installation(), "this installation: self-check"
+    seconds = time.perf_counter() - started
+    if page is not None:
+        from tailwise.evaluate.doctor.page import write_audit
+
+        write_audit(page, checks, title=title, facts=[])
+    if as_json:
+        told = {"passed": not failed(checks), "seconds": seconds, "counts": counts(checks)}
+        subject = {"run_dir": None if run is None else str(run), "page": None if page is None else str(page)}
+        print_json({**subject, **told, "checks": [check.to_json() for check in checks]})
+    else:
+        print_checks(title, checks)
+        print(f"{counted(checks)}, in {seconds:.1f} s" + ("" if page is None else f"; page: {page}"))
+    return CHECK_FAILED if failed(checks) else DONE
+
+
+def print_checks(title: str, checks: Sequence[Check]) -> None:
+    """Check, verdict, evidence with its course; below it what it means and what to do, unless all is well."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False)
+    wide = console if console.is_terminal else Console(highlight=False, markup=False, width=max(console.width, 140))
+    table = Table(show_lines=False, pad_edge=False)
+    for heading, ratio in (("check", 3), ("verdict", None), ("evidence", 8), ("course", None)):
+        table.add_column(heading, ratio=ratio, overflow="fold", no_wrap=heading in ("verdict", "course"))
+    for check in checks:
+        told = Text(check.evidence)
+        if check.verdict != "ok":
+            told.append(f"\n{check.meaning}", style="dim")
+            if check.advice:
+                told.append(f"\n-> {check.advice}")
+        course = sparkline(check.series, 16)
+        table.add_row(check.name, Text(check.verdict, style=STYLES[check.verdict]), told, course)
+    print(title)
+    wide.print(table)

@@ -1,0 +1,40 @@
+"""The audit of a run: every check, in the order in which one would look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailwise.core.errors import DataError
+from tailwise.evaluate.doctor import run_course as course
+from tailwise.evaluate.doctor import run_files as files
+from tailwise.evaluate.doctor.check import Check
+from tailwise.run.metric_store import FILE
+from tailwise.run.run_folder import CONFIG
+
+
+def audit_run(run: str | Path) -> list[Check]:
+    """Everything that can be said about a run from its files, without changing any of them."""
+    folder = Path(run)
+    if not (folder / CONFIG).exists() and not (folder / FILE).exists():
+        raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
+    configured, config = files.check_config(folder)
+    made, manifest = files.check_manifest(folder)
+    metrics, rows = files.check_metrics_file(folder)
+    saved, newest = files.check_checkpoints(folder, config, rows)
+    return [
+        configured,
+        made,
+        files.check_bars(folder, config, manifest),
+        metrics,
+        saved,
+        files.check_resume(newest, rows, manifest),
+        course.check_progress(rows, config),
+        *course.check_alerts(folder, rows),
+        course.check_finite(rows),
+        *course.check_bands(rows),
+        course.check_calibration(rows),
+        course.check_limit(rows, config),
+        course.check_evaluation(folder),
+        course.check_speed(rows),
+        course.check_memory(rows),
+    ]
