@@ -16,7 +16,7 @@ def test_report_and_compare(tailwise: Terminal) -> None:
     told = tailwise.json("report", "a")
     assert told["verdict"][0].startswith("SYNTHETIC-SINE: ") and told["file"] == "a/report.html"
     text = Path("a/report.html").read_text(encoding="utf-8")
-    for panel in ("equity", "costs", "latency", "crash", "missing", "training", "alerts", "origin", "calibration"):
+    for panel in ("equity", "costs", "latency", "crash", "missing", "training", "alerts", "origin"):
         assert f'id="panel-{panel}"' in text, panel
     assert "Not a real market: synthetic: sine(" in text
     assert tailwise("report", "a", "--no-stress", "--out", "short.html") == 0
