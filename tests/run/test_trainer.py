@@ -109,7 +109,7 @@ def test_single_broken_reward_costs_one_update_and_the_run_goes_on() -> None:
     trainer = small_trainer(lambda: Scripted(pay), run={"max_refused": 2, "total_steps": 128})
     assert trainer.train() == "all 128 steps are done"
     assert [row["update/committed"] for row in trainer.history] == [1.0, 0.0, 1.0, 1.0]
-    assert trainer.health.refused_in_a_row == 0
+    assert trainer.health.rules.refused_in_a_row == 0
     assert [alert.update for alert in trainer.alerts if alert.rule == "update_refused"] == [2]
 
 

@@ -240,7 +240,7 @@ def do_job(job: Job, asked: Callable[[], bool]) -> Result | None:
             episodes=job.episodes,
             steps=trainer.steps,
             ended=ended,
-            refused=trainer.stopped_by_refusals,
+            refused=trainer.failed,
         )
     finally:
         trainer.driver.close()

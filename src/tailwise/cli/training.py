@@ -105,7 +105,7 @@ def train(agent: PPO, recorder: Recorder, display: list[Callback], folder: Path,
         print_end(agent, recorder, folder, reason, seconds, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
-    return CHECK_FAILED if agent.trainer.stopped_by_refusals else DONE
+    return CHECK_FAILED if agent.trainer.failed else DONE
 
 
 @contextlib.contextmanager
@@ -247,6 +247,6 @@ def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: list[dict[str, Any
     if verdict is None or recorder.last is None:
         return []
     told = [alert for alert in alerts if alert["rule"] == "limit_out_of_reach"]
-    if told and "limit_out_of_reach" in agent.trainer.health.firing:
+    if told and "limit_out_of_reach" in agent.trainer.health.rules.firing:
         return [f"limit out of reach: {told[-1]['evidence']}; {told[-1]['advice']}"]
     return [verdict]
