@@ -21,6 +21,7 @@ ACTING = {"risk/active": 1.0}
 #: rule -> (a sound line of metrics, a broken one)
 FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "update_refused": ({"update/committed": 1.0}, {"update/committed": 0.0}),
+    "refused_repeatedly": ({"update/committed": 1.0}, {"update/committed": 0.0}),
     "not_finite": ({"policy/kl": 0.0}, {"policy/kl": float("nan")}),
     "environment_anomaly": ({"env/anomalies": 0.0}, {"env/anomalies": 1.0}),
     "loss_without_gradient": ({"grad/term/law_1/critic_1": 1e-9}, {"grad/term/law_1/critic_1": 0.0}),
@@ -52,7 +53,10 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {"return/decline": 99.0, "policy/entropy_share": 0.1},
     ),
     "entropy_plateau": ({"policy/entropy_share": 0.98}, SPREAD),
-    "value_useless": ({"critic/explained_variance": 0.15}, {"critic/explained_variance": -9.0}),
+    "value_useless": (
+        {"critic/explained_variance": 0.15, "return/std_of_peak": 0.5},
+        {"critic/explained_variance": -9.0, "return/std_of_peak": 0.5},
+    ),
     "value_low": ({"critic/explained_variance": 0.15}, {"critic/explained_variance": 0.05}),
     "value_falling": ({"critic/explained_variance": 0.8}, {"critic/explained_variance": 0.2}),
     "return_collapse": ({"return/std_of_peak": 0.01}, {"return/std_of_peak": 1e-5}),
@@ -88,6 +92,7 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 
 #: rules that rightly fire along with another, because they are an earlier or a harder step of it
 TOGETHER = {
+    "refused_repeatedly": {"update_refused"},
     "advantage_outlier": {"advantage_large"},
     "log_ratio_outlier": {"log_ratio_wide"},
     "limit_out_of_reach": {"multiplier_at_cap"},

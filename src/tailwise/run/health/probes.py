@@ -3,7 +3,6 @@ same for every backend."""
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
@@ -114,9 +113,13 @@ def rewards(rollout: Rollout, earlier: float) -> dict[str, float]:
     found = {"reward/mean": float(reward.mean()), "reward/largest": largest}
     if earlier > 0:
         found["reward/jump"] = largest / earlier
-    flat = float(reward.max() - reward.min()) == 0.0
-    found["reward/no_information"] = float(flat and not (bool(rollout.terminated.any()) and largest > 0))
     return found
+
+
+def reward_spread(rollout: Rollout) -> float:
+    """Largest minus smallest reward of the valid rows."""
+    reward = rollout.reward[rollout.valid]
+    return float(reward.max() - reward.min())
 
 
 def memory_mb() -> float | None:
@@ -126,8 +129,3 @@ def memory_mb() -> float | None:
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """The entries that are finite."""
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -22,7 +22,10 @@ _FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]+))?\}")
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds when the statistic lies above `above` or below `below`; it cannot hold before the window is full."""
+    """Holds when the statistic lies above `above` or below `below`.
+
+    It cannot hold before the window is full; `growth` and `drop` need two values only.
+    """
 
     above: float | None = None
     below: float | None = None
@@ -37,7 +40,7 @@ class Condition:
 
     def measure(self, values: Sequence[float]) -> float | None:
         """The statistic of the newest values (oldest first), None while there are too few or it is undefined."""
-        if len(values) < self.window:
+        if len(values) < (2 if self.statistic in ("growth", "drop") else self.window):
             return None
         newest = values[-self.window :]
         return _STATISTICS[self.statistic](newest)
@@ -119,10 +122,10 @@ class Rule:
 
     def tell(self, measured: float, signals: Mapping[str, float], notes: Mapping[str, str]) -> str:
         """The evidence."""
-        if self.signal in notes:
-            return notes[self.signal]
         if self.evidence is not None:
             return fill(self.evidence, signals)
+        if self.signal in notes:
+            return notes[self.signal]
         spec = find_spec(self.signal)
         unit = "" if spec is None or spec.unit in ("1", "0/1", "share", "count") else f" {spec.unit}"
         if self.condition.statistic in ("of_median", "of_peak"):

@@ -16,6 +16,16 @@ NUMBER_RULES: tuple[Rule, ...] = (
         "every sound update is committed",
     ),
     Rule(
+        "refused_repeatedly",
+        "update/committed",
+        Condition(below=0.5, statistic="max", window=3),
+        "error",
+        "the weights themselves may be broken, or the environment for good; look at the reasons of the refused updates",
+        "a single broken rollout costs one update; three in a row are no accident",
+        action="rollback",
+        evidence="3 updates in a row were refused",
+    ),
+    Rule(
         "not_finite",
         "update/non_finite",
         Condition(above=0),

@@ -31,6 +31,8 @@ class Signals:
         self.drift = Drift(np.asarray(model.observation.scaled, dtype=np.bool_))
         self.rollouts = 0
         self.largest_reward = 0.0
+        self.rewards_varied = False  # within one of the rollouts so far
+        self.ends_told = False  # whether terminations told something, with rewards that are all equal
         self.peak_std = 0.0
         self.returns = 0
         self.return_mean = 0.0
@@ -63,7 +65,20 @@ class Signals:
     def _rewards(self, rollout: Rollout) -> dict[str, float]:
         found = probes.rewards(rollout, self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0)
         self.largest_reward = max(self.largest_reward, found.get("reward/largest", 0.0))
+        if found:
+            found["reward/no_information"] = float(self._no_information(rollout, found["reward/largest"]))
         return found
+
+    def _no_information(self, rollout: Rollout, largest: float) -> bool:
+        """All rewards are equal and nothing ended, as it always was, or although rewards used to differ.
+
+        A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong.
+        """
+        varied = probes.reward_spread(rollout) > 0
+        ended = largest > 0 and bool(rollout.terminated.any())
+        self.rewards_varied |= varied
+        self.ends_told |= ended and not self.rewards_varied
+        return not varied and not ended and not self.ends_told
 
     def _returns(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """How the returns of this update compare with the earlier ones; nothing for a refused update."""
@@ -95,6 +110,8 @@ class Signals:
         return tensors, {
             "rollouts": self.rollouts,
             "largest_reward": self.largest_reward,
+            "rewards_varied": self.rewards_varied,
+            "ends_told": self.ends_told,
             "peak_std": self.peak_std,
             "returns": self.returns,
             "return_mean": self.return_mean,
@@ -106,4 +123,5 @@ class Signals:
         self.drift.load({n.removeprefix("drift/"): t.numpy() for n, t in tensors.items() if n.startswith("drift/")})
         self.rollouts, self.returns = int(data["rollouts"]), int(data["returns"])
         self.largest_reward, self.peak_std = float(data["largest_reward"]), float(data["peak_std"])
+        self.rewards_varied, self.ends_told = bool(data["rewards_varied"]), bool(data["ends_told"])
         self.return_mean, self.return_variance = float(data["return_mean"]), float(data["return_variance"])
