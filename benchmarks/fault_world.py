@@ -22,7 +22,7 @@ from tailwise.run.health.alert import Alert
 from tailwise.run.health.step_facts import EQUITY, PARTS
 from tailwise.run.trainer import Trainer
 
-ENVIRONMENTS, STEPS, LENGTH, ACTIONS = 8, 16, 16, 3
+ENVIRONMENTS, STEPS, LENGTH, ACTIONS = 8, 16, 20, 3
 
 BASE: dict[str, Any] = {
     "backend": "torch",
@@ -66,7 +66,7 @@ class Dials:
 
 
 class Dialled(gym.Env[Any, Any]):
-    """Three normal entries; the reward is obs[0] x (action == best) + noise. Truncated after 16 steps."""
+    """Three normal entries; the reward is obs[0] x (action == best) + noise. Truncated after 20 steps."""
 
     def __init__(self, dials: Dials) -> None:
         self.dials = dials

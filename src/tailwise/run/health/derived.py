@@ -28,7 +28,8 @@ def derive(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, st
 
 
 def _dead_terms(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:
-    rows = [(match[1], match[2], value) for name, value in metrics.items() if (match := _TERM.fullmatch(name))]
+    terms = [(name, value) for name, value in metrics.items() if name.startswith("grad/term/")]
+    rows = [(match[1], match[2], value) for name, value in terms if (match := _TERM.fullmatch(name))]
     if not rows:
         return
     # Nothing to learn from is not a broken term.

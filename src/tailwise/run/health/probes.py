@@ -21,6 +21,13 @@ DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
 
 
+def valid_rows(rollout: Rollout, tensor: Tensor) -> Tensor:
+    """Rows [n, ...] of a tensor [T, B, ...] that are real transitions; a view when all of them are."""
+    if bool(rollout.valid.all()):
+        return tensor.reshape(-1, *tensor.shape[2:])
+    return tensor[rollout.valid]
+
+
 def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
     """Output of a stack for x [..., I]; what its activations gave is added to `outputs`."""
     if not isinstance(stack, nn.Sequential):
@@ -61,8 +68,8 @@ def decisions(model: ActorCritic, rollout: Rollout) -> dict[str, float]:
     """How actions are spread, and the size of logits, over the valid rows of a rollout."""
     if not isinstance(model.law, CategoricalLaw):
         return _bounds(model, rollout)
-    action, params = rollout.action[rollout.valid], rollout.params[rollout.valid]
-    mask = None if rollout.mask is None else rollout.mask[rollout.valid]
+    action, params = valid_rows(rollout, rollout.action), valid_rows(rollout, rollout.params)
+    mask = None if rollout.mask is None else valid_rows(rollout, rollout.mask)
     found: dict[str, float] = {}
     found["policy/logit_norm"] = _logit_norm(model.law, params)
     if len(model.law.sizes) == 1 and mask is not None:
@@ -80,7 +87,7 @@ def largest_entropy(model: ActorCritic, rollout: Rollout) -> float | None:
         return None
     if rollout.mask is None:
         return model.law.max_entropy
-    mask = rollout.mask[rollout.valid]
+    mask = valid_rows(rollout, rollout.mask)
     allowed = [part.sum(-1).double() for part in model.law.split(mask)]
     return float(sum(torch.log(count).mean() for count in allowed))
 
@@ -100,13 +107,13 @@ def _bounds(model: ActorCritic, rollout: Rollout) -> dict[str, float]:
     spec = model.action
     if model.law.squashed or not (np.isfinite(spec.low).all() and np.isfinite(spec.high).all()):
         return {}
-    action = rollout.action[rollout.valid].numpy()
+    action = valid_rows(rollout, rollout.action).numpy()
     return {"action/at_bound": float(((action <= spec.low) | (action >= spec.high)).mean())}
 
 
 def rewards(rollout: Rollout, earlier: float) -> dict[str, float]:
     """Size of rewards; `earlier`: the largest |reward| of earlier rollouts, 0 when there is none to compare with."""
-    reward = rollout.reward[rollout.valid]
+    reward = valid_rows(rollout, rollout.reward)
     if not bool(torch.isfinite(reward).all()):
         return {}
     largest = float(reward.abs().max())
@@ -118,7 +125,7 @@ def rewards(rollout: Rollout, earlier: float) -> dict[str, float]:
 
 def reward_spread(rollout: Rollout) -> float:
     """Largest minus smallest reward of the valid rows."""
-    reward = rollout.reward[rollout.valid]
+    reward = valid_rows(rollout, rollout.reward)
     return float(reward.max() - reward.min())
 
 

@@ -48,7 +48,7 @@ class Signals:
         largest = probes.largest_entropy(self.model, rollout)
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
             found["policy/entropy_share"] = metrics["policy/entropy"] / largest
-        obs = rollout.obs[rollout.valid].numpy()
+        obs = probes.valid_rows(rollout, rollout.obs).numpy()
         found |= self.drift.absorb(obs)
         if self.rollouts % self.every == 0:
             found |= self.drift.sample(obs)
