@@ -16,9 +16,11 @@ import numpy as np
 import torch
 
 from benchmarks.fault_world import ENVIRONMENTS, STEPS, Dialled, Dials, Patient, patient, with_log_probs
+from tailwise.core.streams import Streams
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.health.alert import Alert
+from tailwise.run.make_env import make_driver
 from tailwise.run.run_folder import read_alerts
 
 WARMUP = 12  # sound updates before most faults
@@ -118,7 +120,10 @@ def _scale_gradient(factor: float) -> Callable[[Patient], None]:
 
 
 def _bias(size: float) -> Callable[[Patient], None]:
-    return lambda case: case.trainer.model.actor.head.bias.copy_(torch.tensor([size, 0.0, 0.0]))
+    def change(case: Patient) -> None:
+        case.trainer.model.actor.head.bias.copy_(torch.tensor([size, 0.0, 0.0]))
+
+    return change
 
 
 def _saturate(case: Patient) -> None:
@@ -144,9 +149,11 @@ def _learning_rate(factor: float) -> Callable[[Patient], None]:
 
 def _stuck_sampler(case: Patient) -> None:
     act = case.trainer.backend.act
-    case.trainer.backend.act = (  # type: ignore[method-assign]
-        lambda obs, state, start, mask, uniform: act(obs, state, start, mask, 0 * uniform + 1e-9)
-    )
+
+    def stuck(obs: Any, state: Any, start: Any, mask: Any, uniform: Any) -> Any:
+        return act(obs, state, start, mask, torch.full_like(uniform, 1e-9))
+
+    case.trainer.backend.act = stuck  # type: ignore[method-assign]
 
 
 def _drop_risk(case: Patient) -> None:
@@ -195,7 +202,7 @@ def _flip_chain(folder: Path) -> Patient:
     case = patient(dials=Dials(sure=True), learner=learner).go(30)
     case.inject()
     case.dials.best = 2
-    return case.go(100)
+    return case.go(80)
 
 
 def _flip_recovered(case: Patient) -> bool:
@@ -205,13 +212,15 @@ def _flip_recovered(case: Patient) -> bool:
 
 
 def _evaluation_elsewhere(folder: Path) -> Patient:
-    """The evaluation shows what training never did."""
-    case = patient().go(WARMUP)
+    """From some moment on the evaluation shows what training never did."""
+    case, elsewhere = patient(evaluate={"every": 2, "episodes": 4}), Dials()
+    case.trainer.world.judging = lambda purpose, *, episodes, seed: make_driver(  # type: ignore[method-assign]
+        lambda: Dialled(elsewhere), num_envs=episodes, streams=Streams(seed), purpose=purpose
+    )
+    case.go(WARMUP)
     case.inject()
-    for _ in range(2):
-        case.trainer.health.evaluation(np.full(3, 50.0))
-        case.go(1)
-    return case
+    elsewhere.shift = 50.0
+    return case.go(4)
 
 
 def _disk_full(folder: Path) -> Patient:
@@ -296,7 +305,7 @@ def _recovered_value(case: Patient) -> bool:
 LIMIT = {"mode": "constraint", "alpha": 0.25, "limit": 1000.0, "max_multiplier": 1.0}
 NOW = {"warmup": {"updates": 0, "longest": 0}}
 PENALTY = {"mode": "penalty", "weight": 1.0, "alpha": 0.25}
-LSTM = {"model": {"core": {"kind": "lstm", "hidden": 8}, "actor": {"gain": 1.0}}}
+LSTM: dict[str, Any] = {"model": {"core": {"kind": "lstm", "hidden": 8}, "actor": {"gain": 1.0}}}
 NAN = float("nan")
 
 FAULTS: tuple[Fault, ...] = (
@@ -348,14 +357,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault("one reward of 10,000", "return_outlier", 1, "goes on", _rollouts(6, _one_huge_reward, only=1), goes_on),
     Fault("one-hot logits", "entropy_collapse", 1, "rolled back", _model(12, _bias(50.0)), rolled_back),
     Fault("logits x 1000", "logit_norm", 3, "goes on", _model(6, _bias(1000.0)), lambda c: c.weights_finite()),
-    Fault("learning rate x 100", "kl_high", 12, "smaller step", _model(25, _learning_rate(100.0)), shrunk),
+    Fault("learning rate x 100", "kl_high", 8, "smaller step", _model(25, _learning_rate(100.0)), shrunk),
     Fault("observations + 50", "observation_shift", 1, "goes on", _dial(6, shift=50.0), goes_on),
     Fault("observations x 1000", "observation_outlier", 1, "goes on", _dial(6, spread=1000.0), goes_on),
     Fault("observations frozen", "observation_spread", 3, "goes on", _dial(6, spread=0.0), goes_on),
     Fault(
         "another law of observations", "observation_psi", 15, "goes on", _dial(14, two_points=True, warmup=27), goes_on
     ),
-    Fault("evaluation elsewhere", "evaluation_shift", 2, "goes on", _evaluation_elsewhere, goes_on),
+    Fault("evaluation elsewhere", "evaluation_shift", 3, "goes on", _evaluation_elsewhere, goes_on),
     Fault("wrong normaliser", "observation_outlier", 1, "goes on", _model(4, _wrong_normaliser), goes_on),
     Fault(
         "constant rewards",

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-BANDIT = {"kind": "off"}
-
 MARKET: dict[str, Any] = {
     "data": {"kind": "synthetic", "market": "ar1", "parameters": {"length": 6000, "phi": 0.3}},
     "features": {"include": ["return_1", "return_2", "return_5", "return_10", "momentum_20", "volatility_20"]},
@@ -37,12 +35,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = copy.deepcopy(dict(base))
     for key, value in changes.items():
         below = result.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        if both and all(value.get(tag, below.get(tag)) == below.get(tag) for tag in ("kind", "mode")):
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and _same_kind(below, value):
             result[key] = merged(below, value)
         else:
             result[key] = copy.deepcopy(value)
     return result
+
+
+def _same_kind(below: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return all(value.get(tag, below.get(tag)) == below.get(tag) for tag in ("kind", "mode"))
 
 
 def _steps(n: int, **more: Any) -> dict[str, Any]:

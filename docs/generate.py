@@ -37,7 +37,8 @@ under `time/` and `machine/` depend on the machine and are left out when two run
 
 HEALTH_HEAD = """# Health rules
 
-Made from `tailwise.run.health` by `python docs/generate.py`; do not edit. [Health](health.md) explains severities and actions.
+Made from `tailwise.run.health` by `python docs/generate.py`; do not edit. [Health](health.md) explains severities and
+actions.
 A rule fires after its condition held as many times in a row as `raise` says, and clears after `clear` times without.
 """
 

@@ -42,12 +42,15 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "return_scale": ({"return/sigma_over_first": 99.0}, {"return/sigma_over_first": 101.0}),
     "return_outlier": ({"return/largest_normalised": 19.0}, {"return/largest_normalised": 21.0}),
     "advantage_large": ({"advantage/largest_normalised": 9.0}, {"advantage/largest_normalised": 11.0}),
-    "advantage_outlier": ({"advantage/largest_normalised": 9.0}, {"advantage/largest_normalised": 99.0}),
+    "advantage_outlier": (
+        {"advantage/largest_normalised": 9.0, "return/largest_normalised": 6.0},
+        {"advantage/largest_normalised": 99.0, "return/largest_normalised": 6.0},
+    ),
     "observation_outlier": ({"obs/outlier_fraction": 0.0}, {"obs/outlier_fraction": 1e-4}),
-    "kl_high": ({"policy/kl_after": 0.1}, {"policy/kl_after": 0.3}),
+    "kl_high": ({"policy/kl_of_target": 1.7}, {"policy/kl_of_target": 4.0}),
     "clip_fraction": ({"policy/clip_fraction": 0.5}, {"policy/clip_fraction": 0.6}),
     "entropy_low": ({"policy/entropy_share": 0.3}, {"policy/entropy_share": 0.01}),
-    "entropy_collapse": ({"policy/entropy_share": 0.9}, {"policy/entropy_share": 0.3}),
+    "entropy_collapse": ({"policy/entropy_share": 0.9}, {"policy/entropy_share": 0.2}),
     "certain_and_worse": (
         {"return/decline": 1.0, "policy/entropy_share": 0.1},
         {"return/decline": 99.0, "policy/entropy_share": 0.1},
@@ -59,7 +62,7 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     ),
     "value_low": ({"critic/explained_variance": 0.15}, {"critic/explained_variance": 0.05}),
     "value_falling": ({"critic/explained_variance": 0.8}, {"critic/explained_variance": 0.2}),
-    "return_collapse": ({"return/std_of_peak": 0.01}, {"return/std_of_peak": 1e-5}),
+    "return_collapse": ({"return/std_of_peak": 0.01}, {"return/std_of_peak": 1e-6}),
     "no_advantage_signal": ({"advantage/no_signal_groups": 0.0}, {"advantage/no_signal_groups": 1.0}),
     "critic_disagreement": ({"critic/disagreement": 0.5}, {"critic/disagreement": 9.0}),
     "quantile_crossing": ({"critic/quantile_crossing": 0.1}, {"critic/quantile_crossing": 0.6}),
@@ -97,7 +100,6 @@ TOGETHER = {
     "log_ratio_outlier": {"log_ratio_wide"},
     "limit_out_of_reach": {"multiplier_at_cap"},
     "value_useless": {"value_low", "value_falling"},
-    "entropy_low": {"entropy_collapse"},
     "actions_not_sampled": {"one_action"},
 }
 

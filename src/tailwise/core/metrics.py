@@ -75,6 +75,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
     MetricSpec("policy/kl_after", "nats", "exact KL(old||new) after the update, on its last minibatch", (0.0, 0.2)),
+    MetricSpec(
+        "policy/kl_of_target", "1", "KL after the update over learner.target_kl (0.05 where that is off)", (0.0, 3.0)
+    ),
     MetricSpec("policy/epochs", "epochs", "complete passes over the rollout; fewer than configured after a KL stop"),
     MetricSpec("policy/stopped_early", "0/1", "whether KL ended the update before its last minibatch"),
     MetricSpec(
@@ -116,7 +119,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("return/sigma", "reward", "width of the return scale in which critics learn"),
     MetricSpec("return/sigma_over_first", "1", "width of the return scale relative to the first rollout", (0.0, 100.0)),
     MetricSpec("return/largest_normalised", "return std", "largest |normalised lambda-return|", (0.0, 20.0)),
-    MetricSpec("return/std_of_peak", "1", "standard deviation of lambda-returns over its largest so far", (1e-3, None)),
+    MetricSpec("return/std_of_peak", "1", "standard deviation of lambda-returns over its largest so far", (1e-4, None)),
     MetricSpec(
         "return/decline", "std", "fall of the mean return below its recent mean, in its recent std", (None, 3.0)
     ),
@@ -173,7 +176,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("obs/outlier_fraction", "share", "observation entries beyond 100 known standard deviations", (0.0, 0.0)),
     MetricSpec("obs/drift_mean", "std", "largest shift of an entry's mean against the recent rollouts", (0.0, 5.0)),
     MetricSpec("obs/drift_std", "1", "largest |ln ratio| of an entry's spread against the recent rollouts", (0.0, 3.0)),
-    MetricSpec("obs/drift_psi", "1", "largest population stability index against the recent rollouts", (0.0, 5.0)),
+    MetricSpec("obs/drift_psi", "1", "largest population stability index against the recent rollouts", (0.0, 4.5)),
     MetricSpec("obs/evaluation_drift", "std", "largest shift of an entry between training and evaluation", (0.0, 5.0)),
     MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
     MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),

@@ -84,10 +84,10 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
     action = torch.full_like(rollout.action, 2)
     action[0] = 1
     forced = dataclasses.replace(rollout, mask=mask, action=action)
-    assert probes.decisions(backend.model, forced)["action/top_share"] == 1.0
+    assert probes.decisions(backend.model, probes.Rows.of(forced))["action/top_share"] == 1.0
     rows = int(rollout.valid.sum())
     envs = int(rollout.valid[0].sum())
-    assert probes.largest_entropy(backend.model, forced) == pytest.approx(np.log(2) * envs / rows)
+    assert probes.largest_entropy(backend.model, probes.Rows.of(forced)) == pytest.approx(np.log(2) * envs / rows)
 
 
 def test_logit_norm_by_hand() -> None:
@@ -95,14 +95,15 @@ def test_logit_norm_by_hand() -> None:
     backend = learner_of("torch")
     rollout = play(backend, random_world())
     params = torch.tensor([3.0, 0.0, 0.0, -3.0]).expand_as(rollout.params)
-    assert probes.decisions(backend.model, dataclasses.replace(rollout, params=params))[
-        "policy/logit_norm"
-    ] == pytest.approx(18**0.5)
+
+    def norm(logits: torch.Tensor) -> float:
+        rows = probes.Rows.of(dataclasses.replace(rollout, params=logits.contiguous()))
+        return probes.decisions(backend.model, rows)["policy/logit_norm"]
+
+    assert norm(params) == pytest.approx(18**0.5)
     masked = params.clone()
     masked[..., 3] = torch.finfo(torch.float32).min  # 3, 0, 0 have the mean 1: sqrt(4 + 1 + 1)
-    assert probes.decisions(backend.model, dataclasses.replace(rollout, params=masked))[
-        "policy/logit_norm"
-    ] == pytest.approx(6**0.5)
+    assert norm(masked) == pytest.approx(6**0.5)
 
 
 def test_facts_of_infos() -> None:

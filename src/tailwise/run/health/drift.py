@@ -11,7 +11,7 @@ RATE = 0.1  # of the moving moments: about ten rollouts
 WARMUP = 10  # rollouts before a shift is told
 SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts as constant
 LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
-ROWS, ENTRIES, KEPT, BINS = 256, 32, 5, 10  # of the samples for PSI
+ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
 EMPTY = 1e-3  # share of an empty bin
 
 

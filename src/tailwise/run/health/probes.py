@@ -3,10 +3,13 @@ same for every backend."""
 
 from __future__ import annotations
 
+import math
 import os
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,18 +17,40 @@ from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.distributions import CategoricalLaw
 
-PROBED_ENVIRONMENTS = 4
-PROBED_ROWS = 512
+Array = npt.NDArray[Any]
+
+PROBED_ENVIRONMENTS = 2
+PROBED_ROWS = 128
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
 
 
-def valid_rows(rollout: Rollout, tensor: Tensor) -> Tensor:
-    """Rows [n, ...] of a tensor [T, B, ...] that are real transitions; a view when all of them are."""
-    if bool(rollout.valid.all()):
-        return tensor.reshape(-1, *tensor.shape[2:])
-    return tensor[rollout.valid]
+@dataclass(frozen=True)
+class Rows:
+    """The real transitions of a rollout as arrays [n, ...]; views where all rows are real.
+
+    Arrays and not tensors, because a dozen small numbers are made of them and a tensor takes longer for each.
+    """
+
+    obs: Array
+    action: Array
+    params: Array
+    reward: Array
+    mask: Array | None
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Rows:
+        """Those of a rollout."""
+        valid = rollout.valid.numpy().reshape(-1)
+        whole = bool(valid.all())
+
+        def rows(tensor: Tensor) -> Array:
+            flat = tensor.numpy().reshape(len(valid), *tensor.shape[2:])
+            return flat if whole else flat[valid]
+
+        mask = None if rollout.mask is None else rows(rollout.mask)
+        return cls(rows(rollout.obs), rows(rollout.action), rows(rollout.params), rows(rollout.reward), mask)
 
 
 def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
@@ -64,75 +89,68 @@ def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
     return float((torch.cat(spreads) < DEAD_SPREAD).float().mean())
 
 
-def decisions(model: ActorCritic, rollout: Rollout) -> dict[str, float]:
-    """How actions are spread, and the size of logits, over the valid rows of a rollout."""
+def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
+    """How actions are spread, and the size of logits."""
     if not isinstance(model.law, CategoricalLaw):
-        return _bounds(model, rollout)
-    action, params = valid_rows(rollout, rollout.action), valid_rows(rollout, rollout.params)
-    mask = None if rollout.mask is None else valid_rows(rollout, rollout.mask)
-    found: dict[str, float] = {}
-    found["policy/logit_norm"] = _logit_norm(model.law, params)
-    if len(model.law.sizes) == 1 and mask is not None:
-        free = mask.sum(-1) > 1
-        action = action[free]
+        return _bounds(model, rows)
+    found = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
+    action = rows.action
+    if len(model.law.sizes) == 1 and rows.mask is not None:
+        action = action[rows.mask.sum(-1) > 1]
     if len(action):
-        shares = [float(torch.bincount(action[:, i]).max()) / len(action) for i in range(action.shape[1])]
-        found["action/top_share"] = min(shares)
+        found["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
     return found
 
 
-def largest_entropy(model: ActorCritic, rollout: Rollout) -> float | None:
+def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
     """Mean over decisions of the log of the number of allowed actions, components summed; None where unbounded."""
     if not isinstance(model.law, CategoricalLaw):
         return None
-    if rollout.mask is None:
+    if rows.mask is None:
         return model.law.max_entropy
-    mask = valid_rows(rollout, rollout.mask)
-    allowed = [part.sum(-1).double() for part in model.law.split(mask)]
-    return float(sum(torch.log(count).mean() for count in allowed))
+    return float(sum(np.log(part.sum(-1)).mean() for part in _split(model.law, rows.mask)))
 
 
-def _logit_norm(law: CategoricalLaw, params: Tensor) -> float:
-    rows = params[:: max(1, len(params) // PROBED_ROWS)]
-    total = torch.zeros(len(rows))
-    for logits in law.split(rows):
-        allowed = logits > torch.finfo(logits.dtype).min
-        kept = torch.where(allowed, logits, torch.zeros(()))
-        centre = kept.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True)
-        total = total + torch.where(allowed, kept - centre, torch.zeros(())).square().sum(-1)
-    return float(total.sqrt().mean())
+def _split(law: CategoricalLaw, entries: Array) -> list[Array]:
+    """Entries [n, P] per component, each [n, K]."""
+    return np.split(entries, np.cumsum(law.sizes)[:-1], axis=-1)
 
 
-def _bounds(model: ActorCritic, rollout: Rollout) -> dict[str, float]:
+def _logit_norm(law: CategoricalLaw, params: Array) -> float:
+    some = params[:: max(1, len(params) // PROBED_ROWS)]
+    total = np.zeros(len(some))
+    for logits in _split(law, some):
+        allowed = logits > np.finfo(logits.dtype).min
+        kept = np.where(allowed, logits, 0.0)
+        centre = kept.sum(-1, keepdims=True) / allowed.sum(-1, keepdims=True)
+        total += np.square(np.where(allowed, kept - centre, 0.0), dtype=np.float64).sum(-1)
+    return float(np.sqrt(total).mean())
+
+
+def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
     spec = model.action
     if model.law.squashed or not (np.isfinite(spec.low).all() and np.isfinite(spec.high).all()):
         return {}
-    action = valid_rows(rollout, rollout.action).numpy()
-    return {"action/at_bound": float(((action <= spec.low) | (action >= spec.high)).mean())}
+    return {"action/at_bound": float(((rows.action <= spec.low) | (rows.action >= spec.high)).mean())}
 
 
-def rewards(rollout: Rollout, earlier: float) -> dict[str, float]:
-    """Size of rewards; `earlier`: the largest |reward| of earlier rollouts, 0 when there is none to compare with."""
-    reward = valid_rows(rollout, rollout.reward)
-    if not bool(torch.isfinite(reward).all()):
+def rewards(reward: Array, earlier: float) -> dict[str, float]:
+    """Size of rewards [n]; `earlier`: the largest |reward| of earlier rollouts, 0 when there is none."""
+    low, high = float(reward.min()), float(reward.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
         return {}
-    largest = float(reward.abs().max())
+    largest = max(abs(low), abs(high))
     found = {"reward/mean": float(reward.mean()), "reward/largest": largest}
     if earlier > 0:
         found["reward/jump"] = largest / earlier
     return found
 
 
-def reward_spread(rollout: Rollout) -> float:
-    """Largest minus smallest reward of the valid rows."""
-    reward = valid_rows(rollout, rollout.reward)
-    return float(reward.max() - reward.min())
-
-
 def memory_mb() -> float | None:
     """Resident memory of this process in MB; None where the system does not tell."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.learner.config import KlFactor, NoKlFactor
+from tailwise.learner.config import KlFactor, LearnerConfig
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.health import probes
@@ -19,14 +19,16 @@ from tailwise.run.health.step_facts import StepFacts
 REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
+USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
 
 
 class Signals:
     """Measures after each update. All of it reads the rollout and the torch modules, whatever the backend is."""
 
-    def __init__(self, model: ActorCritic, kl_factor: NoKlFactor | KlFactor, *, every: int) -> None:
+    def __init__(self, model: ActorCritic, learner: LearnerConfig, *, every: int) -> None:
         self.model = model
-        self.kl_factor = kl_factor
+        self.kl_factor = learner.kl_factor
+        self.target_kl = USUAL_KL if learner.target_kl is None else learner.target_kl
         self.every = every
         self.drift = Drift(np.asarray(model.observation.scaled, dtype=np.bool_))
         self.rollouts = 0
@@ -42,16 +44,18 @@ class Signals:
         self, rollout: Rollout, facts: StepFacts, metrics: Mapping[str, float], *, kl_factor: float
     ) -> dict[str, float]:
         """Everything about this update; `metrics` are the learner's own."""
-        found = probes.decisions(self.model, rollout) | facts.metrics()
-        found |= self._rewards(rollout)
+        rows = probes.Rows.of(rollout)
+        found = probes.decisions(self.model, rows) | facts.metrics()
+        found |= self._rewards(rows, ended=bool(rollout.terminated.any()))
         found |= self._returns(metrics)
-        largest = probes.largest_entropy(self.model, rollout)
+        largest = probes.largest_entropy(self.model, rows)
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
             found["policy/entropy_share"] = metrics["policy/entropy"] / largest
-        obs = probes.valid_rows(rollout, rollout.obs).numpy()
-        found |= self.drift.absorb(obs)
+        if "policy/kl_after" in metrics:
+            found["policy/kl_of_target"] = metrics["policy/kl_after"] / self.target_kl
+        found |= self.drift.absorb(rows.obs)
         if self.rollouts % self.every == 0:
-            found |= self.drift.sample(obs)
+            found |= self.drift.sample(rows.obs)
             dead = probes.dead_units(self.model, rollout)
             found |= {} if dead is None else {"model/dead_units": dead}
         if isinstance(self.kl_factor, KlFactor):
@@ -62,20 +66,20 @@ class Signals:
         self.rollouts += 1
         return found
 
-    def _rewards(self, rollout: Rollout) -> dict[str, float]:
-        found = probes.rewards(rollout, self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0)
-        self.largest_reward = max(self.largest_reward, found.get("reward/largest", 0.0))
+    def _rewards(self, rows: probes.Rows, *, ended: bool) -> dict[str, float]:
+        found = probes.rewards(rows.reward, self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0)
         if found:
-            found["reward/no_information"] = float(self._no_information(rollout, found["reward/largest"]))
+            self.largest_reward = max(self.largest_reward, found["reward/largest"])
+            told = ended and found["reward/largest"] > 0
+            varied = bool((rows.reward != rows.reward[0]).any())
+            found["reward/no_information"] = float(self._no_information(varied=varied, ended=told))
         return found
 
-    def _no_information(self, rollout: Rollout, largest: float) -> bool:
+    def _no_information(self, *, varied: bool, ended: bool) -> bool:
         """All rewards are equal and nothing ended, as it always was, or although rewards used to differ.
 
         A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong.
         """
-        varied = probes.reward_spread(rollout) > 0
-        ended = largest > 0 and bool(rollout.terminated.any())
         self.rewards_varied |= varied
         self.ends_told |= ended and not self.rewards_varied
         return not varied and not ended and not self.ends_told

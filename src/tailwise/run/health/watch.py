@@ -34,7 +34,7 @@ class HealthWatch:
     def __init__(self, config: Config, model: ActorCritic) -> None:
         rules = config.health.effective_rules()
         self.rules = Health(rules)
-        self.signals = Signals(model, config.learner.kl_factor, every=config.health.signals_every)
+        self.signals = Signals(model, config.learner, every=config.health.signals_every)
         self.actions = Actions(config.health, rules)
         self.seconds = 0.0  # spent on the update that goes on
         self.evaluated: dict[str, float] = {}  # signals of an evaluation, for the rules of the next update
