@@ -227,7 +227,7 @@ def _disk_full(folder: Path) -> Patient:
     """For some updates no file may grow beyond 100 kB: lines fit, checkpoints do not; then there is space again."""
     wide = {"encoder": {"hidden": [128, 128]}}
     case = patient(run_dir=folder / "run", run={"checkpoint_every": 2}, model=wide).go(4)
-    case.inject()
+    case.injected_at = case.trainer.update - 1  # the first write is tried before the next update
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
@@ -426,7 +426,7 @@ FAULTS: tuple[Fault, ...] = (
         _from_start(20, learner={"target_kl": 1e-7, "kl_factor": {"kind": "on", "low": 0.5}}),
         goes_on,
     ),
-    Fault("environment slows down", "throughput_drop", 12, "goes on", _dial(10, sleep=0.02, warmup=30), goes_on),
+    Fault("environment slows down", "throughput_drop", 12, "goes on", _dial(8, sleep=0.06, warmup=30), goes_on),
     Fault("memory leak", "memory_growth", 12, "goes on", _dial(8, leak_mb=1, warmup=22), goes_on),
     Fault("disk full", "checkpoint_failed", 3, "older checkpoint whole, then saved", _disk_full, _disk_sound),
     Fault("writer killed", "checkpoint_rejected", 1, "resumes from the one before", _killed_writer, goes_on),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.health.alert import Alert
+from tailwise.run.metric_store import MetricStore
 from tailwise.run.run_folder import append_alerts
 
 if TYPE_CHECKING:
@@ -23,23 +25,24 @@ def record_update(trainer: Trainer, metrics: dict[str, float], alerts: list[Aler
         trainer.store.append(trainer.update, trainer.steps, metrics)
         if "evaluate/return" in metrics and trainer.risk.selectable and trainer.evaluations_without_gain == 0:
             # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
-            _try_to_save(trainer, None, alerts)
+            try_to_save(trainer, None, alerts)
         # Who resumes after a roll-back must not continue from the states that it left.
         went_back = any(alert.event == "acted" and alert.action == "rollback" for alert in alerts)
         due = trainer.update % trainer.config.run.checkpoint_every == 0
         if last or due or went_back or not trainer.saved:
-            _try_to_save(trainer, trainer.update, alerts)
+            try_to_save(trainer, trainer.update, alerts)
     except OSError as error:
         trainer.saved = False
         return f"the files of the run cannot be written ({error}); free the disk, then resume the run"
     return None
 
 
-def _try_to_save(trainer: Trainer, update: int | None, alerts: list[Alert]) -> None:
+def try_to_save(trainer: Trainer, update: int | None, alerts: list[Alert]) -> None:
     """A checkpoint; a disk that does not take it is an alert, and the next update tries again."""
-    assert trainer.run_dir is not None
+    if trainer.run_dir is None or trainer.store is None:
+        return
     try:
-        write_due(trainer, update)
+        _write_checkpoint(trainer, trainer.run_dir, trainer.store, update)
         trainer.saved = True
     except OSError as error:
         if trainer.saved:
@@ -52,11 +55,9 @@ def _try_to_save(trainer: Trainer, update: int | None, alerts: list[Alert]) -> N
         trainer.saved = False
 
 
-def write_due(trainer: Trainer, update: int | None) -> None:
+def _write_checkpoint(trainer: Trainer, run_dir: Path, store: MetricStore, update: int | None) -> None:
     """The checkpoint of an update (None: the best one), after the lines that it relies on."""
-    if trainer.run_dir is None or trainer.store is None:
-        return
-    trainer.store.sync()
-    trainer.write_checkpoint(ckpt.checkpoint_path(trainer.run_dir, update))
+    store.sync()
+    trainer.write_checkpoint(ckpt.checkpoint_path(run_dir, update))
     if update is not None:
-        ckpt.prune(trainer.run_dir, trainer.config.run.keep)
+        ckpt.prune(run_dir, trainer.config.run.keep)

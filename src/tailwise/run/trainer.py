@@ -28,7 +28,7 @@ from tailwise.run.health.watch import HealthWatch
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
-from tailwise.run.record import record_update, write_due
+from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
 from tailwise.run.worlds import World
@@ -120,7 +120,7 @@ class Trainer:
         if total_steps != self.total_steps:
             # The schedule and the end of the run depend on it, so a resumed run has to know.
             self.total_steps = total_steps
-            write_due(self, self.update)
+            try_to_save(self, self.update, [])
         total = self.total_steps
         started = time.perf_counter()
         for callback in self.callbacks:
@@ -136,7 +136,7 @@ class Trainer:
             answers = [callback.on_update(progress) for callback in self.callbacks]
             if stop is None and any(answer is False for answer in answers):
                 stop = "a callback ended the run"
-                write_due(self, self.update)
+                try_to_save(self, self.update, [])
             if stop is not None:
                 reason = stop
                 break

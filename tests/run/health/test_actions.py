@@ -114,12 +114,23 @@ def test_rollback_without_a_folder_uses_copies_in_memory() -> None:
     assert same(keeper.states[6], keeper.states[4]) and trainer.health_factor == 0.5
 
 
+class Tearing(Callback):
+    """Breaks the checkpoint of update 4 after update 5."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.file = ckpt.checkpoint_path(run_dir, 4) / ckpt.TRAINING_TENSORS
+
+    def on_update(self, progress: Progress) -> bool | None:
+        if progress.update == 5:
+            self.file.write_bytes(b"torn")
+        return None
+
+
 def test_rollback_takes_the_one_before_when_a_checkpoint_is_broken(tmp_path: Path) -> None:
     agent = agent_in(tmp_path / "run", **acting("rollback", after=5, max_rollbacks=1, cooldown=50))
     keeper = kept(agent.trainer)
-    agent.learn(5 * 32)
-    (ckpt.checkpoint_path(tmp_path / "run", 4) / ckpt.TRAINING_TENSORS).write_bytes(b"torn")
-    agent.learn(2 * 32)
+    agent.trainer.callbacks.append(Tearing(tmp_path / "run"))
+    agent.learn()
     assert same(keeper.states[6], keeper.states[2])
 
 

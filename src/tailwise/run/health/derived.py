@@ -11,6 +11,9 @@ from tailwise.learner.gradients import owner_of
 CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
 BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
 
+#: what `derive` may add
+DERIVED = ("update/non_finite", "grad/dead_terms", "grad/critic_smallest", "grad/critic_ratio", "risk/out_of_reach")
+
 _TERM = re.compile(r"grad/term/([^/]+)/([^/]+)")
 
 

@@ -56,18 +56,25 @@ class Health:
         """Alerts that are new with this update."""
         return [alert for alert in self.judge(update, metrics, report) if alert.event == "raised"]
 
-    def judge(self, update: int, metrics: Metrics, report: UpdateReport) -> list[Alert]:
-        """What is raised and what clears with this update."""
+    def judge(
+        self,
+        update: int,
+        metrics: Metrics,
+        report: UpdateReport,
+        *,
+        known: tuple[dict[str, float], dict[str, str]] | None = None,
+    ) -> list[Alert]:
+        """What is raised and what clears with this update; `known`: what `derive` said of these metrics, if at hand."""
         self._refused_before = self.refused_in_a_row
         self.refused_in_a_row = 0 if report.committed else self.refused_in_a_row + 1
-        measured = {
-            f"grad/term/{term}/{group}": norm
-            for term, row in report.term_gradients.items()
-            for group, norm in row.items()
-        }
-        return self.judge_row(
-            update, {**metrics, **measured, "update/committed": float(report.committed)}, report.reason
-        )
+        if known is None:
+            measured = {
+                f"grad/term/{term}/{group}": norm
+                for term, row in report.term_gradients.items()
+                for group, norm in row.items()
+            }
+            known = derive({**metrics, **measured, "update/committed": float(report.committed)})
+        return self._judge(update, *known, refusal=report.reason)
 
     def count_refusal(self) -> None:
         """The newest update was undone: it counts as refused."""
@@ -75,7 +82,11 @@ class Health:
 
     def judge_row(self, update: int, metrics: Metrics, refusal: str | None = None) -> list[Alert]:
         """The same from a line of metrics, as a file has it; `refusal`: why the update was refused, if it was."""
-        signals, notes = derive(metrics)
+        return self._judge(update, *derive(metrics), refusal=refusal)
+
+    def _judge(
+        self, update: int, signals: dict[str, float], notes: dict[str, str], *, refusal: str | None
+    ) -> list[Alert]:
         if refusal is not None:
             notes["update/committed"] = refusal
         for name, values in self._values.items():

@@ -17,10 +17,10 @@ DATA_RULES: tuple[Rule, ...] = (
     Rule(
         "observation_spread",
         "obs/drift_std",
-        Condition(above=3),
+        Condition(above=6),
         "warn",
-        "the spread of an observation changed 20-fold: a sensor that went dead, or another unit?",
-        "a factor of exp(3) = 20; sound runs reach exp(1.75) = 6 (CartPole that learns to balance)",
+        "the spread of an observation changed 400-fold: a sensor that went dead, or another unit?",
+        "a factor of exp(6) = 400; sound runs reach exp(3.6) = 35 (a market that learns to hold)",
         clear_after=5,
     ),
     Rule(
@@ -36,10 +36,10 @@ DATA_RULES: tuple[Rule, ...] = (
     Rule(
         "evaluation_shift",
         "obs/evaluation_drift",
-        Condition(above=5),
+        Condition(above=30),
         "warn",
         "the evaluation shows observations that training never saw; its returns say little about training",
-        "5 standard deviations of training; sound runs show 0.9 (Pendulum)",
+        "30 standard deviations of training; an account that is evaluated over a whole window reaches 17, Pendulum 0.9",
         clear_after=2,
     ),
     Rule(

@@ -170,10 +170,10 @@ LEARNING_RULES: tuple[Rule, ...] = (
     Rule(
         "value_clip_always",
         "critic/clip_fraction",
-        Condition(above=0.9, statistic="min", window=10),
+        Condition(above=0.7, statistic="min", window=10),
         "warn",
         "value clipping moves nearly every prediction, so critics hardly learn: widen model.critic.clip.range",
-        "9 of 10 predictions for 10 updates",
+        "7 of 10 predictions for 10 updates; in the first minibatch of an update nothing has moved yet",
         clear_after=5,
     ),
     Rule(

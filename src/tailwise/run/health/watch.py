@@ -17,7 +17,7 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
 from tailwise.run.health.actions import Actions, Before
 from tailwise.run.health.alert import Alert
-from tailwise.run.health.derived import derive
+from tailwise.run.health.derived import DERIVED, derive
 from tailwise.run.health.engine import Health
 from tailwise.run.health.signals import Signals
 from tailwise.run.health.step_facts import StepFacts
@@ -54,8 +54,6 @@ class HealthWatch:
         """Signals of this update that the learner's metrics do not have."""
         clock = time.perf_counter()
         found = self.signals.measure(rollout, facts, metrics, kl_factor=kl_factor)
-        derived, _ = derive(metrics)
-        found |= {name: value for name, value in derived.items() if name not in metrics}
         self.seconds += time.perf_counter() - clock
         return found
 
@@ -64,8 +62,10 @@ class HealthWatch:
     ) -> list[Alert]:
         """Apply the rules to an update and do what they want; everything that was raised, cleared or done."""
         clock = time.perf_counter()
-        events = self.rules.judge(trainer.update, {**self.evaluated, **metrics}, report)
+        signals, notes = derive({**self.evaluated, **metrics})
         self.evaluated = {}
+        metrics |= {name: value for name, value in signals.items() if name in DERIVED}
+        events = self.rules.judge(trainer.update, metrics, report, known=(signals, notes))
         events += self.actions.act(trainer, self.rules, events, rollout=rollout, metrics=metrics, before=before)
         metrics["health/firing"] = float(len(self.rules.firing & self._loud))
         metrics["health/actions"] = float(self.actions.total)
