@@ -28,7 +28,7 @@ class RuleState:
     held: int = 0
     quiet: int = 0
     firing: bool = False
-    onset: int = 0  # the first update of the row in which the condition held
+    onset: int = 0  # the first update that the condition looked at when it began to hold
     last_action: int = 0  # update of the newest action, 0: none
 
 
@@ -114,7 +114,7 @@ class Health:
             return None
         state.held, state.quiet = state.held + 1, 0
         if state.held == 1 and not state.firing:
-            state.onset = update
+            state.onset = update - rule.condition.window + 1  # what a window shows began with it
         evidence = rule.tell(measured[0], signals, notes)
         if not state.firing and state.held < rule.raise_after:
             return None

@@ -53,7 +53,8 @@ class GoodStates:
                 policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
             except CheckpointError:
                 continue  # a broken one is no good state; resuming tells what is wrong with it
-            if int(training.json["update"]) < update:
+            finite = all(bool(torch.isfinite(tensor).all()) for tensor in policy.tensors.values())
+            if int(training.json["update"]) < update and finite:
                 source = f"checkpoint {folder.name}"
                 return GoodState(int(training.json["update"]), policy.tensors, training.tensors, training.json, source)
         return None
