@@ -19,6 +19,7 @@ from benchmarks.fault_world import ENVIRONMENTS, STEPS, Dialled, Dials, Patient,
 from tailwise.core.streams import Streams
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
+from tailwise.run.config import EvaluateConfig
 from tailwise.run.health.alert import Alert
 from tailwise.run.make_env import make_driver
 from tailwise.run.run_folder import read_alerts
@@ -213,7 +214,9 @@ def _flip_recovered(case: Patient) -> bool:
 
 def _evaluation_elsewhere(folder: Path) -> Patient:
     """From some moment on the evaluation shows what training never did."""
-    case, elsewhere = patient(evaluate={"every": 2, "episodes": 4}), Dials()
+    case, elsewhere = patient(), Dials()
+    evaluated = EvaluateConfig(every=2, episodes=4)
+    case.trainer.config = case.trainer.config.model_copy(update={"evaluate": evaluated})
     case.trainer.world.judging = lambda purpose, *, episodes, seed: make_driver(  # type: ignore[method-assign]
         lambda: Dialled(elsewhere), num_envs=episodes, streams=Streams(seed), purpose=purpose
     )

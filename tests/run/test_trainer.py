@@ -91,8 +91,8 @@ def test_broken_rewards_stop_the_run_and_leave_the_model_alone(value: float, cor
     before = snapshot(trainer.backend)
     assert trainer.train() == "3 updates in a row were refused or rolled back; see the alerts"
     assert trainer.update == 3 and same(snapshot(trainer.backend), before)
-    assert {alert.rule for alert in trainer.alerts} == {"update_refused", "environment_anomaly"}
-    assert len(trainer.alerts) == 2  # once, not once per update
+    assert {alert.rule for alert in trainer.alerts} == {"update_refused", "environment_anomaly", "refused_repeatedly"}
+    assert len(trainer.alerts) == 3  # once, not once per update
     assert [row["update/committed"] for row in trainer.history] == [0.0, 0.0, 0.0]
     assert trainer.history[0]["env/anomalies"] == 32.0
 
