@@ -216,7 +216,7 @@ def summary(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: 
         "seconds": seconds,
         "metrics": {} if recorder.last is None else dict(recorder.last.metrics),
         "limit": training_verdict(agent.config, list(recorder.newest)),
-        "alerts": len(read_alerts(folder)),
+        "alerts": len(_loud_alerts(folder)),
     }
 
 
@@ -226,7 +226,7 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
     print(f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}")
     if recorder.last is not None and "episode/return" in recorder.last.metrics:
         print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
-    alerts = read_alerts(folder)
+    alerts = _loud_alerts(folder)
     for sentence in _limit_at_the_end(agent, recorder, alerts):
         print(sentence)
     if alerts:
@@ -239,6 +239,11 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
         print(f"continue {kept} with: tailwise resume {folder}")
     else:
         print(f"evaluate it with: tailwise evaluate {folder}")
+
+
+def _loud_alerts(folder: Path) -> list[dict[str, Any]]:
+    """Alerts of severity warn and above; those of severity info are in the file for who looks closer."""
+    return [alert for alert in read_alerts(folder) if alert["severity"] != "info"]
 
 
 def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: list[dict[str, Any]]) -> list[str]:

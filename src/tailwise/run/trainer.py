@@ -131,7 +131,7 @@ class Trainer:
             stop = self._stop_reason()
             unwritten = record_update(self, metrics, alerts, last=stop is not None or self.steps >= total)
             stop = stop or unwritten
-            shown = tuple(alert for alert in alerts if alert.event != "cleared")
+            shown = tuple(alert for alert in alerts if alert.event != "cleared" and alert.severity != "info")
             progress = Progress(self.update, self.steps, total, metrics, shown)
             answers = [callback.on_update(progress) for callback in self.callbacks]
             if stop is None and any(answer is False for answer in answers):
