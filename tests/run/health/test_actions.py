@@ -169,6 +169,7 @@ def test_a_stopped_run_can_be_resumed(tmp_path: Path) -> None:
 def test_budgets_and_factors_survive_a_resume(action: str, tmp_path: Path) -> None:
     """Interrupted after 5 updates and continued: the same as without. Rejects counts that begin anew."""
     config = acting(action, cooldown=2, max_shrinks=2, max_skips=2)
+    config["learner"] = {"schedule": {"kind": "constant"}}  # a schedule depends on the total, which `learn` sets
     whole = agent_in(tmp_path / "whole", **config)
     whole.learn()
     agent_in(tmp_path / "run", **config).learn(5 * 32)
