@@ -21,11 +21,13 @@ def psi(reference: Floats, sample: Floats) -> float:
     sum over bins of (q - p) ln(q / p); 0: the same law. A bin without entries counts as `EMPTY`.
     """
     edges = np.unique(np.quantile(reference, np.linspace(0, 1, BINS + 1)[1:-1]))
-    shares = [
-        np.maximum(np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1) / len(values), EMPTY)
+    p, q = (
+        np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1) / len(values)
         for values in (reference, sample)
-    ]
-    p, q = (share / share.sum() for share in shares)
+    )
+    seen = (p > 0) | (q > 0)  # a bin that neither has says nothing
+    p, q = (np.maximum(share[seen], EMPTY) for share in (p, q))
+    p, q = p / p.sum(), q / q.sum()
     return float(((q - p) * np.log(q / p)).sum())
 
 
