@@ -274,6 +274,15 @@ def _killed_writer(folder: Path) -> Patient:
     return case.go(3)
 
 
+def _slower(folder: Path) -> Patient:
+    """Steps of the environment take so long that updates take eleven times as long as before."""
+    case = patient().go(30)
+    seconds = [row["time/rollout"] + row["time/update"] for row in case.trainer.history[-20:]]
+    case.inject()
+    case.dials.sleep = 10 * float(np.median(seconds)) / (ENVIRONMENTS * STEPS)
+    return case.go(6)
+
+
 def _stop_rule(folder: Path) -> Patient:
     case = patient(run_dir=folder / "run", health={"actions": {"reward_jump": "stop"}}).go(WARMUP)
     case.inject()
@@ -429,7 +438,7 @@ FAULTS: tuple[Fault, ...] = (
         _from_start(20, learner={"target_kl": 1e-7, "kl_factor": {"kind": "on", "low": 0.5}}),
         goes_on,
     ),
-    Fault("environment slows down", "throughput_drop", 12, "goes on", _dial(8, sleep=0.06, warmup=30), goes_on),
+    Fault("environment slows down", "throughput_drop", 12, "goes on", _slower, goes_on),
     Fault("memory leak", "memory_growth", 12, "goes on", _dial(8, leak_mb=1, warmup=22), goes_on),
     Fault("disk full", "checkpoint_failed", 3, "older checkpoint whole, then saved", _disk_full, _disk_sound),
     Fault("writer killed", "checkpoint_rejected", 1, "resumes from the one before", _killed_writer, goes_on),
