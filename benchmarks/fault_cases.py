@@ -200,7 +200,7 @@ def _crash_chain(folder: Path) -> Patient:
 def _flip_chain(folder: Path) -> Patient:
     """The best action pays always and is learnt to certainty; then another one is the best."""
     learner = {"learning_rate": 0.003, "gamma": 0.5, "epochs": 4}
-    case = patient(dials=Dials(sure=True), learner=learner).go(30)
+    case = patient(dials=Dials(sure=True), learner=learner).go(40)
     case.inject()
     case.dials.best = 2
     return case.go(80)

@@ -30,7 +30,6 @@ DATA_RULES: tuple[Rule, ...] = (
         "warn",
         "an observation no longer follows its recent distribution: check its source",
         "all mass in one tenth gives 6.2; a CartPole that learns to balance 3.7",
-        raise_after=2,
         clear_after=2,
     ),
     Rule(

@@ -62,11 +62,11 @@ LEARNING_RULES: tuple[Rule, ...] = (
     Rule(
         "certain_and_worse",
         "return/decline",
-        Condition(above=5),
+        Condition(above=4),
         "warn",
         "the policy is certain and its return fell: the problem changed; raise learner.entropy.weight so that it can "
         "find another action",
-        "5 standard deviations of the return's own history; sound runs reach 1.3",
+        "4 standard deviations of the return's own history; sound runs reach 3.6, and 1 where they are certain",
         clear_after=10,
         when=(("policy/entropy_share", Condition(below=0.2)),),
     ),
