@@ -63,6 +63,7 @@ bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.learnability --quick
 	@$(BIN)/python -m benchmarks.evidence --quick
 	@$(BIN)/python -m benchmarks.speed --quick
+	@$(BIN)/python -m benchmarks.faults --quick
 	@$(BIN)/python -m benchmarks.risk --quick --only lottery --only ownership
 
 docs: $(VENV)/.docs ## build the documentation into site/

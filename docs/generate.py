@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md and docs/metrics.md from the code that they describe: `python docs/generate.py`.
+"""Writes docs/configuration.md, metrics.md and health-rules.md from the code they describe: `python docs/generate.py`.
 
 A test compares the files with what this script would write, so they cannot fall behind.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from tailwise.cli.reference import Entry, reference
 from tailwise.core.metrics import DECLARATIONS, MetricSpec
 from tailwise.run.config import Config
+from tailwise.run.health import RULES, Condition, Rule
 
 DOCS = Path(__file__).parent
 
@@ -31,7 +32,14 @@ METRICS_HEAD = """# Metrics
 Made from `tailwise.core.metrics` by `python docs/generate.py`; do not edit. Each update writes one line with these
 names into `metrics.jsonl` of the run folder and to TensorBoard; at the end the lines are also written as a table,
 `metrics.parquet`. A name in angle brackets stands for several, one per critic, parameter group or loss term. Names
-under `time/` depend on the machine and are left out when two runs are compared.
+under `time/` and `machine/` depend on the machine and are left out when two runs are compared.
+"""
+
+HEALTH_HEAD = """# Health rules
+
+Made from `tailwise.run.health` by `python docs/generate.py`; do not edit. [Health](health.md) explains severities and
+actions.
+A rule fires after its condition held as many times in a row as `raise` says, and clears after `clear` times without.
 """
 
 
@@ -57,6 +65,39 @@ def metrics_page() -> str:
             "\n".join([f"## {group}\n", "| name | unit | meaning | healthy |", "|---|---|---|---|", *rows]) + "\n"
         )
     return "\n".join(parts)
+
+
+def health_page() -> str:
+    """Every built-in rule, a table per severity."""
+    parts = [HEALTH_HEAD]
+    for severity in ("error", "warn", "info"):
+        rows = [
+            _cells(
+                f"`{rule.name}`",
+                "; ".join(f"`{signal}` {_condition(condition)}" for signal, condition in rule.reads),
+                _patience(rule),
+                rule.reason,
+                rule.advice,
+                rule.action,
+            )
+            for rule in RULES
+            if rule.severity == severity
+        ]
+        head = ["| rule | condition | raise, clear | threshold from | advice | action |", "|---|---|---|---|---|---|"]
+        parts.append("\n".join([f"## {severity}\n", *head, *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _condition(condition: Condition) -> str:
+    limits = [f"> {condition.above:g}"] if condition.above is not None else []
+    limits += [f"< {condition.below:g}"] if condition.below is not None else []
+    text = " or ".join(limits).replace("<", "&lt;")
+    return text if condition.statistic == "last" else f"{condition.statistic} of {condition.window} {text}"
+
+
+def _patience(rule: Rule) -> str:
+    late = f", not before update {rule.not_before + 1}" if rule.not_before else ""
+    return f"{rule.raise_after}, {rule.clear_after}{late}"
 
 
 def _section(entry: Entry) -> str:
@@ -88,7 +129,11 @@ def _healthy(spec: MetricSpec) -> str:
 
 def pages() -> dict[Path, str]:
     """Path -> text of everything that is generated."""
-    return {DOCS / "configuration.md": configuration_page(), DOCS / "metrics.md": metrics_page()}
+    return {
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "metrics.md": metrics_page(),
+        DOCS / "health-rules.md": health_page(),
+    }
 
 
 if __name__ == "__main__":

@@ -80,5 +80,5 @@ def test_only_names_under_time_are_left_out_of_comparisons() -> None:
     """Rejects a rule that looks for the word anywhere: `loss/time_to_live` and `timer/x` must stay."""
     row = {"time/elapsed": 1.5, "policy/kl": 0.1, "timer/x": 2.0, "loss/time_to_live": 3.0}
     assert compared_part(row) == {"policy/kl": 0.1, "timer/x": 2.0, "loss/time_to_live": 3.0}
-    assert not is_compared("time/elapsed")
+    assert not is_compared("time/elapsed") and not is_compared("machine/memory")
     assert is_compared("timer/x")

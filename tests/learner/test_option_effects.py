@@ -111,6 +111,19 @@ def reason(done: Done) -> Any:
     return done.reason
 
 
+def alerts(done: Done) -> Any:
+    return [(a.update, a.rule, a.severity, a.advice, a.action, a.signal) for a in done.trainer.alerts]
+
+
+def firing(done: Done) -> Any:
+    return done.trainer.health.rules.firing
+
+
+def planted(**changes: Any) -> dict[str, Any]:
+    """A rule that holds in the first of three updates: the schedule of the step begins at 1 and falls."""
+    return {"health": {"rules": [{"name": "planted", "signal": "step/schedule", "above": 0.9, **changes}]}}
+
+
 def files(done: Done) -> Any:
     assert done.folder is not None
     return sorted(
@@ -402,7 +415,50 @@ EFFECTS: dict[str, Effect] = {
     "run.threads": Effect(lambda done: torch.get_num_threads(), {"run": {"threads": 2}}),
     "run.tensorboard": Effect(files, {"run": {"tensorboard": True}}, on_disk=True),
     "run.max_refused": Effect(reason, {"run": {"max_refused": 2}, **REFUSING}, REFUSING),
+    # health
     "health.gradients_every": Effect(metric("grad/term/policy/actor"), {"health": {"gradients_every": 1}}),
+    "health.signals_every": Effect(metric("model/dead_units"), {"health": {"signals_every": 1}}),
+    "health.rules.name": Effect(alerts, planted(name="other"), planted()),
+    "health.rules.signal": Effect(alerts, planted(signal="policy/epochs"), planted()),
+    "health.rules.above": Effect(alerts, planted(above=2.0), planted()),
+    "health.rules.below": Effect(alerts, planted(above=None, below=0.5), planted()),
+    "health.rules.statistic": Effect(
+        alerts, planted(window=2, statistic="min"), planted(window=2, statistic="max")
+    ),
+    "health.rules.window": Effect(alerts, planted(window=3, statistic="max"), planted(window=2, statistic="max")),
+    "health.rules.raise_after": Effect(alerts, planted(raise_after=2), planted()),
+    "health.rules.clear_after": Effect(firing, planted(clear_after=1), planted()),
+    "health.rules.not_before": Effect(alerts, planted(not_before=1), planted()),
+    "health.rules.severity": Effect(alerts, planted(severity="info"), planted()),
+    "health.rules.action": Effect(metric("step/health_factor"), planted(action="shrink"), planted()),
+    "health.rules.advice": Effect(alerts, planted(advice="look elsewhere"), planted()),
+    "health.disable": Effect(alerts, merged(planted(), {"health": {"disable": ["planted"]}}), planted()),
+    "health.actions": Effect(
+        metric("step/health_factor"), merged(planted(), {"health": {"actions": {"planted": "shrink"}}}), planted()
+    ),
+    "health.shrink": Effect(
+        metric("step/health_factor"),
+        merged(planted(action="shrink"), {"health": {"shrink": 0.1}}),
+        planted(action="shrink"),
+    ),
+    "health.max_shrinks": Effect(
+        metric("step/health_factor"),
+        merged(planted(action="shrink"), {"health": {"max_shrinks": 0}}),
+        planted(action="shrink"),
+    ),
+    "health.max_skips": Effect(
+        metric("update/committed"), merged(planted(action="skip"), {"health": {"max_skips": 0}}), planted(action="skip")
+    ),
+    "health.max_rollbacks": Effect(
+        reason,
+        merged(planted(action="rollback"), {"health": {"max_rollbacks": 0}}),
+        planted(action="rollback"),
+    ),
+    "health.cooldown": Effect(
+        metric("step/health_factor"),
+        merged(planted(action="shrink", above=0.0), {"health": {"cooldown": 1}}),
+        planted(action="shrink", above=0.0),
+    ),
     # evaluate
     "evaluate.every": Effect(metric("evaluate/return"), EVALUATED),
     "evaluate.episodes": Effect(metric("evaluate/return"), {"evaluate": {"every": 1, "episodes": 3}}, EVALUATED),

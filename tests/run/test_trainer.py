@@ -93,8 +93,8 @@ def test_broken_rewards_stop_the_run_and_leave_the_model_alone(value: float, cor
     before = snapshot(trainer.backend)
     assert trainer.train() == "3 updates in a row were refused or rolled back; see the alerts"
     assert trainer.update == 3 and same(snapshot(trainer.backend), before)
-    assert {alert.rule for alert in trainer.alerts} == {"update_refused", "environment_anomaly"}
-    assert len(trainer.alerts) == 2  # once, not once per update
+    assert {alert.rule for alert in trainer.alerts} == {"update_refused", "environment_anomaly", "refused_repeatedly"}
+    assert len(trainer.alerts) == 3  # once, not once per update
     assert [row["update/committed"] for row in trainer.history] == [0.0, 0.0, 0.0]
     assert trainer.history[0]["env/anomalies"] == 32.0
 
@@ -112,7 +112,7 @@ def test_single_broken_reward_costs_one_update_and_the_run_goes_on(backend: str)
     trainer = small_trainer(lambda: Scripted(pay), backend=backend, run={"max_refused": 2, "total_steps": 128})
     assert trainer.train() == "all 128 steps are done"
     assert [row["update/committed"] for row in trainer.history] == [1.0, 0.0, 1.0, 1.0]
-    assert trainer.health.refused_in_a_row == 0
+    assert trainer.health.rules.refused_in_a_row == 0
     assert [alert.update for alert in trainer.alerts if alert.rule == "update_refused"] == [2]
 
 

@@ -65,7 +65,7 @@ class FrontierJob:
                 episodes=self.episodes,
                 steps=trainer.steps,
                 ended=run.ended,
-                refused=trainer.stopped_by_refusals,
+                refused=trainer.failed,
             )
 
 

@@ -100,7 +100,7 @@ class PlainProgress(Watcher):
     def __init__(self, alpha: float | None, limited: str | None = None) -> None:
         super().__init__(alpha, limited)
         self._next_line = 0.0
-        self._told: set[str] = (
+        self._told: set[tuple[str, str]] = (
             set()
         )  # rules whose alert was printed; the others of the same rule are counted at the end
 
@@ -110,9 +110,9 @@ class PlainProgress(Watcher):
     def on_update(self, progress: Update) -> bool | None:
         super().on_update(progress)
         for alert in progress.alerts:
-            if alert.rule in self._told:
+            if (alert.rule, alert.event) in self._told:
                 continue
-            self._told.add(alert.rule)
+            self._told.add((alert.rule, alert.event))
             self.say(f"update {alert.update}: {alert_sentence(alert)}")
         now = time.perf_counter()
         if now < self._next_line and progress.steps < progress.total_steps:

@@ -110,7 +110,7 @@ def train(agent: PPO, recorder: Recorder, display: list[Callback], folder: Path,
         print_end(agent, recorder, folder, reason, seconds, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
-    return CHECK_FAILED if agent.trainer.stopped_by_refusals else DONE
+    return CHECK_FAILED if agent.trainer.failed else DONE
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def summary(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds: 
         "seconds": seconds,
         "metrics": {} if recorder.last is None else dict(recorder.last.metrics),
         "limit": training_verdict(agent.config, list(recorder.newest)),
-        "alerts": len(read_alerts(folder)),
+        "alerts": len(_loud_alerts(folder)),
     }
 
 
@@ -231,7 +231,7 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
     print(f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}")
     if recorder.last is not None and "episode/return" in recorder.last.metrics:
         print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
-    alerts = read_alerts(folder)
+    alerts = _loud_alerts(folder)
     for sentence in _limit_at_the_end(agent, recorder, alerts):
         print(sentence)
     if alerts:
@@ -246,12 +246,17 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
         print(f"evaluate it with: tailwise evaluate {folder}")
 
 
+def _loud_alerts(folder: Path) -> list[dict[str, Any]]:
+    """Alerts of severity warn and above; those of severity info are in the file for who looks closer."""
+    return [alert for alert in read_alerts(folder) if alert["severity"] != "info"]
+
+
 def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: list[dict[str, Any]]) -> list[str]:
     """Whether the limit was kept in training; that it is out of reach, if it still is."""
     verdict = training_verdict(agent.config, list(recorder.newest))
     if verdict is None or recorder.last is None:
         return []
     told = [alert for alert in alerts if alert["rule"] == "limit_out_of_reach"]
-    if told and "limit_out_of_reach" in agent.trainer.health.firing:
+    if told and "limit_out_of_reach" in agent.trainer.health.rules.firing:
         return [f"limit out of reach: {told[-1]['evidence']}; {told[-1]['advice']}"]
     return [verdict]

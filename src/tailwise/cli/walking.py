@@ -76,7 +76,7 @@ class FoldJob:
                 self.plan,
                 steps=trainer.steps,
                 ended=run.ended,
-                refused=trainer.stopped_by_refusals,
+                refused=trainer.failed,
             )
 
     def check(self, agent: PPO) -> None:

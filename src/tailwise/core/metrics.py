@@ -1,8 +1,8 @@
 """Every metric that Tailwise reports is declared here, once: name, unit, meaning, healthy range.
 
 The metric store refuses names that are not declared, the documentation page is made from this list, and health rules
-read their ranges from it. Names under `time/` depend on the machine: they are reported like all others but excluded
-wherever two runs are compared for equality.
+read their ranges from it. Names under `time/` and `machine/` depend on the machine: they are reported like all others
+but excluded wherever two runs are compared for equality.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tailwise.core.errors import ConfigError
 
-TIME_PREFIX = "time/"
+MACHINE_PREFIXES = ("time/", "machine/")  # what two equal runs need not share
 
 # `grad/norm/<group>` declares a family: the part in brackets stands for one name such as `actor` or `core.layer_0`.
 _PART = r"(?:[a-z0-9_]|<[a-z_]+>)+"
@@ -75,6 +75,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
     MetricSpec("policy/kl_after", "nats", "exact KL(old||new) after the update, on its last minibatch", (0.0, 0.2)),
+    MetricSpec(
+        "policy/kl_of_target", "1", "KL after the update over learner.target_kl (0.05 where that is off)", (0.0, 3.0)
+    ),
     MetricSpec("policy/epochs", "epochs", "complete passes over the rollout; fewer than configured after a KL stop"),
     MetricSpec("policy/stopped_early", "0/1", "whether KL ended the update before its last minibatch"),
     MetricSpec(
@@ -86,6 +89,8 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/dual_clip_fraction", "share", "samples whose gradient the dual clip removed", (0.0, 0.05)),
     MetricSpec("policy/log_ratio_clamp_fraction", "share", "samples with |ln ratio| above 20", (0.0, 0.01)),
     MetricSpec("policy/excluded_fraction", "share", "samples without a finite ln ratio", (0.0, 0.0)),
+    MetricSpec("policy/entropy_share", "share", "entropy over the largest possible one, log K; discrete actions"),
+    MetricSpec("policy/logit_norm", "nats", "mean Euclidean norm of the centred, allowed logits", (0.0, 30.0)),
     MetricSpec("policy/logit_range", "nats", "largest minus smallest allowed logit; grows as the policy saturates"),
     MetricSpec("loss/policy", "1", "clipped surrogate, to be minimised"),
     MetricSpec("loss/entropy", "1", "minus weight x entropy"),
@@ -114,6 +119,16 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("return/sigma", "reward", "width of the return scale in which critics learn"),
     MetricSpec("return/sigma_over_first", "1", "width of the return scale relative to the first rollout", (0.0, 100.0)),
     MetricSpec("return/largest_normalised", "return std", "largest |normalised lambda-return|", (0.0, 20.0)),
+    MetricSpec("return/std_of_peak", "1", "standard deviation of lambda-returns over its largest so far", (1e-4, None)),
+    MetricSpec(
+        "return/decline", "std", "fall of the mean return below its recent mean, in its recent std", (None, 3.0)
+    ),
+    MetricSpec("reward/mean", "reward", "mean reward per step of the rollout"),
+    MetricSpec("reward/largest", "reward", "largest |reward| of the rollout"),
+    MetricSpec("reward/jump", "1", "largest |reward| over the largest of all earlier rollouts", (0.0, 10.0)),
+    MetricSpec("reward/no_information", "0/1", "all rewards are equal and nothing terminated"),
+    MetricSpec("reward/part/<part>", "reward", "mean |part| of the reward, where info tells reward_parts"),
+    MetricSpec("reward/shaping_share", "1", "largest mean |shaping part| over the mean |part| named base", (0.0, 1.0)),
     MetricSpec("risk/cvar_return", "reward", "CVaR of the discounted return, pooled over states and particles"),
     MetricSpec(
         "risk/measure",
@@ -132,6 +147,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
         "risk/updates_at_cap", "updates", "in a row with the multiplier at its cap and the limit broken", (0, 9)
     ),
     MetricSpec("risk/updates_broken", "updates", "in a row in which the smoothed measure broke the limit", (0, 49)),
+    MetricSpec("risk/out_of_reach", "0/1", "10 updates at the cap or 50 with the limit broken", (0, 0)),
     MetricSpec("risk/best_measure", "reward", "highest value of the measure since the constraint acts"),
     MetricSpec("risk/advantage_std", "reward", "standard deviation of raw risk advantages"),
     MetricSpec("risk/advantage_share", "share", "size of the risk part in the mixed advantages"),
@@ -153,13 +169,28 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("grad/norm_after", "1", "global gradient norm after clipping, mean over steps"),
     MetricSpec("grad/norm/<group>", "1", "gradient norm of a parameter group before clipping, mean over steps"),
     MetricSpec("grad/term/<term>/<group>", "1", "gradient norm of one loss term on one parameter group"),
+    MetricSpec("grad/dead_terms", "count", "loss terms that are on and have no gradient on their owner", (0.0, 0.0)),
+    MetricSpec("grad/critic_smallest", "1", "smaller gradient norm of the twin critics", (1e-8, None)),
+    MetricSpec("grad/critic_ratio", "1", "larger over smaller gradient norm of the twin critics", (1.0, 100.0)),
+    MetricSpec("model/dead_units", "share", "hidden units that answer every observation alike", (0.0, 0.5)),
     MetricSpec("obs/outlier_fraction", "share", "observation entries beyond 100 known standard deviations", (0.0, 0.0)),
+    MetricSpec("obs/drift_mean", "std", "largest shift of an entry's mean against the recent rollouts", (0.0, 5.0)),
+    MetricSpec("obs/drift_std", "1", "largest |ln ratio| of an entry's spread against the recent rollouts", (0.0, 6.0)),
+    MetricSpec("obs/drift_psi", "1", "largest population stability index against the recent rollouts", (0.0, 4.5)),
+    MetricSpec("obs/evaluation_drift", "std", "largest shift of an entry between training and evaluation", (0.0, 30.0)),
+    MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
+    MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),
     MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor"),
     MetricSpec("step/schedule", "1", "factor of the learning-rate schedule"),
     MetricSpec("step/kl_factor", "1", "factor of the KL controller"),
     MetricSpec("step/health_factor", "1", "factor of the health rules"),
+    MetricSpec("step/at_low_bound", "0/1", "whether the KL controller is at its smallest factor", (0.0, 0.0)),
+    MetricSpec("step/at_high_bound", "0/1", "whether the KL controller is at its largest factor"),
     MetricSpec("step/entropy_weight", "1", "weight of the entropy bonus"),
     MetricSpec("env/anomalies", "count", "NaN or infinite rewards and info numbers in the rollout", (0.0, 0.0)),
+    MetricSpec(
+        "env/equity_jump", "1", "largest |ln ratio| of equity between two steps, where info tells it", (0.0, 0.7)
+    ),
     MetricSpec("env/reset_rows", "rows", "steps that only reset an environment (NEXT_STEP autoreset)"),
     MetricSpec("episode/return", "reward", "mean undiscounted return of the last 100 finished episodes"),
     MetricSpec("episode/length", "steps", "mean length of the last 100 finished episodes"),
@@ -169,10 +200,15 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "update/committed", "0/1", "whether the update was kept; 0 when it was refused or rolled back", (1.0, 1.0)
     ),
+    MetricSpec("update/non_finite", "count", "metrics of this update that are NaN or infinite", (0.0, 0.0)),
+    MetricSpec("health/firing", "rules", "rules of severity warn or error that fire", (0.0, 0.0)),
+    MetricSpec("health/actions", "count", "actions that rules have taken in this run so far", (0.0, 0.0)),
+    MetricSpec("machine/memory", "MB", "resident memory of the process"),
     MetricSpec("time/elapsed", "s", "wall-clock time since the run, or its resumed part, started"),
     MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
     MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),
     MetricSpec("time/update", "s", "wall-clock time of the optimisation of this update"),
+    MetricSpec("time/health", "s", "wall-clock time of signals, rules and actions in this update"),
 )
 
 METRICS: Mapping[str, MetricSpec] = build(DECLARATIONS)
@@ -202,8 +238,8 @@ def check_declared(names: Iterable[str], metrics: Mapping[str, MetricSpec] = MET
 
 
 def is_compared(name: str) -> bool:
-    """Whether a metric takes part when two runs are compared for equality: all do except those under `time/`."""
-    return not name.startswith(TIME_PREFIX)
+    """Whether a metric takes part when two runs are compared: all but those under `time/` and `machine/`."""
+    return not name.startswith(MACHINE_PREFIXES)
 
 
 def compared_part(row: Mapping[str, Value]) -> dict[str, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,14 @@ class Backend(Protocol):
 
     def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
         """Learn from a rollout, or refuse it and leave everything as it was."""
+        ...
+
+    def snapshot(self) -> Any:
+        """A copy of everything that an update changes: weights, normaliser, return scale, optimiser."""
+        ...
+
+    def restore(self, snapshot: Any) -> None:
+        """Put a snapshot back, bit for bit."""
         ...
 
     def training_tensors(self) -> dict[str, Tensor]:

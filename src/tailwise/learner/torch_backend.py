@@ -155,6 +155,14 @@ class TorchBackend:
         metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(rollout.of_valid(rollout.obs))
         return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
 
+    def snapshot(self) -> Any:
+        """See `Backend.snapshot`."""
+        return self._take_snapshot()
+
+    def restore(self, snapshot: Any) -> None:
+        """See `Backend.restore`."""
+        self._restore(snapshot)
+
     # What another implementation may do in its own way, with the same result.
 
     def _values(self, features: Tensor) -> CriticOutput:

@@ -23,10 +23,11 @@ from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
+from tailwise.run.health import Alert
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import Played, play_episodes, play_windows
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
-from tailwise.run.run_folder import create_run_folder, cut_back_alerts, read_config, read_manifest
+from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_config, read_manifest
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.worlds import Environment, MarketWorld, World, make_world
@@ -259,6 +260,8 @@ class PPO(Policy):
         reason = self._load_all(path)
         store.cut_back(self.trainer.update)
         cut_back_alerts(folder, self.trainer.update)
+        advice = "look at the disk; the run went on from the newest good checkpoint"
+        append_alerts(folder, [Alert(self.trainer.update, "checkpoint_rejected", "warn", n, advice) for n in notes])
         if reason is not None:
             notes.append(f"the continuation is not exact: {reason}")
         return notes

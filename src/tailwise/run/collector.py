@@ -11,6 +11,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
 from tailwise.learner.rollout import Rollout
 from tailwise.run.envs import EnvDriver
+from tailwise.run.health.step_facts import StepFacts
 
 
 class Collector:
@@ -23,6 +24,7 @@ class Collector:
         self.steps = steps
         self.state = backend.model.initial_state(driver.num_envs)
         self.environment = np.arange(driver.num_envs)
+        self.facts = StepFacts()  # what infos told about the newest rollout
 
     def collect(self, update: int) -> tuple[Rollout, int]:
         """The next `steps` steps of every environment, and the number of anomalies the environments showed."""
@@ -47,6 +49,7 @@ class Collector:
         final_index: list[Tensor] = []
         first_state = self.state.clone()
         anomalies = 0
+        self.facts = StepFacts()
         for t in range(steps):
             rows["obs"][t] = driver.obs
             rows["start"][t] = driver.episode_start
@@ -57,6 +60,8 @@ class Collector:
             rows["reward"][t], rows["valid"][t] = step.reward, step.valid
             rows["terminated"][t], rows["truncated"][t] = step.terminated, step.truncated
             anomalies += step.anomalies
+            if step.infos:
+                self.facts.see(step.infos, step.episode_start)
             if not step.truncated.any():
                 continue
             ended = (truncated[t] & ~terminated[t] & valid[t]).nonzero().squeeze(-1)

@@ -18,6 +18,7 @@ from tailwise.market.data_config import DataConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import FeaturesConfig
 from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify_config import NotifyConfig
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
@@ -60,14 +61,6 @@ class RunConfig(Section):
     threads: int = Field(1, ge=1, le=256, description="threads of the learner; more than 2 seldom help small networks")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
-
-
-class HealthConfig(Section):
-    """What is measured to audit the run."""
-
-    gradients_every: int = Field(
-        20, ge=1, description="updates between measurements of every loss term's gradient on every parameter group"
-    )
 
 
 class EvaluateConfig(Section):

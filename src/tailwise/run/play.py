@@ -28,6 +28,7 @@ class Played:
 
     returns: np.ndarray
     lengths: np.ndarray
+    observation: np.ndarray | None = None  # [D] mean over all steps that were played
 
     @property
     def mean(self) -> float:
@@ -150,9 +151,12 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
     returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
     found: dict[int, tuple[float, int]] = {}
     count = np.zeros(envs, dtype=np.int64)
+    seen, steps = np.zeros(driver.spaces.observation.size), 0
     for result in played_by(player, driver):
         returns += result.reward
         lengths += result.valid
+        seen += result.obs.mean(0)
+        steps += 1
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
             if count[i] < quota[i]:
                 found[i + int(count[i]) * envs] = (float(returns[i]), int(lengths[i]))
@@ -166,7 +170,7 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
                 "set of episodes to evaluate is finite"
             )
     ordered = [found[i] for i in range(episodes)]
-    return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]))
+    return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), seen / steps)
 
 
 def play_windows(

@@ -77,19 +77,24 @@ def append_alerts(run_dir: Path, alerts: list[Alert]) -> None:
 
 
 def read_alerts(run_dir: Path) -> list[dict[str, Any]]:
-    """All alerts of a run, oldest first; a torn last line is left out."""
+    """All alerts that were raised in a run, oldest first; a torn last line is left out."""
+    return [event for event in read_health_events(run_dir) if event["event"] == "raised"]
+
+
+def read_health_events(run_dir: Path) -> list[dict[str, Any]]:
+    """Everything in alerts.jsonl, oldest first: raised and cleared alerts, and actions ("acted")."""
     path = run_dir / ALERTS
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [{"event": "raised", **json.loads(line)} for line in lines[:-1] if line]
 
 
 def cut_back_alerts(run_dir: Path, update: int) -> None:
     """Drop alerts after `update`, as a resumed run will raise them again."""
     path = run_dir / ALERTS
     if path.exists():
-        kept = [alert for alert in read_alerts(run_dir) if alert["update"] <= update]
+        kept = [alert for alert in read_health_events(run_dir) if alert["update"] <= update]
         write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
 
 

@@ -23,13 +23,14 @@ from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.collector import Collector
 from tailwise.run.config import Config
 from tailwise.run.envs import EnvDriver
-from tailwise.run.health import Alert, Health
+from tailwise.run.health import Alert
+from tailwise.run.health.watch import HealthWatch
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
+from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.run_folder import append_alerts
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
 from tailwise.run.worlds import World
 
@@ -86,7 +87,7 @@ class Trainer:
             auxiliary=auxiliary,
         )
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
-        self.health = Health()
+        self.health = HealthWatch(config, self.model)
         self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
         self.steps = 0
@@ -99,7 +100,8 @@ class Trainer:
         self.best_return: float | None = None
         self.evaluations_without_gain = 0
         self.history: list[dict[str, float]] = []
-        self.alerts: list[Alert] = []
+        self.alerts: list[Alert] = []  # that were raised
+        self.saved = True  # whether the newest checkpoint that was due could be written
         self.store = None if run_dir is None else MetricStore(run_dir, tensorboard=config.run.tensorboard)
         self._evaluation: EnvDriver | None = None
         self._fresh = True  # whether the environments still have to be reset
@@ -119,7 +121,7 @@ class Trainer:
         if total_steps != self.total_steps:
             # The schedule and the end of the run depend on it, so a resumed run has to know.
             self.total_steps = total_steps
-            self._checkpoint()
+            try_to_save(self, self.update, [])
         total = self.total_steps
         self.backend.warm_up(self._tell)
         started = time.perf_counter()
@@ -129,12 +131,14 @@ class Trainer:
         while self.steps < total:
             metrics, alerts = self._one_update(total, started)
             stop = self._stop_reason()
-            self._write(metrics, alerts, last=stop is not None or self.steps >= total)
-            progress = Progress(self.update, self.steps, total, metrics, tuple(alerts))
+            unwritten = record_update(self, metrics, alerts, last=stop is not None or self.steps >= total)
+            stop = stop or unwritten
+            shown = tuple(alert for alert in alerts if alert.event != "cleared" and alert.severity != "info")
+            progress = Progress(self.update, self.steps, total, metrics, shown)
             answers = [callback.on_update(progress) for callback in self.callbacks]
             if stop is None and any(answer is False for answer in answers):
                 stop = "a callback ended the run"
-                self._checkpoint()
+                try_to_save(self, self.update, [])
             if stop is not None:
                 reason = stop
                 break
@@ -175,6 +179,7 @@ class Trainer:
             multiplier=self.risk.multiplier,
             threshold=self.risk.threshold,
         )
+        before = self.health.before(self)
         report = self.backend.update(rollout, knobs)
         updated = time.perf_counter()
         self.update += 1
@@ -191,16 +196,15 @@ class Trainer:
             for group, norm in row.items()
         }
         metrics["update/committed"] = float(report.committed)
-        alerts = self.health.look(self.update, metrics, report)
-        metrics |= self._evaluate(alerts)
-        seconds = updated - clock
         metrics |= {
             "time/elapsed": updated - started,
             "time/rollout": collected - clock,
             "time/update": updated - collected,
-            "time/steps_per_second": float(rollout.valid.sum()) / seconds,
+            "time/steps_per_second": float(rollout.valid.sum()) / (updated - clock),
         }
-        return metrics, alerts
+        metrics |= self.health.measure(rollout, self.collector.facts, metrics, kl_factor=self.kl_factor)
+        alerts = self.health.after(self, rollout, metrics, report, before)
+        return metrics | self._evaluate(alerts), alerts
 
     def _adapt(self, report: UpdateReport) -> None:
         """Move the controllers by what the update showed; an update refused for broken numbers shows nothing."""
@@ -258,6 +262,7 @@ class Trainer:
             self.evaluations_without_gain += 1
             return {}
         found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
+        found |= self.health.evaluation(played.observation)
         if not self.risk.selectable:
             # Chosen by return alone, the best would be a policy from before the limit acted, or one that breaks it.
             return found | ({} if self.best_return is None else {"evaluate/best": self.best_return})
@@ -276,13 +281,17 @@ class Trainer:
         return self._patience_is_over()
 
     @property
-    def stopped_by_refusals(self) -> bool:
-        """Whether too many updates in a row were refused or rolled back."""
-        return self.health.refused_in_a_row >= self.config.run.max_refused
+    def failed(self) -> bool:
+        """Whether a rule, too many refused updates in a row or a disk that took no checkpoint ended the run."""
+        refused = self.health.rules.refused_in_a_row >= self.config.run.max_refused
+        return refused or self.health.actions.stop_reason is not None or not self.saved
 
     def _stop_reason(self) -> str | None:
-        if self.stopped_by_refusals:
-            return f"{self.health.refused_in_a_row} updates in a row were refused or rolled back; see the alerts"
+        refused = self.health.rules.refused_in_a_row
+        if self.health.actions.stop_reason is not None:
+            return self.health.actions.stop_reason
+        if refused >= self.config.run.max_refused:
+            return f"{refused} updates in a row were refused or rolled back; see the alerts"
         return self._patience_is_over()
 
     def _patience_is_over(self) -> str | None:
@@ -293,27 +302,6 @@ class Trainer:
         return f"the evaluation did not improve {patience} times in a row ({best})"
 
     # ---------------------------------------------------------------- files
-
-    def _write(self, metrics: dict[str, float], alerts: list[Alert], *, last: bool) -> None:
-        self.alerts.extend(alerts)
-        if self.run_dir is None or self.store is None:
-            self.history.append({"update": self.update, "steps": self.steps, **metrics})
-            return
-        append_alerts(self.run_dir, alerts)
-        self.store.append(self.update, self.steps, metrics)
-        if "evaluate/return" in metrics and self.risk.selectable and self.evaluations_without_gain == 0:
-            # After the line of this update: a run may be resumed from its best checkpoint, and the line must be there.
-            self.store.sync()
-            self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, None))
-        if last or self.update % self.config.run.checkpoint_every == 0:
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        if self.run_dir is None or self.store is None:
-            return
-        self.store.sync()
-        self.write_checkpoint(ckpt.checkpoint_path(self.run_dir, self.update))
-        ckpt.prune(self.run_dir, self.config.run.keep)
 
     def write_checkpoint(self, folder: str | Path) -> None:
         """Write policy and training state into a checkpoint folder, whole or not at all."""
@@ -335,7 +323,8 @@ class Trainer:
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
         risk_tensors, risk_json = self.risk.state()
-        tensors |= risk_tensors
+        health_tensors, health_json = self.health.state()
+        tensors |= risk_tensors | health_tensors
         tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
         return tensors, {
             "update": self.update,
@@ -348,7 +337,7 @@ class Trainer:
             "episodes": [list(episode) for episode in self.episodes],
             "best_return": self.best_return,
             "evaluations_without_gain": self.evaluations_without_gain,
-            "health": self.health.state(),
+            "health": health_json,
             "risk": risk_json,
             "environment": env_json,
         }
@@ -383,6 +372,6 @@ class Trainer:
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
-        self.health.load(data["health"])
+        self.health.load(tensors, data["health"])
         self.risk.load(tensors, data["risk"])
         return None if restored.exact else restored.reason

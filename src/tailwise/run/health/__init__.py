@@ -1,0 +1,10 @@
+"""Rules that watch a run, alerts with evidence and advice, and actions. docs/health.md has the whole picture."""
+
+from __future__ import annotations
+
+from tailwise.run.health.alert import Alert
+from tailwise.run.health.builtin import RULES
+from tailwise.run.health.engine import Health
+from tailwise.run.health.rule import Condition, Rule
+
+__all__ = ["RULES", "Alert", "Condition", "Health", "Rule"]

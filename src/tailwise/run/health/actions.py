@@ -1,0 +1,187 @@
+"""What rules do beside telling: shrink the step, skip and restore, roll back, stop. Each has a budget per run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tailwise.learner.rollout import Rollout
+from tailwise.run.health.alert import ACTIONS, Action, Alert
+from tailwise.run.health.config import HealthConfig
+from tailwise.run.health.dump import write_dump
+from tailwise.run.health.engine import Health
+from tailwise.run.health.good_states import GoodStates, go_back
+from tailwise.run.health.rule import Rule
+
+if TYPE_CHECKING:
+    from tailwise.run.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Before:
+    """The learner before an update, so that it can be undone."""
+
+    snapshot: Any
+    kl_factor: float
+    entropies: list[float]
+    plateau_at: int | None
+
+
+class Actions:
+    """Decides which action an update needs and carries it out; counts are in the checkpoint."""
+
+    def __init__(self, config: HealthConfig, rules: Sequence[Rule]) -> None:
+        self.config = config
+        self.rules = {rule.name: rule for rule in rules}
+        self.budget: dict[Action, int] = {
+            "shrink": config.max_shrinks,
+            "skip": config.max_skips,
+            "rollback": config.max_rollbacks,
+        }
+        self.counts: dict[str, int] = {"shrink": 0, "skip": 0, "rollback": 0, "stop": 0}
+        self.spent: list[str] = []  # rules whose spent budget was told
+        self.good = GoodStates()
+        self.stop_reason: str | None = None
+        wanted = {rule.action for rule in rules}
+        self.may_skip = "skip" in wanted and config.max_skips > 0
+        self.may_roll_back = "rollback" in wanted and config.max_rollbacks > 0
+
+    def before(self, trainer: Trainer) -> Before | None:
+        """What is needed to undo the update that comes; None when no rule could want that."""
+        if not self.may_skip:
+            return None
+        return Before(trainer.backend.snapshot(), trainer.kl_factor, list(trainer.entropies), trainer.plateau_at)
+
+    def act(
+        self,
+        trainer: Trainer,
+        health: Health,
+        alerts: Sequence[Alert],
+        *,
+        rollout: Rollout,
+        metrics: dict[str, float],
+        before: Before | None,
+    ) -> list[Alert]:
+        """Do the strongest thing that a rule wants; what was done, as alerts. `metrics` learns of a skipped update."""
+        wanted = self._wanting(trainer.update, health)
+        if not wanted:
+            if self.may_roll_back and trainer.run_dir is None and not health.firing and self._due(trainer):
+                self.good.remember(trainer)
+            return []
+        done: list[Alert] = []
+        for rule in sorted(wanted, key=lambda rule: -ACTIONS.index(rule.action)):
+            told = self._do(rule, trainer, health, alerts, rollout, metrics, before)
+            if told is None:
+                continue
+            done.append(
+                Alert(trainer.update, rule.name, rule.severity, told, rule.advice, "acted", rule.action, rule.signal)
+            )
+            health.states[rule.name].last_action = trainer.update
+            break  # the strongest one is enough
+        return done
+
+    @staticmethod
+    def _due(trainer: Trainer) -> bool:
+        return trainer.update % trainer.config.run.checkpoint_every == 0
+
+    def _wanting(self, update: int, health: Health) -> list[Rule]:
+        found = []
+        for name in health.holding:
+            rule, state = self.rules[name], health.states[name]
+            if rule.action == "warn":
+                continue
+            waited = state.last_action == 0 or update - state.last_action >= self.config.cooldown
+            newly = state.held == rule.raise_after
+            if rule.action == "skip" or (rule.action == "stop" and newly) or (rule.action != "stop" and waited):
+                found.append(rule)
+        return found
+
+    def _do(
+        self,
+        rule: Rule,
+        trainer: Trainer,
+        health: Health,
+        alerts: Sequence[Alert],
+        rollout: Rollout,
+        metrics: dict[str, float],
+        before: Before | None,
+    ) -> str | None:
+        """Carry out a rule's action; what was done, None when there is nothing to tell."""
+        action = rule.action
+        if action == "stop":
+            return self._stop(rule, health.holding[rule.name], trainer, alerts, rollout, metrics)
+        if self.counts[action] >= self.budget[action]:
+            if action == "rollback":
+                why = f"{self.counts[action]} roll-backs did not help ({health.holding[rule.name]})"
+                return self._stop(rule, why, trainer, alerts, rollout, metrics)
+            return self._spent(rule)
+        if action == "shrink":
+            return self._shrink(trainer)
+        if action == "skip":
+            return None if metrics.get("update/committed") == 0.0 else self._skip(trainer, health, metrics, before)
+        return self._roll_back(trainer, health.states[rule.name].onset)
+
+    def _spent(self, rule: Rule) -> str | None:
+        if rule.name in self.spent:
+            return None
+        self.spent.append(rule.name)
+        return f"nothing was done: this run has used its {self.budget[rule.action]} times of '{rule.action}'"
+
+    def _shrink(self, trainer: Trainer) -> str:
+        self.counts["shrink"] += 1
+        before = trainer.health_factor
+        trainer.health_factor = before * self.config.shrink
+        return f"the step was made smaller: factor {before:g} -> {trainer.health_factor:g}"
+
+    def _skip(self, trainer: Trainer, health: Health, metrics: dict[str, float], before: Before | None) -> str:
+        assert before is not None
+        self.counts["skip"] += 1
+        trainer.backend.restore(before.snapshot)
+        trainer.kl_factor, trainer.plateau_at = before.kl_factor, before.plateau_at
+        trainer.entropies = before.entropies
+        metrics["update/committed"] = 0.0
+        health.count_refusal()
+        return "the update was undone: weights, optimiser and normaliser are as before it"
+
+    def _roll_back(self, trainer: Trainer, onset: int) -> str:
+        good = self.good.before(onset, trainer.run_dir)
+        self.counts["rollback"] += 1
+        if good is None:
+            told = self._smaller(trainer)
+            return f"there is no good state from before update {onset}; {told}"
+        go_back(trainer, good)
+        return f"went back to {good.source}; {self._smaller(trainer)}"
+
+    def _smaller(self, trainer: Trainer) -> str:
+        trainer.health_factor *= self.config.shrink
+        return f"the step is smaller now: factor {trainer.health_factor:g}"
+
+    def _stop(
+        self,
+        rule: Rule,
+        evidence: str,
+        trainer: Trainer,
+        alerts: Sequence[Alert],
+        rollout: Rollout,
+        metrics: Mapping[str, float],
+    ) -> str:
+        self.counts["stop"] += 1
+        folder = write_dump(trainer, rollout, metrics, alerts)
+        where = "" if folder is None else f"; all of its numbers are in {folder}"
+        self.stop_reason = f"the rule {rule.name} stopped the run: {evidence}{where}"
+        return f"the run was stopped{where}"
+
+    @property
+    def total(self) -> int:
+        """Actions taken so far."""
+        return sum(self.counts.values())
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint. A stop is not kept: who resumes a stopped run wants it to go on."""
+        return {"counts": dict(self.counts), "spent": list(self.spent)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.counts = {name: int(state["counts"][name]) for name in self.counts}
+        self.spent = list(state["spent"])

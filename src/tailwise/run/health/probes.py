@@ -1,0 +1,156 @@
+"""Small looks at the model and at the decisions of a rollout. They read torch modules and stored data, so they are the
+same for every backend."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from tailwise.learner.rollout import Rollout
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.distributions import CategoricalLaw
+
+Array = npt.NDArray[Any]
+
+PROBED_ENVIRONMENTS = 2
+PROBED_ROWS = 128
+DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
+
+_ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The real transitions of a rollout as arrays [n, ...]; views where all rows are real.
+
+    Arrays and not tensors, because a dozen small numbers are made of them and a tensor takes longer for each.
+    """
+
+    obs: Array
+    action: Array
+    params: Array
+    reward: Array
+    mask: Array | None
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Rows:
+        """Those of a rollout."""
+        valid = rollout.valid.numpy().reshape(-1)
+        whole = bool(valid.all())
+
+        def rows(tensor: Tensor) -> Array:
+            flat = tensor.numpy().reshape(len(valid), *tensor.shape[2:])
+            return flat if whole else flat[valid]
+
+        mask = None if rollout.mask is None else rows(rollout.mask)
+        return cls(rows(rollout.obs), rows(rollout.action), rows(rollout.params), rows(rollout.reward), mask)
+
+
+def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
+    """Output of a stack for x [..., I]; what its activations gave is added to `outputs`."""
+    if not isinstance(stack, nn.Sequential):
+        x = stack(x)
+        outputs.append(x)
+        return x
+    for layer in stack:
+        x = layer(x)
+        if isinstance(layer, _ACTIVATIONS):
+            outputs.append(x)
+    return x
+
+
+@torch.no_grad()
+def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
+    """Share of hidden units whose output does not depend on the observation; None when observations do not vary."""
+    envs = min(PROBED_ENVIRONMENTS, rollout.envs)
+    steps = min(rollout.steps, max(1, PROBED_ROWS // envs))
+    obs = torch.nan_to_num(rollout.obs[:steps, :envs], nan=0.0, posinf=0.0, neginf=0.0)
+    x = model.normaliser(obs)
+    if steps * envs < 2 or float(x.reshape(-1, x.shape[-1]).std(0).max()) == 0.0:
+        return None
+    outputs: list[Tensor] = []
+    x = _through(model.encoder, x, outputs)
+    if model.core is not None:
+        x, _ = model.core(x, rollout.state[:envs], rollout.start[:steps, :envs])
+        outputs.append(x)
+    _through(model.actor.body, x, outputs)
+    for critic in model.critic_heads():
+        _through(critic.body, x, outputs)
+    spreads = [out.reshape(-1, out.shape[-1]).std(0) for out in outputs]
+    if not spreads:
+        return None
+    return float((torch.cat(spreads) < DEAD_SPREAD).float().mean())
+
+
+def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
+    """How actions are spread, and the size of logits."""
+    if not isinstance(model.law, CategoricalLaw):
+        return _bounds(model, rows)
+    found = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
+    action = rows.action
+    if len(model.law.sizes) == 1 and rows.mask is not None:
+        action = action[rows.mask.sum(-1) > 1]
+    if len(action):
+        found["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
+    return found
+
+
+def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
+    """Mean over decisions of the log of the number of allowed actions, components summed; None where unbounded."""
+    if not isinstance(model.law, CategoricalLaw):
+        return None
+    if rows.mask is None:
+        return model.law.max_entropy
+    return float(sum(np.log(part.sum(-1)).mean() for part in _split(model.law, rows.mask)))
+
+
+def _split(law: CategoricalLaw, entries: Array) -> list[Array]:
+    """Entries [n, P] per component, each [n, K]."""
+    return np.split(entries, np.cumsum(law.sizes)[:-1], axis=-1)
+
+
+def _logit_norm(law: CategoricalLaw, params: Array) -> float:
+    some = params[:: max(1, len(params) // PROBED_ROWS)]
+    total = np.zeros(len(some))
+    for logits in _split(law, some):
+        allowed = logits > np.finfo(logits.dtype).min
+        kept = np.where(allowed, logits, 0.0)
+        centre = kept.sum(-1, keepdims=True) / allowed.sum(-1, keepdims=True)
+        total += np.square(np.where(allowed, kept - centre, 0.0), dtype=np.float64).sum(-1)
+    return float(np.sqrt(total).mean())
+
+
+def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
+    spec = model.action
+    if model.law.squashed or not (np.isfinite(spec.low).all() and np.isfinite(spec.high).all()):
+        return {}
+    return {"action/at_bound": float(((rows.action <= spec.low) | (rows.action >= spec.high)).mean())}
+
+
+def rewards(reward: Array, earlier: float) -> dict[str, float]:
+    """Size of rewards [n]; `earlier`: the largest |reward| of earlier rollouts, 0 when there is none."""
+    low, high = float(reward.min()), float(reward.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return {}
+    largest = max(abs(low), abs(high))
+    found = {"reward/mean": float(reward.mean()), "reward/largest": largest}
+    if earlier > 0:
+        found["reward/jump"] = largest / earlier
+    return found
+
+
+def memory_mb() -> float | None:
+    """Resident memory of this process in MB; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,127 @@
+"""Signals: each moves for what it is made for, is right by hand, and continues after a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from tailwise.run.health import probes
+from tailwise.run.health.drift import KEPT, WARMUP, Drift, psi
+from tailwise.run.health.step_facts import StepFacts
+from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
+
+
+def test_psi_by_hand() -> None:
+    """Two equal halves against 90:10: (.4)(ln 1.8) + (-.4)(ln .2). Rejects a one-sided Kullback-Leibler divergence."""
+    reference = np.repeat([0.0, 1.0], 500)
+    sample = np.repeat([0.0, 1.0], [900, 100])
+    assert psi(reference, reference) == 0.0
+    assert psi(reference, sample) == pytest.approx(0.4 * np.log(0.9 / 0.5) - 0.4 * np.log(0.1 / 0.5))
+
+
+def test_drift_is_in_recent_standard_deviations() -> None:
+    generator = np.random.default_rng(0)
+    drift = Drift(np.array([True, False, True]))
+    for _ in range(WARMUP):
+        assert drift.absorb(generator.normal([1e5, 0.0, 3.0], [2.0, 0.0, 1.0], (4000, 3)).astype(np.float32)) == {}
+    same = drift.absorb(generator.normal([1e5, 0.0, 3.0], [2.0, 0.0, 1.0], (4000, 3)).astype(np.float32))
+    assert same["obs/drift_mean"] < 0.1 and same["obs/drift_std"] < 0.05
+    moved = drift.absorb(generator.normal([1e5, 9.0, 8.0], [2.0, 5.0, 3.0], (4000, 3)).astype(np.float32))
+    assert moved["obs/drift_mean"] == pytest.approx(5.0, rel=0.05)  # entry 1 is no number to be scaled
+    assert moved["obs/drift_std"] == pytest.approx(np.log(3.0), rel=0.05)
+
+
+def test_a_dead_entry_and_one_that_never_moved() -> None:
+    """A spread that goes to 0 is told; an entry that was constant all along is not."""
+    generator = np.random.default_rng(0)
+    drift = Drift(np.array([True, True]))
+    for _ in range(WARMUP):
+        drift.absorb(np.column_stack([generator.normal(size=500), np.full(500, 7.0)]).astype(np.float32))
+    dead = drift.absorb(np.column_stack([np.zeros(500), np.full(500, 7.0)]).astype(np.float32))
+    assert dead["obs/drift_std"] > 10 and dead["obs/drift_mean"] < 0.2
+
+
+def test_drift_continues_after_a_checkpoint() -> None:
+    generator = np.random.default_rng(1)
+    first, second = Drift(np.ones(2, dtype=bool)), Drift(np.ones(2, dtype=bool))
+    for _ in range(WARMUP + KEPT):
+        rows = generator.normal(size=(300, 2)).astype(np.float32)
+        first.absorb(rows)
+        first.sample(rows)
+    second.load(first.state())
+    rows = generator.normal(size=(300, 2)).astype(np.float32) + 2
+    assert second.absorb(rows) == first.absorb(rows) != {}
+    assert second.sample(rows) == first.sample(rows) != {}
+    assert second.against(np.array([9.0, 0.0])) == first.against(np.array([9.0, 0.0]))
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_dead_units_are_counted(kind: str, core: str) -> None:
+    """Of 8 encoder units one is driven to the end of its tanh. Rejects counting units of a single observation."""
+    backend = learner_of(kind, model={"core": {"kind": core}})
+    rollout = play(backend, random_world())
+    units = 8 + 8 + 2 * 8 + (backend.model.core.hidden if backend.model.core is not None else 0)
+    assert probes.dead_units(backend.model, rollout) == 0.0
+    with torch.no_grad():
+        backend.model.encoder[0].bias[0] = 1e3
+    assert probes.dead_units(backend.model, rollout) == pytest.approx(1 / units)
+    still = dataclasses.replace(rollout, obs=torch.ones_like(rollout.obs))
+    assert probes.dead_units(backend.model, still) is None
+
+
+def test_actions_are_counted_where_there_is_a_choice() -> None:
+    """4 choices; a row with one allowed action says nothing about the policy."""
+    backend = learner_of("torch")
+    rollout = play(backend, random_world(choices=4))
+    assert rollout.mask is not None
+    mask = torch.zeros_like(rollout.mask)
+    mask[..., 2] = True
+    mask[0, :, 1] = True
+    action = torch.full_like(rollout.action, 2)
+    action[0] = 1
+    forced = dataclasses.replace(rollout, mask=mask, action=action)
+    assert probes.decisions(backend.model, probes.Rows.of(forced))["action/top_share"] == 1.0
+    rows = int(rollout.valid.sum())
+    envs = int(rollout.valid[0].sum())
+    assert probes.largest_entropy(backend.model, probes.Rows.of(forced)) == pytest.approx(np.log(2) * envs / rows)
+
+
+def test_logit_norm_by_hand() -> None:
+    """Logits 3, 0, 0, -3 are centred: sqrt(18). A masked one does not count."""
+    backend = learner_of("torch")
+    rollout = play(backend, random_world())
+    params = torch.tensor([3.0, 0.0, 0.0, -3.0]).expand_as(rollout.params)
+
+    def norm(logits: torch.Tensor) -> float:
+        rows = probes.Rows.of(dataclasses.replace(rollout, params=logits.contiguous()))
+        return probes.decisions(backend.model, rows)["policy/logit_norm"]
+
+    assert norm(params) == pytest.approx(18**0.5)
+    masked = params.clone()
+    masked[..., 3] = torch.finfo(torch.float32).min  # 3, 0, 0 have the mean 1: sqrt(4 + 1 + 1)
+    assert norm(masked) == pytest.approx(6**0.5)
+
+
+def test_facts_of_infos() -> None:
+    """Parts of the reward and jumps of equity; a new account is no jump. Rejects comparing across a reset."""
+    facts = StepFacts()
+    started = np.array([False, True])
+    parts = {"base": np.array([1.0, -1.0]), "bonus": np.array([3.0, 3.0]), "_base": np.array([True, True])}
+    facts.see({"equity": np.array([1.0, 5.0]), "reward_parts": parts}, np.array([True, True]))
+    facts.see({"equity": np.array([1.1, 1.0])}, started)
+    found = facts.metrics()
+    assert found["reward/shaping_share"] == 3.0 and found["reward/part/bonus"] == 3.0
+    assert found["env/equity_jump"] == pytest.approx(np.log(1.1))
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_monitoring_is_measured_in_a_run(kind: str) -> None:
+    """Every update has its signals and its time; PSI and dead units come at their interval."""
+    trainer = small_trainer(backend=kind, health={"signals_every": 2}, learner={"entropy": {"weight": 0.0}})
+    trainer.train()
+    assert all(row["time/health"] > 0 and 0 < row["policy/entropy_share"] <= 1 for row in trainer.history)
+    assert [row["update"] for row in trainer.history if "model/dead_units" in row] == [1, 3]
