@@ -12,7 +12,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check format bench-quick docs clean clean-cache
+.PHONY: help demo test test-all browser check format bench-quick docs clean clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: $(VENV)/.dev ## set up, then the whole fast suite
 
 test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 	@$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" --timeout 3600
+
+browser: ## Debian's Chromium for the tests that open pages (as root); without it they are skipped
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 check: $(VENV)/.dev ## lint, format, types, order of imports
 	@$(BIN)/ruff check .

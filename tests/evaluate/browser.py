@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
 DESKTOP, PHONE = (1280, 900), (390, 844)
 _LOOK = """() => ({
   width: document.documentElement.scrollWidth,
@@ -39,20 +31,6 @@ class Seen:
     panels: dict[str, list[dict[str, Any]]]  # id -> its pictures
     heights: dict[str, float]
     undrawn: int  # places of pictures without one
-
-
-@contextmanager
-def browser() -> Iterator[Any]:
-    """Chromium, or a skip that says why there is none."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed here (Debian: apt-get install chromium)")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
-    with api.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        try:
-            yield running
-        finally:
-            running.close()
 
 
 def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> Seen:

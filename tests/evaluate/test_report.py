@@ -22,7 +22,8 @@ from tailwise.evaluate.report_verdict import headline, trials_sentence
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.market.builtin import sp500
 from tailwise.market.costs import CostConfig
-from tests.evaluate.browser import DESKTOP, PHONE, browser, look
+from tests.chromium import browser
+from tests.evaluate.browser import DESKTOP, PHONE, look
 from tests.evaluate.paths import bar_times
 
 PLOTTED = (

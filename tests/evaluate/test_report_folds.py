@@ -18,7 +18,8 @@ from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report_folds import fold_rows, read_folds, write_folds_report
 from tailwise.market.builtin import sp500
-from tests.evaluate.browser import PHONE, browser, look
+from tests.chromium import browser
+from tests.evaluate.browser import PHONE, look
 
 
 def make_folder(folder: Path) -> Path:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.watch.watched_runs import CHROMIUM, alert, line, needs_chromium, serving, write_run
+from tests.chromium import browser
+from tests.live.watch.watched_runs import alert, line, serving, write_run
 
 SOON = 5000  # milliseconds in which an alert must be seen
 
@@ -21,29 +22,23 @@ SOON = 5000  # milliseconds in which an alert must be seen
 @contextmanager
 def page_on(address: str, **context: Any) -> Iterator[tuple[Any, list[str]]]:
     """An open page and the complaints of its console; loads are counted in a mark that a reload would lose."""
-    sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        try:
-            page = browser.new_context(**context).new_page()
-            complaints: list[str] = []
-            page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            outside = []
-            page.on(
-                "request",
-                lambda request: outside.append(request.url) if address.split("?")[0] not in request.url else None,
-            )
-            page.goto(address)
-            page.evaluate("window.mark = 'not reloaded'")
-            yield page, complaints
-            assert page.evaluate("window.mark") == "not reloaded"
-            assert [url for url in outside if not url.startswith(("data:", "blob:"))] == []  # nothing from elsewhere
-        finally:
-            browser.close()
+    with browser() as running:
+        page = running.new_context(**context).new_page()
+        complaints: list[str] = []
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        outside = []
+        page.on(
+            "request",
+            lambda request: outside.append(request.url) if address.split("?")[0] not in request.url else None,
+        )
+        page.goto(address)
+        page.evaluate("window.mark = 'not reloaded'")
+        yield page, complaints
+        assert page.evaluate("window.mark") == "not reloaded"
+        assert [url for url in outside if not url.startswith(("data:", "blob:"))] == []  # nothing from elsewhere
 
 
-@needs_chromium
 @pytest.mark.slow
 def test_it_follows_a_run_and_shows_an_alert(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "a", 5)
@@ -66,7 +61,6 @@ def test_it_follows_a_run_and_shows_an_alert(tmp_path: Path) -> None:
         assert complaints == []
 
 
-@needs_chromium
 @pytest.mark.slow
 def test_it_opens_on_a_training_that_goes_on(tmp_path: Path) -> None:
     command = [
@@ -104,7 +98,6 @@ def test_it_opens_on_a_training_that_goes_on(tmp_path: Path) -> None:
         training.wait(20)
 
 
-@needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_sideways_scrolling_and_both_colours_work(tmp_path: Path, scheme: str) -> None:
