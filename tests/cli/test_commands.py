@@ -136,7 +136,7 @@ def test_config_show_is_complete_and_reads_back_the_same(tailwise: Terminal) -> 
     tree = yaml.safe_load(shown)
     assert (tree["learner"]["clip"], tree["model"]["core"]) == (0.1, {"kind": "gru", "hidden": 64, "layers": 1})
     sections = ["seed", "backend", "data", "features", "env", "costs"]
-    assert list(tree) == [*sections, "model", "learner", "risk", "run", "health", "evaluate"]
+    assert list(tree) == [*sections, "model", "learner", "risk", "run", "health", "evaluate", "notify"]
     Path("again.yaml").write_text(shown)
     assert tailwise("config", "show", "again.yaml") == 0
     assert tailwise.out == shown

@@ -77,6 +77,13 @@ def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
     first = "2000-01-01" if kind == "builtin" else "2000-01-05"
     shares = {"kind": "shares", "select": 0.15, "test": 0.25}
     key = f"data[{kind}].split"
+
+    def times(**changes: Any) -> Change:
+        """The same windows as `dates`, but for the changes."""
+        windows = {name: [f"{day}T00:00:00Z" for day in dates[name]] for name in ("train", "select", "test")}
+        return {"split": {"kind": "times", **windows, **changes}}
+
+    end = f"{dates['train'][1]}T00:00:00Z"
     return {
         f"{key}[shares]": ({"split": dates}, {"split": shares}),
         f"{key}[shares].select": ({"split": shares}, {"split": {**shares, "select": 0.2}}),
@@ -85,6 +92,10 @@ def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
         f"{key}[dates].train": ({"split": dates}, {"split": {**dates, "train": [first, dates["train"][1]]}}),
         f"{key}[dates].select": ({"split": dates}, {"split": {k: v for k, v in dates.items() if k != "select"}}),
         f"{key}[dates].test": ({"split": dates}, {"split": {**dates, "test": [dates["test"][0], ends]}}),
+        f"{key}[times]": ({"split": shares}, times()),
+        f"{key}[times].train": (times(), times(train=[f"{first}T12:00:00Z", end])),
+        f"{key}[times].select": (times(), times(select=None)),
+        f"{key}[times].test": (times(), times(test=[f"{dates['test'][0]}T00:00:00Z", f"{ends}T00:00:00Z"])),
     }
 
 

@@ -19,12 +19,13 @@ def entry(folder: Path) -> RunEntry:
 
 def test_names_are_those_of_the_run_folder() -> None:
     from tailwise.cli import judging
+    from tailwise.evaluate import path_files
     from tailwise.live.watch import names
     from tailwise.run import metric_store, run_folder
 
     assert (names.CONFIG, names.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
     assert (names.METRICS, names.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)
-    assert (names.EQUITY, names.SUMMARY) == (judging.EQUITY, judging.SUMMARY)
+    assert (names.EQUITY, names.SUMMARY) == (path_files.EQUITY, judging.SUMMARY)
 
 
 def test_a_torn_last_line_waits_until_it_is_whole(tmp_path: Path) -> None:
