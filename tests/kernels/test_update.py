@@ -53,8 +53,8 @@ def test_parameters_after_an_update_are_equal(first: int) -> None:
             reports = [backend.update(rollout, knobs(1e-4)) for backend in (plain, fused)]
             assert reports[0].committed and reports[1].committed, (case, reports)
             difference, name = largest_difference(plain, fused)
-            # In one of 60 cases the gradient of a bias cancels to about Adam's epsilon, where rounding is a visible part
-            # of a step: 1.1e-5. All others are within 1e-5.
+            # In one of 60 cases the gradient of a bias cancels to about Adam's epsilon, where rounding is a visible
+            # part of a step: 1.1e-5. All others are within 1e-5.
             assert difference <= 2e-5, (case, name)
             check_metrics(reports[0].metrics, reports[1].metrics)
             assert reports[1].kl == pytest.approx(reports[0].kl, rel=1e-4, abs=1e-7)
