@@ -69,8 +69,8 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
         parts += heading + "".join(section(panel, suffix) for panel in panels)
     last = background_panels(_background(folds), folds["alpha"])
     parts += "".join(section(panel) for panel in last)
-    sentences = [str(one) for one in folds["verdict"]]
-    box = judgement_box(sentences[0], _colour(shown[0]), sentences[1:], _warnings(folds))
+    tested, earns, *others = [str(one) for one in folds["verdict"]]  # whether it earns is what a reader asks first
+    box = judgement_box(earns, _colour(shown[0]), [tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
     title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
     write_text(path, report_page(title, top=top, parts=parts))
