@@ -117,6 +117,15 @@ def test_the_page_of_a_walk_forward(tmp_path: Path) -> None:
         assert seen.panels[f"panel-{name}"][0]["marks"] > 0, name
 
 
+def test_a_doubt_does_not_take_the_place_of_the_headline(tmp_path: Path) -> None:
+    """Rejects a page that counts sentences from the first one, whatever it is."""
+    folds = read_folds(make_folder(tmp_path))
+    folds |= {"doubts": ["A doubt."], "verdict": ["A doubt.", "Tested on bars.", "It earns.", "The limit was kept."]}
+    write_folds_report(tmp_path / "report.html", folds, tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8").split("<body>")[1]
+    assert '<p class="headline">It earns.</p><p>A doubt.</p><p>Tested on bars.</p><p>The limit was kept.</p>' in text
+
+
 def test_an_unknown_format_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "walk_forward.json").write_text('{"format": 2}')
     with pytest.raises(DataError, match="has format 2; this version reads format 1"):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailwise.cli.evaluating import find_checkpoint
+from tailwise.cli.evaluating import open_market_policy
 from tailwise.cli.output import print_json, print_table
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge
 from tailwise.evaluate.report_compare import PAIR_HEADS, Compared, compare_accounts, pair_rows, write_comparison
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.words import columns
-from tailwise.run.agent import Policy, policy_of
-from tailwise.run.config import GymEnv
-from tailwise.run.policy_files import load_policy
-from tailwise.run.run_folder import read_config
 from tailwise.run.worlds import MarketWorld
 
 PAGE = "compare.html"
@@ -25,7 +21,8 @@ def compare_runs(runs: list[Path], *, out: Path | None, as_json: bool) -> None:
     if len(runs) < 2:
         raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(runs)
-    opened = {name: _open(run) for name, run in zip(names, runs, strict=True)}
+    otherwise = "; runs are compared on the test bars of a market."
+    opened = {name: open_market_policy(run, None, otherwise=otherwise) for name, run in zip(names, runs, strict=True)}
     worlds = {name: policy.market() for name, (policy, _) in opened.items()}
     _check_same_bars(worlds)
     first = names[0]
@@ -70,14 +67,6 @@ def _print(compared: Compared) -> None:
     print_table("pair by pair", PAIR_HEADS, pair_rows(compared))
     for sentence in compared.sentences():
         print(sentence)
-
-
-def _open(run: Path) -> tuple[Policy, Path]:
-    config = read_config(run)  # says so when this is not the folder of a run
-    if isinstance(config.env, GymEnv):
-        raise ConfigError(f"{run} was trained on {config.env.id}; runs are compared on the test bars of a market.")
-    folder = find_checkpoint(run, None)
-    return policy_of(load_policy(folder)), folder
 
 
 def _names(runs: list[Path]) -> list[str]:

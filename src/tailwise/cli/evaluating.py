@@ -164,6 +164,15 @@ def find_checkpoint(run: Path, name: str | None) -> Path:
     return known[name]
 
 
+def open_market_policy(run: Path, checkpoint: str | None, *, otherwise: str) -> tuple[Policy, Path]:
+    """The policy of a run on a market, and its checkpoint; `otherwise` ends the sentence about any other run."""
+    config = read_config(run)  # says so when this is not the folder of a run
+    if isinstance(config.env, GymEnv):
+        raise ConfigError(f"{run} was trained on {config.env.id}{otherwise}")
+    folder = find_checkpoint(run, checkpoint)
+    return policy_of(load_policy(folder)), folder
+
+
 def first_free(folder: Path, name: str, ending: str = ".json") -> Path:
     """folder/<name>-<n><ending> with the first n that is not taken."""
     folder.mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
+from tailwise.cli.options import JsonOption
 from tailwise.cli.runs import runs_app
 from tailwise.core.errors import TailwiseError
 
@@ -36,7 +37,6 @@ CheckpointOption = Annotated[str | None, typer.Option(help="A checkpoint's name;
 StressOption = Annotated[
     bool, typer.Option("--stress/--no-stress", help="Replay dearer, later and worse markets for the report.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailwise.cli.evaluating import find_checkpoint
+from tailwise.cli.evaluating import open_market_policy
 from tailwise.cli.judging import PAGE, Playing, background_of, find, how_played
 from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
 from tailwise.evaluate.report_verdict import headline
-from tailwise.run.agent import policy_of
-from tailwise.run.config import GymEnv
-from tailwise.run.policy_files import load_policy
-from tailwise.run.run_folder import read_config
 
 
 def report_run(
@@ -46,13 +42,8 @@ def _report_folds(run: Path, file: Path, *, stochastic: bool, checkpoint: str | 
 
 
 def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str | None, stressed: bool) -> list[str]:
-    config = read_config(run)  # says so when this is not the folder of a run
-    if isinstance(config.env, GymEnv):
-        raise ConfigError(
-            f"{run} was trained on {config.env.id}, and a report is about trading; use: tailwise evaluate {run}"
-        )
-    folder = find_checkpoint(run, checkpoint)
-    policy = policy_of(load_policy(folder))
+    otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
+    policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise)
     config = policy.config
     played = Playing(folder.name, config.evaluate.deterministic and not stochastic, config.seed)
     world = policy.market()

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from tailwise.cli.options import JsonOption
 from tailwise.cli.output import number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
 RootArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the runs; searched three deep.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")]
 
 
 @runs_app.command("list")

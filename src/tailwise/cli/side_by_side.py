@@ -92,45 +92,32 @@ def trained(
     check: looks at the agent before it trains and raises when it must not.
     """
     with _alone(folder):
-        yield from _train(config, folder, asked, label=label, silent=silent, trials=trials, check=check)
-
-
-def _train(
-    config: Config,
-    folder: Path,
-    asked: Callable[[], bool],
-    *,
-    label: str,
-    silent: bool,
-    trials: TrialBook,
-    check: Callable[[PPO], None] | None,
-) -> Iterator[Trained | None]:
-    lines = RunLines(label, config.tail_alpha, silent=silent)
-    callbacks: list[Callback] = [StopWhen(asked), lines]
-    notes: list[str] = []
-    if (folder / CONFIG).exists():
-        agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials)
-    else:
-        agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
-    for sentence in notes:
-        note(f"note: {label}: {sentence}")
-    trainer = agent.trainer
-    try:
-        if check is not None:
-            check(agent)
-        ended = trainer.finished()
-        if ended is None:
-            if trainer.update:
-                lines.say(f"goes on after update {trainer.update}")
-            reason = agent.learn()
-            ended = trainer.finished() or reason  # Ctrl-C during the last update changes nothing
-            if asked() and trainer.finished() is None:
-                yield None
-                return
-        lines.say(f"{ended}; judged out of sample now")
-        yield Trained(agent, ended, lines)
-    finally:
-        trainer.driver.close()
+        lines = RunLines(label, config.tail_alpha, silent=silent)
+        callbacks: list[Callback] = [StopWhen(asked), lines]
+        notes: list[str] = []
+        if (folder / CONFIG).exists():
+            agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials)
+        else:
+            agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
+        for sentence in notes:
+            note(f"note: {label}: {sentence}")
+        trainer = agent.trainer
+        try:
+            if check is not None:
+                check(agent)
+            ended = trainer.finished()
+            if ended is None:
+                if trainer.update:
+                    lines.say(f"goes on after update {trainer.update}")
+                reason = agent.learn()
+                ended = trainer.finished() or reason  # Ctrl-C during the last update changes nothing
+                if asked() and trainer.finished() is None:
+                    yield None
+                    return
+            lines.say(f"{ended}; judged out of sample now")
+            yield Trained(agent, ended, lines)
+        finally:
+            trainer.driver.close()
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from tailwise.market.env_config import PositionsAction
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import Policy
 from tailwise.run.config import Config, MarketEnvSection
-from tailwise.run.play import ModelPlayer, Played, episodes_played_by, windows_played_by
-from tailwise.run.worlds import MarketWorld, World
+from tailwise.run.play import ModelPlayer, Played
+from tailwise.run.worlds import MarketWorld, World, play_world, trade_window
 
 How = Literal["vote", "average"]
 
@@ -63,22 +63,13 @@ class Ensemble:
         """As `Policy.trade`."""
         world = self.market() if market is None else market
         seed = self.config.seed if seed is None else seed
-        driver = world.judging(purpose, episodes=1, seed=seed)
-        try:
-            return windows_played_by(self.player(deterministic=deterministic, seed=seed), driver, world.dataset.bars)
-        finally:
-            driver.close()
+        return trade_window(self.player(deterministic=deterministic, seed=seed), world, purpose, seed=seed)
 
     def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
         """As `Policy.evaluate`."""
-        world = self.world()
         seed = self.config.seed if seed is None else seed
-        driver = world.judging("test", episodes=episodes, seed=seed)
-        try:
-            player = self.player(deterministic=deterministic, seed=seed)
-            return episodes_played_by(player, driver, episodes=world.episodes(episodes))
-        finally:
-            driver.close()
+        player = self.player(deterministic=deterministic, seed=seed)
+        return play_world(player, self.world(), episodes=episodes, seed=seed)
 
     def player(self, *, deterministic: bool, seed: int) -> EnsemblePlayer:
         """Fresh memories. Members sample from streams of their own; the first one as if it were alone."""

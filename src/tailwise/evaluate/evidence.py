@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,10 @@ class PathEvidence:
         found = self.mean_return.verdict
         return found if found == self.sharpe.verdict else "no evidence"
 
+    def to_json(self) -> dict[str, Any]:
+        """Every interval, and the verdict."""
+        return {**asdict(self), "verdict": self.verdict}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -50,6 +55,10 @@ class Comparison:
     def verdict(self) -> str:
         """'better', 'worse' or 'no evidence', by the mean log-return."""
         return {"above zero": "better", "below zero": "worse"}.get(self.mean_return.verdict, "no evidence")
+
+    def to_json(self) -> dict[str, Any]:
+        """Both intervals, and the verdict."""
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def path_evidence(

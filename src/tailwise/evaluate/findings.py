@@ -53,16 +53,8 @@ class Findings:
         """What the judgement says, and the evidence beside it."""
         return {
             **self.judged.to_json(),
-            "evidence": {
-                **{name: asdict(getattr(self.evidence, name)) for name in ("mean_return", "sharpe", "volatility")},
-                "cvar_bar": asdict(self.evidence.cvar_bar),
-                "verdict": self.evidence.verdict,
-                "deflated": None if self.evidence.deflated is None else asdict(self.evidence.deflated),
-            },
-            "against": {
-                name: {"mean_return": asdict(c.mean_return), "sharpe": asdict(c.sharpe), "verdict": c.verdict}
-                for name, c in self.against.items()
-            },
+            "evidence": self.evidence.to_json(),
+            "against": {name: comparison.to_json() for name, comparison in self.against.items()},
             "odds": {name: asdict(found) for name, found in self.odds.items()},
             "stress": {
                 name: [

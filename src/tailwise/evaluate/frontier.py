@@ -23,7 +23,7 @@ from tailwise.model.config import QuantileCritic, ScalarCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, parse_config
-from tailwise.run.play import LONGEST_EPISODE, playing
+from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
 from tailwise.run.worlds import MarketWorld, World
@@ -227,7 +227,7 @@ def play_rewards(policy: Policy, driver: Any, *, episodes: int, deterministic: b
     quota = [len(range(i, episodes, envs)) for i in range(envs)]
     running: list[list[float]] = [[] for _ in range(envs)]
     found: list[list[Episode]] = [[] for _ in range(envs)]
-    for result in playing(policy.model, driver, deterministic=deterministic, seed=seed):
+    for result in played_by(ModelPlayer(policy.model, deterministic=deterministic, seed=seed), driver):
         for i in range(envs):
             if len(found[i]) == quota[i] or not result.valid[i]:
                 continue

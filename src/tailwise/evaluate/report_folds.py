@@ -69,8 +69,10 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
         parts += heading + "".join(section(panel, suffix) for panel in panels)
     last = background_panels(_background(folds), folds["alpha"])
     parts += "".join(section(panel) for panel in last)
-    tested, earns, *others = [str(one) for one in folds["verdict"]]  # whether it earns is what a reader asks first
-    box = judgement_box(earns, _colour(shown[0]), [tested, *others], _warnings(folds))
+    doubts = folds.get("doubts", [])
+    tested, earns, *others = folds["verdict"][len(doubts) :]
+    # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
+    box = judgement_box(earns, _colour(shown[0]), [*doubts, tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
     title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
     write_text(path, report_page(title, top=top, parts=parts))

@@ -43,7 +43,8 @@ overfitting       null, or {probability, loss_probability, trials, bars}: PBO ov
 overfitting_reason    why it is null, a sentence; null otherwise
 trials            {counted, known_sharpes, file}: configurations and seeds that were trained on these bars so far
 headline          which stitched path speaks: {account, seed}; the ensemble, or the only seed
-verdict           sentences, the most important first
+doubts            sentences about the bars per year, mostly none
+verdict           sentences: the doubts, what was tested, whether it earns, and the rest
 """
 
 from __future__ import annotations

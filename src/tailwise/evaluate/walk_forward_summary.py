@@ -13,7 +13,7 @@ import numpy as np
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import DataError
 from tailwise.evaluate import walk_forward_words as words
-from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
+from tailwise.evaluate.evidence import compare_paths, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.limit import judge_limit
 from tailwise.evaluate.monte_carlo import account_odds
@@ -111,7 +111,7 @@ def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[s
     doubts = dict.fromkeys(
         doubt for path in _policies(paths[whole.seeds[0]]) if (doubt := annualisation_doubt(path)) is not None
     )
-    return {**told, "verdict": [*doubts, *words.verdict(told)]}
+    return {**told, "doubts": list(doubts), "verdict": [*doubts, *words.verdict(told)]}
 
 
 def _folder_of(seed: int | None) -> str:
@@ -175,10 +175,8 @@ def _judged(
                     "ruined": path.ruined,
                     "statistics": {name: _statistics(whole, one) for name, one in named.items()},
                     "limit": limit_json(judge_limit(path, whole.config)),
-                    "evidence": evidence_json(evidence),
-                    "against": {
-                        name: comparison_json(compare_paths(path, rule)) for name, rule in rules.items() if speaks
-                    },
+                    "evidence": evidence.to_json(),
+                    "against": {name: compare_paths(path, rule).to_json() for name, rule in rules.items() if speaks},
                     "odds": _odds(path) if speaks else None,
                     "evaluation": _folder_of(speaker),
                 }
@@ -248,11 +246,3 @@ def _returns(accounts: Mapping[str, Mapping[str, AccountPath]]) -> Any:
     each = [window_returns(named[POLICY]) for named in accounts.values()]
     bars = min(len(one) for one in each)
     return np.mean([one[:bars] for one in each], axis=0)
-
-
-def evidence_json(evidence: PathEvidence) -> dict[str, Any]:
-    return {**asdict(evidence), "verdict": evidence.verdict}
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    return {**asdict(comparison), "verdict": comparison.verdict}

@@ -25,12 +25,12 @@ from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.health import Alert
 from tailwise.run.metric_store import MetricStore
-from tailwise.run.play import Played, play_episodes, play_windows
+from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
 from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_config, read_manifest
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
-from tailwise.run.worlds import Environment, MarketWorld, World, make_world
+from tailwise.run.worlds import Environment, MarketWorld, World, make_world, play_world, trade_window
 
 
 class Policy:
@@ -103,14 +103,8 @@ class Policy:
         On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
         """
         seed = self.config.seed if seed is None else seed
-        world = self.world()
-        driver = world.judging("test", episodes=episodes, seed=seed)
-        try:
-            return play_episodes(
-                self.model, driver, episodes=world.episodes(episodes), deterministic=deterministic, seed=seed
-            )
-        finally:
-            driver.close()
+        player = ModelPlayer(self.model, deterministic=deterministic, seed=seed)
+        return play_world(player, self.world(), episodes=episodes, seed=seed)
 
     def market(self) -> MarketWorld:
         """The market that the policy was trained for; its bars are read again at every call."""
@@ -133,11 +127,7 @@ class Policy:
         """
         world = self.market() if market is None else market
         seed = self.config.seed if seed is None else seed
-        driver = world.judging(purpose, episodes=1, seed=seed)
-        try:
-            return play_windows(self.model, driver, world.dataset.bars, deterministic=deterministic, seed=seed)
-        finally:
-            driver.close()
+        return trade_window(ModelPlayer(self.model, deterministic=deterministic, seed=seed), world, purpose, seed=seed)
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
         """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""

@@ -91,18 +91,6 @@ class ModelPlayer:
         return model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
 
 
-def playing(
-    model: ActorCritic,
-    driver: EnvDriver,
-    *,
-    deterministic: bool,
-    seed: int,
-    before: Callable[[npt.NDArray[Any]], None] | None = None,
-) -> Iterator[StepResult]:
-    """`played_by` of one model."""
-    return played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, before=before)
-
-
 def played_by(
     player: Player, driver: EnvDriver, *, before: Callable[[npt.NDArray[Any]], None] | None = None
 ) -> Iterator[StepResult]:
@@ -171,13 +159,6 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
             )
     ordered = [found[i] for i in range(episodes)]
     return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), seen / steps)
-
-
-def play_windows(
-    model: ActorCritic, driver: EnvDriver, bars: Sequence[Bars], *, deterministic: bool, seed: int
-) -> list[AccountPath]:
-    """`windows_played_by` of one model."""
-    return windows_played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, bars)
 
 
 def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -> list[AccountPath]:

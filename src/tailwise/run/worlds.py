@@ -13,11 +13,13 @@ from tailwise.core.streams import Streams
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.make_env import make_market_env
+from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_config import WeightsAction
 from tailwise.model.inference import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
 from tailwise.run.make_env import make_driver
+from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
 Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
 
@@ -48,6 +50,26 @@ class World(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a run keeps."""
+
+
+def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Played:
+    """Seeded episodes of the test, none of which served a selection; on a market its test window, whole."""
+    driver = world.judging("test", episodes=episodes, seed=seed)
+    try:
+        return episodes_played_by(player, driver, episodes=world.episodes(episodes))
+    finally:
+        driver.close()
+
+
+def trade_window(
+    player: Player, world: MarketWorld, purpose: Literal["select", "test"], *, seed: int
+) -> list[AccountPath]:
+    """A window of a market, whole: one path per account."""
+    driver = world.judging(purpose, episodes=1, seed=seed)
+    try:
+        return windows_played_by(player, driver, world.dataset.bars)
+    finally:
+        driver.close()
 
 
 def make_world(config: Config, env: Environment | None = None, *, features: FeatureSpec | None = None) -> World:
