@@ -14,8 +14,8 @@ from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
 from tailwise.kernels.gemm import gemm
 from tailwise.kernels.layout import LSTM, NO_CORE, Network, aligned_zeros
-from tailwise.kernels.losses import log_jacobian, log_softmax
 from tailwise.kernels.memory import clear, copy
+from tailwise.kernels.policy_loss import log_jacobian, log_softmax
 from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
 from tailwise.kernels.shares import BLOCK
 from tailwise.model.normaliser import ObservationNormaliser

@@ -6,7 +6,9 @@ one after the other, so that they form one matrix: first layers of actor and cri
 
 Workspace: the activations of R rows live in one flat array. A buffer of width w begins at (widths before it) * R and
 holds its rows one after the other. The output buffer is [actor | mean 0 | quantiles 0 | quantiles 1 | mean 1]: the
-quantiles of both critics are neighbours, so that the particle loss runs over them in one loop.
+quantiles of both critics are neighbours, so that the particle loss runs over them in one loop. Where all heads read the
+same features they are one matrix, filled up with rows of zeros to a multiple of WHOLE: one product of 136 columns takes
+four fifths of the time of three with 3, 65 and 65.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with
 NO_CORE, LSTM, GRU = 0, 1, 2
 
 ALIGN = 16  # floats: every matrix begins at a multiple of 64 bytes, so that products do not depend on the allocator
+WHOLE = 8  # columns of an output matrix come in this number, the width of a SIMD register
 _ACTIVATIONS = {"tanh": TANH, "relu": RELU}
 
 
@@ -113,13 +116,14 @@ class _Places:
         self.size = 0
         self.first: dict[Tensor, int] = {}
 
-    def matrix(self, *parameters: Tensor) -> int:
-        """Places one after the other without a gap; the first of them."""
+    def matrix(self, *parameters: Tensor, filling: int = 0) -> int:
+        """Places one after the other without a gap, then `filling` numbers that stay 0; the first of them."""
         self.size = -(-self.size // ALIGN) * ALIGN
         first = self.size
         for parameter in parameters:
             self.first[parameter] = self.size
             self.size += parameter.numel()
+        self.size += filling
         return first
 
 
@@ -177,7 +181,7 @@ def bind(model: ActorCritic) -> Bound:
         trunk_rows, table, learnt = 0, _Table(hidden), True
         features = table.input
     heads = _place_heads(model, places)
-    output = _run_heads(heads, table, features, activation, learnt=learnt)
+    output = _run_heads(heads, table, features, activation, learnt=learnt, filled=True)
     policy_table, values_table = _Table(features.width), _Table(features.width)
     policy = _run_heads(heads[:1], policy_table, policy_table.input, activation, learnt=False)
     values = _run_heads(heads[1:], values_table, values_table.input, activation, learnt=False)
@@ -230,7 +234,8 @@ class _Layer(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The actor or a critic: its hidden layers and its output layer; joined: the first one is part of a matrix."""
+    """The actor or a critic: its hidden layers and its output layer; joined: its first layer, which is the last one
+    where there are no hidden ones, is part of a matrix with those of all heads."""
 
     body: list[_Layer]
     last: _Layer
@@ -249,6 +254,15 @@ def _place_heads(model: ActorCritic, places: _Places) -> list[_Head]:
         assert critic.mean_head is not None and critic.law_head is not None
         pair = [critic.mean_head, critic.law_head]
         outputs.append(pair if len(outputs) == 1 else pair[::-1])
+    if not any(bodies):  # all outputs are one matrix
+        layers = [layer for output in outputs for layer in output]
+        missing = -sum(layer.out_features for layer in layers) % WHOLE
+        places.matrix(*(layer.weight for layer in layers), filling=missing * model.features)
+        places.matrix(*(layer.bias for layer in layers), filling=missing)
+        return [
+            _Head([], _Layer(places.first[output[0].weight], places.first[output[0].bias], width), True)
+            for output, width in ((output, sum(layer.out_features for layer in output)) for output in outputs)
+        ]
     heads = []
     for body, output in zip(bodies, outputs):
         for layer in body[1:] if joined else body:
@@ -260,11 +274,14 @@ def _place_heads(model: ActorCritic, places: _Places) -> list[_Head]:
     return heads
 
 
-def _run_heads(heads: list[_Head], table: _Table, features: Slice, activation: int, *, learnt: bool) -> Slice:
-    """Operations of neighbouring heads from `features` on; `learnt`: whether a gradient goes back into them."""
+def _run_heads(
+    heads: list[_Head], table: _Table, features: Slice, activation: int, *, learnt: bool, filled: bool = False
+) -> Slice:
+    """Operations of neighbouring heads from `features` on; `learnt`: whether a gradient goes back into them; `filled`:
+    these are all heads, so that the rows of zeros after them may be multiplied along."""
     sources = [features] * len(heads)
     joined = heads[0].joined
-    if joined:
+    if joined and heads[0].body:
         first = [head.body[0] for head in heads]
         whole = table.buffer(sum(layer.width for layer in first))
         table.dense(features, whole, first[0].weight, first[0].bias, activation, gradient=learnt)
@@ -275,7 +292,11 @@ def _run_heads(heads: list[_Head], table: _Table, features: Slice, activation: i
             back = learnt or sources[i] is not features
             target = table.buffer(layer.width)
             sources[i] = table.dense(sources[i], target, layer.weight, layer.bias, activation, gradient=back)
-    output = table.buffer(sum(head.last.width for head in heads))
+    width = sum(head.last.width for head in heads)
+    if heads[0].joined and not heads[0].body:
+        output = table.buffer(-(-width // WHOLE) * WHOLE if filled else width)
+        return table.dense(features, output, heads[0].last.weight, heads[0].last.bias, NONE, gradient=learnt)
+    output = table.buffer(width)
     column = 0
     for source, head in zip(sources, heads):
         target = Slice(output.offset, output.lead, column, head.last.width)

@@ -9,7 +9,7 @@ import numpy as np
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
 from tailwise.kernels.layout import NO_CORE, Network
-from tailwise.kernels.losses import log_softmax
+from tailwise.kernels.policy_loss import log_softmax
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import Rows
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, sequence_rows

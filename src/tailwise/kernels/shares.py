@@ -64,7 +64,7 @@ def learn_rows(
     Without a core the trunk runs here as well. With one, features [n * H] are its results and back_features receives
     the gradient by them; copies in and out of a block are cheap beside its products.
     """
-    shape = (network.actor, network.critics, network.quantiles)
+    shape = (network.actor, network.critics, network.quantiles, network.output_width)
     spread = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
     work, back, width = scratch.work, scratch.back, network.features_width
     for first in range(0, index.shape[0], BLOCK):

@@ -1,0 +1,200 @@
+"""The policy's loss terms of a block of rows and their gradient by the actor's outputs.
+
+The plain twins are `tailwise.learner.surrogate` and the laws of `tailwise.model.distributions`. A policy has few
+outputs, so everything is float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.rows import (
+    CLAMPED,
+    CLIPPED,
+    COUNT,
+    DUAL,
+    ENTROPY,
+    ENTROPY_MAX,
+    ENTROPY_MIN,
+    EXCLUDED,
+    KL,
+    LOG_RATIO_MAX,
+    LOGIT_RANGE,
+    POLICY,
+    RATIO_MAX,
+)
+from tailwise.learner.surrogate import LOG_RATIO_LIMIT
+
+_FORBIDDEN = float(np.finfo(np.float32).min)  # the logit of a masked action
+_HALF_LOG_2PI = 0.9189385332046727
+_LN_2 = 0.6931471805599453
+_LIMIT = float(LOG_RATIO_LIMIT)
+
+
+@kernel
+def surrogate(log_prob: float, old: float, advantage: float, clip: float, dual_clip: float, sums: np.ndarray) -> float:
+    """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability."""
+    raw = log_prob - old
+    finite = np.isfinite(raw)
+    bounded = min(max(raw, -_LIMIT), _LIMIT) if finite else 0.0
+    ratio = np.exp(bounded)
+    low, high = 1.0 - clip, 1.0 + clip
+    plain, clipped = ratio * advantage, min(max(ratio, low), high) * advantage
+    dual = advantage < 0.0 and ratio > dual_clip
+    objective = dual_clip * advantage if dual else min(plain, clipped)
+    clip_active = (advantage > 0.0 and ratio > high) or (advantage < 0.0 and ratio < low)
+    clamped = finite and abs(raw) > _LIMIT
+    sums[LOG_RATIO_MAX] = max(sums[LOG_RATIO_MAX], abs(raw))
+    sums[RATIO_MAX] = max(sums[RATIO_MAX], ratio)
+    sums[CLIPPED] += clip_active
+    sums[DUAL] += dual
+    sums[CLAMPED] += clamped
+    sums[EXCLUDED] += not finite
+    if not finite:
+        return 0.0
+    sums[POLICY] -= objective
+    if clip_active or dual or clamped:
+        return 0.0
+    return -plain
+
+
+@kernel
+def _note(entropies: float, divergence: float, largest: float, smallest: float, sums: np.ndarray) -> None:
+    sums[KL] += divergence
+    sums[ENTROPY] += entropies
+    sums[ENTROPY_MAX] = max(sums[ENTROPY_MAX], largest)
+    sums[ENTROPY_MIN] = min(sums[ENTROPY_MIN], smallest)
+
+
+@kernel
+def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray, p: np.ndarray) -> None:
+    """log_p and p [K] float64 of logits [K]; mask [K] (False: forbidden), or [0] where everything is allowed."""
+    peak = -np.inf
+    for k in range(logits.shape[0]):
+        forbidden = mask.shape[0] > 0 and not mask[k]
+        log_p[k] = _FORBIDDEN if forbidden else np.float64(logits[k])
+        peak = max(peak, log_p[k])
+    total = 0.0
+    for k in range(logits.shape[0]):
+        p[k] = np.exp(log_p[k] - peak)
+        total += p[k]
+    shift, share = peak + np.log(total), 1.0 / total
+    for k in range(logits.shape[0]):
+        log_p[k] -= shift
+        p[k] *= share
+
+
+@kernel
+def log_jacobian(x: float) -> float:
+    """ln of the derivative of tanh at x, written so that it neither overflows nor loses digits for large |x|."""
+    v = -2.0 * x
+    return 2.0 * (_LN_2 - x - max(v, 0.0) - np.log1p(np.exp(-abs(v))))
+
+
+@kernel
+def discrete_rows(
+    index: np.ndarray, valid: np.ndarray, mask: np.ndarray, choice: np.ndarray, old: np.ndarray, scalars: np.ndarray,
+    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, work: np.ndarray, grad: np.ndarray,
+    sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Policy terms of the valid rows `index` [n] of a Discrete policy with K choices.
+
+    mask bool [R, K], or no rows where everything is allowed; choice int64 [R]; old [R, 2K]: log-probabilities and
+    probabilities that acted; scalars [R, 3] as in `Rows`; weights: (clip, dual clip, entropy weight and 1, both divided
+    by the rows of the minibatch); out, grad: flat, rows `lead` apart, of which the first K numbers are the logits;
+    work float64 [2, K].
+    """
+    clip, dual_clip, bonus, per_row = weights
+    choices, masked = work.shape[1], mask.shape[0] > 0
+    log_p, p = work[0], work[1]
+    everything = np.empty(0, dtype=np.bool_)
+    count, entropies, divergence, ranges, largest, smallest = 0, 0.0, 0.0, 0.0, -np.inf, np.inf
+    for i in range(index.shape[0]):
+        r = index[i]
+        if not valid[r]:
+            continue
+        count += 1
+        at, chosen = i * lead, choice[r]
+        allowed = mask[r] if masked else everything
+        log_softmax(out[at : at + choices], allowed, log_p, p)
+        entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
+        for k in range(choices):
+            if p[k] > 0.0:
+                entropy -= p[k] * log_p[k]
+            before = np.float64(old[r, choices + k])
+            if before > 0.0:
+                kl += before * (np.float64(old[r, k]) - log_p[k])
+            usable = not masked or allowed[k]
+            logit = np.float64(out[at + k])
+            high = max(high, logit if usable else _FORBIDDEN)
+            if usable:
+                low = min(low, logit)
+        step = surrogate(log_p[chosen], np.float64(scalars[r, 0]), np.float64(scalars[r, 1]), clip, dual_clip, sums)
+        slope = per_row * step
+        for k in range(choices):
+            g = -slope * p[k]
+            if p[k] > 0.0:
+                g += bonus * p[k] * (log_p[k] + entropy)
+            if k == chosen:
+                g += slope
+            grad[at + k] = g if not masked or allowed[k] else 0.0
+        divergence += kl
+        entropies += entropy
+        ranges += high - low
+        largest, smallest = max(largest, entropy), min(smallest, entropy)
+    sums[COUNT] += count
+    sums[LOGIT_RANGE] += ranges
+    _note(entropies, divergence, largest, smallest, sums)
+
+
+@kernel
+def box_rows(
+    index: np.ndarray, valid: np.ndarray, action: np.ndarray, noise: np.ndarray, old: np.ndarray, scalars: np.ndarray,
+    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, log_std: np.ndarray, grad: np.ndarray,
+    log_std_grad: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Policy terms of the valid rows `index` [n] of a Gaussian with A components and ln(std) log_std [A].
+
+    action [R, A]; noise [R, A]: normals of a squashed policy, or no rows; old [R, 2A]: means and ln(std) that acted;
+    log_std_grad float64 [A] grows; the rest as in `discrete_rows`. The entropy of a squashed policy is that of the
+    Gaussian plus the mean of ln tanh', which one sample x = mean + std * noise estimates, and whose gradient goes
+    through x.
+    """
+    clip, dual_clip, bonus, per_row = weights
+    size, squashed = log_std.shape[0], noise.shape[0] > 0
+    for i in range(index.shape[0]):
+        r = index[i]
+        if not valid[r]:
+            continue
+        at = i * lead
+        sums[COUNT] += 1.0
+        new, entropy, kl = 0.0, 0.0, 0.0
+        for a in range(size):
+            spread, mean, done = np.float64(log_std[a]), np.float64(out[at + a]), np.float64(action[r, a])
+            z = (done - mean) * np.exp(-spread)
+            new += -0.5 * z * z - spread - _HALF_LOG_2PI
+            entropy += spread + _HALF_LOG_2PI
+            if squashed:
+                n = np.float64(noise[r, a])
+                new -= log_jacobian(done)
+                entropy += 0.5 * n * n + log_jacobian(mean + np.exp(spread) * n)
+            else:
+                entropy += 0.5
+            twice = 2.0 * (np.float64(old[r, size + a]) - spread)
+            moved = (np.float64(old[r, a]) - mean) * np.exp(-spread)
+            kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
+        step = surrogate(new, np.float64(scalars[r, 0]), np.float64(scalars[r, 1]), clip, dual_clip, sums)
+        slope = per_row * step
+        _note(entropy, kl, entropy, entropy, sums)
+        for a in range(size):
+            scale, mean = np.exp(-np.float64(log_std[a])), np.float64(out[at + a])
+            z = (np.float64(action[r, a]) - mean) * scale
+            by_mean, by_spread = slope * z * scale, slope * (z * z - 1.0) - bonus
+            if squashed:
+                moved = np.float64(noise[r, a]) / scale
+                pull = 2.0 * bonus * np.tanh(mean + moved)
+                by_mean += pull
+                by_spread += pull * moved
+            grad[at + a] = by_mean
+            log_std_grad[a] += by_spread
