@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,14 +102,16 @@ def gae(
         delta = torch.where(valid, delta, zero)
         boundary = boundary | ~valid
 
-    if not shape[0]:
-        return delta
-    carry = blank = zero[0]
-    rows = []
-    for error, ends in zip(reversed(delta.unbind()), reversed(boundary.unbind())):
-        carry = error + gamma * lam * torch.where(ends, blank, carry)
-        rows.append(carry)
-    return torch.stack(rows[::-1])
+    # A loop over steps on small rows: numpy takes a tenth of torch's time for each of its operations.
+    advantage = delta.detach().clone()
+    rows, ends = advantage.numpy(force=True), boundary.numpy(force=True)
+    carry = np.zeros(shape[1], dtype=rows.dtype)
+    for step in range(shape[0] - 1, -1, -1):
+        carry[ends[step]] = 0.0
+        carry *= gamma * lam
+        carry += rows[step]
+        rows[step] = carry
+    return torch.from_numpy(rows).to(delta.device)
 
 
 def lambda_return(advantage: Tensor, value: Tensor) -> Tensor:
