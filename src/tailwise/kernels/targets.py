@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from tailwise.core.compiled import kernel
+from tailwise.core.philox import four_words, to_uniform
 from tailwise.core.streams import Streams
 from tailwise.kernels.memory import copy
-from tailwise.kernels.philox import fill_uniforms, four_words, to_uniform
+from tailwise.learner.particles import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 
@@ -112,9 +112,9 @@ def particle_returns(
     count = critic.particle_count
     assert record.law is not None and record.final_law is not None
     ids: np.ndarray = rollout.environment.numpy()
-    uniform = np.empty((1, len(ids), count))
-    fill_uniforms(streams.key("levels"), rollout.update, 0, ids, uniform)
-    left, fraction = _between(uniform[0].astype(np.float32), critic.quantiles)
+    uniform = streams.uniforms("levels", update=rollout.update, environments=ids, steps=1, draws=count)
+    levels = stratified_levels(torch.from_numpy(uniform[0].astype(np.float32)))
+    left, fraction = places_between(levels, critic.quantiles)
     predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
     results = []
     for k, lam in enumerate(lambdas):
@@ -122,7 +122,7 @@ def particle_returns(
         particle_targets(
             *(_array(record.law), _array(record.final_law), _array(rollout.reward), _array(rollout.terminated)),
             *(_array(rollout.truncated), _array(rollout.valid), ids, rollout.update, streams.key("bootstrap")),
-            *(left, fraction, (record.mu, record.sigma), gamma, lam),
+            *(left.numpy(), fraction.float().numpy(), (record.mu, record.sigma), gamma, lam),
             *((predicted if k == 0 else predicted[:0]).numpy(), result.numpy()),
         )
         results.append(result)
@@ -131,14 +131,3 @@ def particle_returns(
 
 def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.numpy())
-
-
-def _between(uniform: np.ndarray, quantiles: int) -> tuple[np.ndarray, np.ndarray]:
-    """For stratified levels (j + u_j) / M, [B, M]: the quantile below each, and how far it is to the next one."""
-    count = uniform.shape[1]
-    levels = (np.arange(count, dtype=np.float32) + uniform) / np.float32(count)
-    level = np.clip(levels.astype(np.float64), 2.0**-24, 1.0 - 2.0**-24)
-    left = np.clip(np.floor(level * quantiles - 0.5), 0, quantiles - 2).astype(np.int64)
-    scores = ndtri((np.arange(quantiles) + 0.5) / quantiles)
-    fraction = (ndtri(level) - scores[left]) / (scores[left + 1] - scores[left])
-    return left, fraction.astype(np.float32)

@@ -46,11 +46,10 @@ class Workers:
 
     def run(self, units: np.ndarray, work: Work) -> None:
         """Give each worker its part of `units`, in order; they add to their gradients and sums."""
-        parts = [part for part in np.array_split(units, len(self.scratches)) if len(part)]
-        if self._pool is None or len(parts) < 2:
-            for k, part in enumerate(parts):
-                work(part, k)
+        if self._pool is None:
+            work(units, 0)
             return
+        parts = [part for part in np.array_split(units, len(self.scratches)) if len(part)]
         waiting = [self._pool.submit(work, part, k) for k, part in enumerate(parts) if k]
         try:
             work(parts[0], 0)
@@ -63,7 +62,8 @@ class Workers:
         first = self.scratches[0]
         for scratch in self.scratches[1:]:
             add(first.grad, scratch.grad)
-        return first.grad, merge_sums(np.stack([scratch.sums for scratch in self.scratches]))
+            merge_sums(first.sums, scratch.sums)
+        return first.grad, first.sums
 
 
 def _scratch(network: Network, size: int) -> Scratch:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,10 @@ from tailwise.learner.calibration_windows import (
     transform_by_atoms,
     transform_by_quantiles,
 )
-from tailwise.learner.particles import inverse_cdf_quantiles, stratified_levels
+from tailwise.learner.particles import places_between, read_between, stratified_levels
 from tailwise.learner.returns import require_fraction
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.tail import cvar_from_atoms
+from tailwise.learner.tail import pooled_tail
 from tailwise.model.config import CategoricalCritic, QuantileCritic
 from tailwise.model.critics import normalised_atoms
 
@@ -265,24 +266,30 @@ class Calibration:
             coverage=(below_05, below_50, below_95),
             pit=tuple(float(n) / count for n in np.histogram(pit, BINS, (0.0, 1.0))[0]),
             pit_error=float(max((ranks[1:] - pit).max(), (pit - ranks[:-1]).max())),
-            cvar_predicted=_cvar(self._pooled(), self.alpha),
-            cvar_realised=_cvar(done.realised, self.alpha),
+            cvar_predicted=pooled_tail(self._pooled(), self.alpha)[1],
+            cvar_realised=pooled_tail(torch.from_numpy(done.realised), self.alpha)[1],
             spread=float(done.realised.std()),
             observed=float(done.observed.mean()),
             dropped=self.dropped,
         )
 
-    def _pooled(self) -> Floats:
-        """Equally likely values of the predicted laws of all completed windows together, flat."""
-        predicted = torch.from_numpy(self.completed.predicted)
-        offset = torch.arange(len(predicted), dtype=torch.float64) * GOLDEN % 1.0
+    @cached_property
+    def _places(self) -> tuple[Tensor, Tensor | None]:
+        """Where the laws of all windows are read, see `_POOLED`: index of a value [KEPT, 16], and how far it is to the
+        next one, None where only the values themselves are read."""
+        offset = torch.arange(KEPT, dtype=torch.float64) * GOLDEN % 1.0
         levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
         if isinstance(self.critic, CategoricalCritic):
-            pooled = predicted.gather(1, (levels * self.quantiles).long())
-        else:
-            pooled = inverse_cdf_quantiles(predicted, levels)
-        values: Floats = pooled.double().flatten().numpy()
-        return values
+            return (levels * self.quantiles).long(), None
+        return places_between(levels, self.quantiles)
+
+    def _pooled(self) -> Tensor:
+        """Equally likely values of the predicted laws of all completed windows together, flat."""
+        predicted, (left, fraction) = torch.from_numpy(self.completed.predicted), self._places
+        count = len(predicted)
+        if fraction is None:
+            return predicted.gather(1, left[:count]).flatten()
+        return read_between(predicted, left[:count], fraction[:count]).flatten()
 
     # ---------------------------------------------------------------- checkpoint
 
@@ -313,10 +320,3 @@ class Calibration:
         self.completed = Completed.from_tensors("completed", tensors, **size)
         self.open, self.waiting = opened, waiting
         self.clock, self.next_update, self.dropped = (data[name] for name in _COUNTERS)
-
-
-def _cvar(values: Floats, alpha: float) -> float:
-    """CVaR of equally likely values; only those in the tail are sorted."""
-    tail = min(math.ceil(alpha * len(values)), len(values))
-    worst = torch.from_numpy(np.partition(values, tail - 1)[:tail])
-    return float(cvar_from_atoms(worst, None, min(alpha * len(values) / tail, 1.0)))

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
-from tailwise.learner.particles import stratified_levels
+from tailwise.learner.particles import average_law, stratified_levels
 from tailwise.learner.rollout import CriticRecord
 from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
@@ -154,7 +154,7 @@ def raw_laws(
     atom of less mass than a stratum is met as often as it should.
     """
     if isinstance(critic, QuantileCritic):
-        values = record.raw(law.sort(-1).values.mean(-2))
+        values = record.raw(average_law(law))
     else:
         levels = stratified_levels(torch.from_numpy(offset).expand(-1, critic.atoms))
         values = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)

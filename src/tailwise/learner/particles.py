@@ -7,6 +7,7 @@ path of mixing decisions instead and keeps the spread. Particles are in raw retu
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,16 +96,36 @@ def inverse_cdf_quantiles(theta_sorted: Tensor, levels: Tensor) -> Tensor:
         raise ShapeError(f"levels has shape {tuple(levels.shape)}, expected {shape} or 1 in place of a dimension.")
     if count == 1:
         return theta_sorted.expand(*shape).clone()
+    return read_between(theta_sorted, *places_between(levels, count))
+
+
+def places_between(levels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Where `inverse_cdf_quantiles` reads N = `count` > 1 quantiles at levels [..., M]: the index of the one below,
+    int64, and how far it is to the next one, float64, below 0 and above 1 in the tails."""
     level = levels.double().clamp(2.0**-24, 1.0 - 2.0**-24)
     left = (level * count - 0.5).floor().clamp(0, count - 2).long()
     scores = torch.special.ndtri((torch.arange(count, dtype=torch.float64, device=levels.device) + 0.5) / count)
     below = scores[left]
-    fraction = (torch.special.ndtri(level) - below) / (scores[left + 1] - below)  # below 0 and above 1 in the tails
-    index = left.expand(shape)
+    return left, (torch.special.ndtri(level) - below) / (scores[left + 1] - below)
+
+
+def read_between(theta_sorted: Tensor, left: Tensor, fraction: Tensor) -> Tensor:
+    """Values [..., M] of laws theta_sorted [..., N] at the places of `places_between`, which may be common to rows."""
+    index = left.expand(*theta_sorted.shape[:-1], left.shape[-1])
     low = theta_sorted.gather(-1, index)
     high = theta_sorted.gather(-1, index + 1)
     particles: Tensor = low + fraction.to(theta_sorted.dtype) * (high - low)
     return particles
+
+
+def average_law(law: Tensor) -> Tensor:
+    """The critics' common law: the average over C of their sorted quantiles, [..., C, N] -> [..., N].
+
+    numpy sorts many short rows in a tenth of torch's time.
+    """
+    ordered = torch.from_numpy(np.sort(law.detach().numpy(force=True), axis=-1)).to(law.device)
+    critics = ordered.unbind(-2)
+    return sum(critics[1:], start=critics[0]) / len(critics)  # of two short rows: a quarter of the time of `mean`
 
 
 def inverse_cdf_atoms(atoms: Tensor, probs: Tensor, levels: Tensor) -> Tensor:

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from tailwise.core.streams import Streams
-from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
+from tailwise.learner.particles import (
+    average_law,
+    inverse_cdf_atoms,
+    inverse_cdf_quantiles,
+    sr_lambda,
+    stratified_levels,
+)
 from tailwise.learner.returns import gae, lambda_return, next_values
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
@@ -53,7 +59,7 @@ def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: floa
     themselves are not used: their outermost levels are 0.5/N from the ends, so every bootstrap would trim the tail.
     """
     if isinstance(config, QuantileCritic):
-        return mu + sigma * inverse_cdf_quantiles(law.sort(-1).values.mean(-2), levels)
+        return mu + sigma * inverse_cdf_quantiles(average_law(law), levels)
     assert isinstance(config, CategoricalCritic)
     atoms = mu + sigma * normalised_atoms(config).to(law.dtype)
     per_critic = [inverse_cdf_atoms(atoms, law[..., c, :].softmax(-1), levels) for c in range(law.shape[-2])]

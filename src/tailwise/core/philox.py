@@ -1,4 +1,4 @@
-"""Random streams inside kernels: the numbers of `tailwise.core.streams` at the same addresses, without Python calls.
+"""Random streams inside kernels: the words of numpy's Philox at the addresses of `tailwise.core.streams`.
 
 Philox4x64-10 (Salmon et al. 2011): ten rounds of two 64 x 64 -> 128 bit products turn a counter of four words and a key
 of two into four random words. An address (update, environment, epoch, step, block of four draws) is the counter.
@@ -20,7 +20,7 @@ _W0, _W1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
 _STEP_BITS, _DROPPED = np.uint64(40), np.uint64(12)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _high_word(context: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a product of two uint64."""
 
@@ -72,12 +72,16 @@ def choose_particles(
 
 
 @kernel
-def fill_uniforms(key: np.ndarray, update: int, epoch: int, environments: np.ndarray, result: np.ndarray) -> None:
-    """`Streams.uniforms` of steps 0, 1, ...: result float64 [steps, envs, draws]; key uint64 [2]."""
+def fill_uniforms(
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, first_step: int, result: np.ndarray
+) -> None:
+    """Uniforms of the steps from `first_step` on: result float64 [steps, envs, draws]; everything else uint64, key [2],
+    environments [envs]."""
     steps, envs, draws = result.shape
     for step in range(steps):
         for b in range(envs):
             for block in range((draws + 3) // 4):
-                words = four_words(key[0], key[1], step, block, epoch, environments[b], update)
+                at = first_step + np.uint64(step)
+                words = four_words(key[0], key[1], at, block, epoch, environments[b], update)
                 for k in range(min(4, draws - 4 * block)):
                     result[step, b, 4 * block + k] = to_uniform(words[k])
