@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
 from tailwise.kernels.layout import NO_CORE, Network
+from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import log_softmax
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import Rows
@@ -16,6 +17,8 @@ from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, seque
 
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
+
+_NOTHING = np.zeros(0, dtype=np.float32)
 
 
 @kernel(inline=True)
@@ -39,44 +42,41 @@ def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, work: np.n
 
 
 @kernel
-def block_kl(
-    network: Network, rows: Rows, index: np.ndarray, out: np.ndarray, log_std: np.ndarray, policy: np.ndarray
+def sum_kl(
+    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, features: np.ndarray, scratch: Scratch
 ) -> float:
-    """Sum of KL over the valid rows `index` [n] whose outputs of the actor are `out`, flat."""
-    total = 0.0
-    for i in range(index.shape[0]):
-        if rows.valid[index[i]]:
-            at = i * network.actor
-            total += _row_kl(out[at : at + network.actor], log_std, index[i], rows, policy)
-    return total
-
-
-def _add_kl(network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, features: Any, scratch: Scratch) -> None:
-    """Add the KL of the rows `index` to the scratch's first sum; features [n * H], None where the trunk makes them."""
+    """Sum of KL over the valid rows among `index` [n]; features [n * H], or [0] where the trunk makes them."""
     log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
-    width = network.features_width
-    for first in range(0, len(index), BLOCK):
+    width, size, total = network.features_width, network.actor, 0.0
+    for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
-        n = len(part)
-        if features is None:
+        n = part.shape[0]
+        if features.shape[0] == 0:
             gather(rows.obs, part, scratch.work)
             forward(network.trunk, flat, scratch.work, n)
-            scratch.back[: n * width] = scratch.work[network.features * n : network.features * n + n * width]
+            copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
         else:
-            scratch.back[: n * width] = features[first * width : (first + n) * width]
+            copy(features[first * width : (first + n) * width], scratch.back)
         forward(network.policy, flat, scratch.back, n)
-        out = scratch.back[network.policy_output * n :]
-        scratch.sums[0] += block_kl(network, rows, part, out, log_std, scratch.policy)
+        for i in range(n):
+            if rows.valid[part[i]]:
+                at = network.policy_output * n + i * size
+                total += _row_kl(scratch.back[at : at + size], log_std, part[i], rows, scratch.policy)
+    return total
 
 
 def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
     network, flat, workers = backend.bound.network, backend.bound.flat.numpy(), backend.workers
     workers.begin()
+
+    def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray) -> None:
+        scratch.sums[0] += sum_kl(network, flat, rows, index, features, scratch)
+
     if network.core == NO_CORE:
         workers.run(
             np.flatnonzero(rows.valid),
-            lambda part, k: _add_kl(network, flat, rows, part, None, workers.scratches[k]),
+            lambda part, k: add_to(workers.scratches[k], part, _NOTHING),
         )
     else:
         count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)
@@ -86,7 +86,7 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
             def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
                 index = sequence_rows(rows, part)
                 encode(network, flat, rows, index, part, *memory[k])
-                _add_kl(network, flat, rows, index, memory[k][1].features, workers.scratches[k])
+                add_to(workers.scratches[k], index, memory[k][1].features)
 
             workers.run(envs, work)
     return float(workers.result()[1][0]) / int(rows.valid.sum())

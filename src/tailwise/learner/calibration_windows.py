@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
+from tailwise.core.discounted import add_discounted
 from tailwise.core.errors import CheckpointError
 from tailwise.learner.particles import average_law, stratified_levels
 from tailwise.learner.rollout import CriticRecord
@@ -178,23 +179,11 @@ def _nan_where_broken(values: Tensor, law: Tensor) -> Tensor:
 
 
 def gather_rewards(windows: OpenWindows, reward: Floats, first: Integers, last: Integers, discount: Floats) -> Floats:
-    """Discounted reward [n] after the steps first..last of each window; reward [T, E]; `first` is ascending.
-
-    discount [ages]: powers of gamma. Step by step and not by closed sums: the result then does not depend on how a
-    history is cut into rollouts. Every window runs to the last row, and its sum is picked where it ended.
-    """
-    sums = np.zeros((len(reward) + 1, len(windows)))
-    sums[0] = windows.total
-    factor = discount[windows.age]
-    gamma = discount[1]
-    begun = np.searchsorted(first, np.arange(len(reward)), side="right")
-    for t, n in enumerate(begun):
-        gain = reward[t].take(windows.column[:n])
-        gain *= factor[:n]
-        np.add(sums[t, :n], gain, out=sums[t + 1, :n])
-        factor[:n] *= gamma
-    picked: Floats = sums[last + 1, np.arange(len(windows))]
-    return picked
+    """Discounted reward [n] after the steps first..last of each window; reward [T, E]; discount [ages]: powers of
+    gamma."""
+    total = windows.total.copy()
+    add_discounted(reward, windows.column, first, last, discount[windows.age], float(discount[1]), total)
+    return total
 
 
 def distribution_of_quantiles(theta: Floats, y: Floats, side: Literal["left", "right"]) -> Floats:

@@ -27,10 +27,10 @@ class Decisions:
         self.noise = noise
         self.state = state.clone()
         kind = torch.int64 if law.discrete else torch.get_default_dtype()
-        self.action = torch.zeros(steps, envs, model.action.components, dtype=kind)
-        self.log_prob = torch.zeros(steps, envs)
-        self.params = torch.zeros(steps, envs, law.parameters)
-        self.features = torch.zeros(steps + 1, envs, model.features)
+        self.action = torch.empty(steps, envs, model.action.components, dtype=kind)
+        self.log_prob = torch.empty(steps, envs)
+        self.params = torch.empty(steps, envs, law.parameters)
+        self.features = torch.empty(steps + 1, envs, model.features)
 
         # The same memory as arrays: a step writes several small things, and a tensor takes longer for each.
         self.states: npt.NDArray[np.float32] = self.state.numpy()

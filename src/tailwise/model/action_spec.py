@@ -109,7 +109,7 @@ class ActionSpec:
             raise ShapeError(f"Raw actions of a {self.kind} space have dtype {raw.dtype}, expected integer indices.")
         sizes, start = self._indices
         bad = (raw < 0) | (raw >= sizes)
-        if bad.any():
+        if np.count_nonzero(bad):
             row, component = (int(index) for index in np.argwhere(bad)[0])
             raise ShapeError(
                 f"Raw action row {row} component {component} is {raw[row, component]}, "

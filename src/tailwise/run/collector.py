@@ -32,7 +32,7 @@ class Collector:
         steps, envs = self.steps, driver.num_envs
         dtype = torch.get_default_dtype()
         made = backend.begin(update, self.environment, steps, self.state)
-        obs, reward = torch.zeros(steps, envs, model.observation.size, dtype=dtype), torch.zeros(steps, envs)
+        obs, reward = torch.empty(steps, envs, model.observation.size, dtype=dtype), torch.zeros(steps, envs)
         terminated, truncated, valid, start = (torch.zeros(steps, envs, dtype=torch.bool) for _ in range(4))
         # The same memory as arrays: a step writes a dozen small things, and a tensor takes longer for each.
         rows = {
@@ -62,7 +62,7 @@ class Collector:
             anomalies += step.anomalies
             if step.infos:
                 self.facts.see(step.infos, step.episode_start)
-            if not step.truncated.any():
+            if not np.count_nonzero(step.truncated):
                 continue
             ended = (truncated[t] & ~terminated[t] & valid[t]).nonzero().squeeze(-1)
             if len(ended):
@@ -100,7 +100,7 @@ class Collector:
 
 def _finite(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """What the policy acts on: a broken entry counts as 0; the rollout keeps it, and the learner refuses it."""
-    if np.isfinite(obs).all():
+    if np.count_nonzero(np.isfinite(obs)) == obs.size:
         return obs
     return np.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,7 @@ class Spaces:
     action: ActionSpec
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """One vector step of B environments; every array is fresh and may be kept.
 
     obs            float32 [B, D], what the next decision sees
@@ -122,6 +121,7 @@ class EnvDriver:
         terminated = self._vector(terminated, "terminations", np.bool_)
         truncated = self._vector(truncated, "truncations", np.bool_)
         done = terminated | truncated
+        ended = bool(np.count_nonzero(done))
         valid = ~self._pending
         obs = self.spaces.observation.flatten(raw, self.num_envs)
         final: Floats32 | None = None
@@ -136,12 +136,12 @@ class EnvDriver:
                     "a NEXT_STEP environment must return terminated and truncated False there."
                 )
             reward[self._pending] = 0.0
-            final = obs.copy() if done.any() else None
+            final = obs.copy() if ended else None
             self._pending = done
             needs_mask = ~done  # the next action of a finished row is ignored
-        elif done.any() and self.mode is AutoresetMode.SAME_STEP:
+        elif ended and self.mode is AutoresetMode.SAME_STEP:
             final = self._final_from(infos, done)
-        elif done.any():
+        elif ended:
             final = obs
             mask_before = self._read_mask(raw, infos, ~done)
             raw, infos = self.venv.reset(options={"reset_mask": done.copy()})
@@ -244,7 +244,7 @@ class EnvDriver:
         self._obs, self._mask, self._episode_start = obs, mask, episode_start
         self._returns += reward
         self._lengths += valid
-        for row in (terminated | truncated).nonzero()[0].tolist():
+        for row in np.flatnonzero(terminated | truncated).tolist():
             self._finished.append((float(self._returns[row]), int(self._lengths[row])))
             self._returns[row] = 0.0
             self._lengths[row] = 0
