@@ -79,7 +79,10 @@ class FusedBackend(TorchBackend):
         self.bound = bind(model)
         self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
-        self._flat: np.ndarray = self.bound.flat.numpy()
+        # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
+        self.flat: np.ndarray = self.bound.flat.numpy()
+        self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
+        self._step: np.ndarray = self.step_tensor.numpy()
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
@@ -107,7 +110,7 @@ class FusedBackend(TorchBackend):
         after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self._flat, self._standardise(), _array(obs), _array(state), _array(start)),
+            *(network, self.flat, self._standardise(), _array(obs), _array(state), _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
             *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
@@ -125,7 +128,7 @@ class FusedBackend(TorchBackend):
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
         choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
         act(
-            *(self.bound.network, self._flat, self._standardise(), obs, made.states, start),
+            *(self.bound.network, self.flat, self._standardise(), obs, made.states, start),
             *(
                 _NO_MASK if mask is None else np.ascontiguousarray(mask),
                 made.noise[t],
@@ -146,7 +149,7 @@ class FusedBackend(TorchBackend):
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
         work = self.workers.scratches[0].work  # wide enough: the critics' workspace is part of the heads'
-        values(network, self._flat, _array(flat_features), work, mean.numpy(), law.numpy())
+        values(network, self.flat, _array(flat_features), work, mean.numpy(), law.numpy())
         lead = features.shape[:-1]
         return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
 
@@ -174,8 +177,8 @@ class FusedBackend(TorchBackend):
         """One more step; the first one gives the optimiser its state. Returns the number."""
         if not self.optimiser.state:
             self._expose_moments()
-        self.step_tensor.add_(1.0)
-        return self.step_count
+        self._step += 1.0
+        return int(self._step)
 
     def _expose_moments(self) -> None:
         """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""

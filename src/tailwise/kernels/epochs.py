@@ -95,18 +95,19 @@ class FusedEpochs(Epochs):
         clip = config.max_grad_norm
         scale = clip / before if clip is not None and before > clip else 1.0
         after = adam_step(
-            *(backend.bound.flat.numpy(), grad, backend.average.numpy(), backend.square.numpy()),
+            *(backend.flat, grad, *backend.moments),
             *(backend.bound.segments, scale, float(self.knobs.step_size.value), backend.count_step()),
             (ADAM_EPSILON, CRITIC_EPSILON),
         )
         self._tally_norms(before, after if scale != 1.0 else before)
-        backend.model.project()
+        if backend.bound.network.log_std >= 0:
+            backend.model.project()
         return None
 
     def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of the minibatch's loss [size] and its sums."""
         backend, config = self.fused, self.backend.config
-        network, flat = backend.bound.network, backend.bound.flat.numpy()
+        network, flat = backend.bound.network, backend.flat
         weights = Weights(
             clip=config.clip,
             dual_clip=math.inf if config.dual_clip is None else config.dual_clip,

@@ -201,19 +201,21 @@ def _act_box(
     return total
 
 
+@kernel
 def values(
     network: Network, flat: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray, law: np.ndarray
 ) -> None:
     """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace."""
     width, quantiles, critics = features.shape[1], network.quantiles, network.critics
     outputs = critics * (1 + quantiles)
-    for first in range(0, len(features), BLOCK):
-        part = features[first : first + BLOCK]
-        n = len(part)
-        work[: n * width] = part.reshape(-1)
+    for first in range(0, features.shape[0], BLOCK):
+        n = min(BLOCK, features.shape[0] - first)
+        for i in range(n):
+            copy(features[first + i], work[i * width :])
         forward(network.values, flat, work, n)
-        at = network.values_output * n
-        out = work[at : at + n * outputs].reshape(n, outputs)
-        mean[first : first + n, 0] = out[:, 0]
-        mean[first : first + n, critics - 1] = out[:, -1 if critics == 2 else 0]
-        law[first : first + n] = out[:, 1 : 1 + critics * quantiles].reshape(n, critics, quantiles)
+        for i in range(n):
+            at = network.values_output * n + i * outputs
+            mean[first + i, 0] = work[at]
+            mean[first + i, critics - 1] = work[at + outputs - 1] if critics == 2 else work[at]
+            for c in range(critics):
+                copy(work[at + 1 + c * quantiles : at + 1 + (c + 1) * quantiles], law[first + i, c])

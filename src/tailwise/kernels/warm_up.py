@@ -23,7 +23,7 @@ from tailwise.learner.torch_backend import TorchBackend
 Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
-KERNELS = ("inference.act", "targets.particle_targets", "shares.learn_rows", "adam.adam_step", "policy.block_kl")
+KERNELS = ("inference.act", "targets.particle_targets", "shares.learn_rows", "adam.adam_step", "policy.sum_kl")
 CORE_KERNELS = ("recurrent.core_forward", "recurrent.core_backward")
 
 

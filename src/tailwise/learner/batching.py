@@ -39,6 +39,8 @@ def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
 
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
     """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
+    if microbatches == 1 and not recurrent:
+        return [Part(torch.from_numpy(units), None, None)] if len(units) else []
     result = []
     for chunk in np.array_split(units, min(microbatches, len(units))):
         if not recurrent:

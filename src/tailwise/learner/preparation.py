@@ -122,12 +122,13 @@ def prepare(
         difference = mixed - mix_advantages(targets.advantage, torch.zeros_like(risk), multiplier)
         risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
     old_mean, old_law = old_outputs(rollout, model)
+    everything = bool(rollout.valid.all())
 
     def flat(tensor: Tensor) -> Tensor:
         return tensor.reshape(-1, *tensor.shape[2:])
 
     prepared = Prepared(
-        obs=torch.where(rollout.valid[..., None], rollout.obs, torch.zeros((), dtype=rollout.obs.dtype)),
+        obs=rollout.obs if everything else torch.where(rollout.valid[..., None], rollout.obs, 0.0),
         action=flat(rollout.action),
         log_prob=flat(rollout.log_prob),
         params=flat(rollout.params),
@@ -151,7 +152,7 @@ def prepare(
         "return/mu": float(scale.mu),
         "return/sigma": float(scale.sigma),
         "return/sigma_over_first": float(scale.sigma / scale.first) if float(scale.first) > 0 else 1.0,
-        "return/largest_normalised": float(prepared.mean_target[rollout.valid.reshape(-1)].abs().max()),
+        "return/largest_normalised": float(rollout.of_valid(prepared.mean_target.view_as(rollout.reward)).abs().max()),
     }
     return prepared, metrics
 

@@ -67,7 +67,8 @@ class ObservationNormaliser(nn.Module):
         n = float(batch.shape[0])
         # In two passes, which is as exact as torch.var_mean and a sixth of its time.
         mean = batch.mean(0)
-        variance = (batch - mean).square_().mean(0)
+        batch = batch.sub(mean) if batch is obs else batch.sub_(mean)
+        variance = batch.square_().mean(0)
         total = self.count + n
         delta = mean - self.mean
         # Before the first batch the unit variance is a placeholder that must not be averaged in.

@@ -55,10 +55,10 @@ class ReturnScale(nn.Module):
         sample = raw_returns.to(torch.float64)
         # In two passes, which is as exact as torch.std_mean and an eighth of its time.
         mean = sample.mean()
-        centred = sample - mean
+        centred = sample.sub(mean) if sample is raw_returns else sample.sub_(mean)
         spread = (centred.dot(centred) / len(centred)).sqrt()
         if not self.initialised:
-            if float((sample**2).mean().sqrt()) <= ABSOLUTE_FLOOR:
+            if float(torch.hypot(spread, mean)) <= ABSOLUTE_FLOOR:
                 return old_mu, old_sigma, old_mu, old_sigma  # nothing but zeros yet: stay uninitialised
             # Identical returns have no spread to learn a scale from; their size serves until there is one.
             start = spread if float(spread) > 1e-9 * abs(float(mean)) else mean.abs()
