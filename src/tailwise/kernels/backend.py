@@ -21,7 +21,7 @@ from tailwise.core.streams import Streams
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
-from tailwise.kernels.layout import aligned_zeros, bind
+from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
@@ -83,6 +83,7 @@ class FusedBackend(TorchBackend):
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
         self._step: np.ndarray = self.step_tensor.numpy()
+        self._log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
@@ -110,7 +111,8 @@ class FusedBackend(TorchBackend):
         after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self.flat, self._standardise(), _array(obs), _array(state), _array(start)),
+            *(network, self.flat, self._log_std, self._standardise(), _array(obs)),
+            *(_array(state) if self._recurrent else None, _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
             *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
@@ -128,7 +130,8 @@ class FusedBackend(TorchBackend):
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
         choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
         act(
-            *(self.bound.network, self.flat, self._standardise(), obs, made.states, start),
+            *(self.bound.network, self.flat, self._log_std, self._standardise(), obs),
+            *(made.states if self._recurrent else None, start),
             *(
                 _NO_MASK if mask is None else np.ascontiguousarray(mask),
                 made.noise[t],

@@ -12,7 +12,7 @@ import torch
 from tailwise.core.philox import choose_particles
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
-from tailwise.kernels.layout import NO_CORE
+from tailwise.kernels.layout import NO_CORE, log_std_of
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
@@ -118,7 +118,7 @@ class FusedEpochs(Epochs):
             lean=self._lean,
         )
 
-        workers = backend.workers
+        workers, log_std = backend.workers, log_std_of(network, flat)
         workers.begin()
         for units in _units_of(parts):
             memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
@@ -127,7 +127,8 @@ class FusedEpochs(Epochs):
                 if memory:
                     learn_sequences(network, flat, self.rows, mine, draws, weights, workers.scratches[k], *memory[k])
                 else:
-                    learn_rows(network, flat, self.rows, mine, draws, weights, _NOTHING, _NOTHING, workers.scratches[k])
+                    scratch = workers.scratches[k]
+                    learn_rows(network, flat, log_std, self.rows, mine, draws, weights, None, None, scratch)
 
             workers.run(units, work)
         return workers.result()
@@ -190,7 +191,6 @@ class FusedEpochs(Epochs):
         self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
 
 
-_NOTHING = np.zeros(0, dtype=np.float32)
 _NO_NOISE = np.zeros((0, 0), dtype=np.float32)
 _MEANS = {
     "policy/entropy": numbers.ENTROPY,

@@ -13,7 +13,7 @@ import torch
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
 from tailwise.kernels.gemm import gemm
-from tailwise.kernels.layout import LSTM, NO_CORE, Network, aligned_zeros
+from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.memory import clear, copy
 from tailwise.kernels.policy_loss import log_jacobian, log_softmax
 from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
@@ -143,18 +143,20 @@ def _choose(p: np.ndarray, uniform: float) -> int:
 
 @kernel
 def act(
-    network: Network, flat: np.ndarray, standard: Standard, obs: np.ndarray, state: np.ndarray, start: np.ndarray,
-    mask: np.ndarray, noise: np.ndarray, memory: StepMemory, choice: np.ndarray, action: np.ndarray,
-    log_prob: np.ndarray, params: np.ndarray, features: np.ndarray, after: np.ndarray,
+    network: Network, flat: np.ndarray, log_std: np.ndarray | None, standard: Standard, obs: np.ndarray,
+    state: np.ndarray | None, start: np.ndarray, mask: np.ndarray, noise: np.ndarray, memory: StepMemory,
+    choice: np.ndarray, action: np.ndarray, log_prob: np.ndarray, params: np.ndarray, features: np.ndarray,
+    after: np.ndarray,
 ) -> None:  # fmt: skip
-    """One vector step. mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1] (Discrete) or normals [n, A] (Box),
+    """One vector step. log_std [A] of a Box policy, None for Discrete; state [n, S, H], None without a core (what is
+    None is not compiled). mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1] (Discrete) or normals [n, A],
     [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A], log_prob [n], params [n, P],
     features [n, H], after [n, S, H]."""
     rows, size, width = obs.shape[0], network.actor, features.shape[1]
     standardise(obs, standard, memory.trunk)
     forward(network.trunk, flat, memory.trunk, rows)
     encoded = memory.trunk[network.encoded * rows :]
-    if network.core == NO_CORE:
+    if state is None:
         for i in range(rows):
             copy(encoded[i * width : (i + 1) * width], features[i])
     else:
@@ -162,41 +164,50 @@ def act(
     for i in range(rows):
         copy(features[i], memory.heads[i * width :])
     forward(network.policy, flat, memory.heads, rows)
+    out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows].reshape(rows, size)
+    if log_std is None:
+        _act_discrete(out, mask, noise, memory.policy, choice, log_prob, params)
+    else:
+        for i in range(rows):
+            log_prob[i] = _act_box(out[i], log_std, network.squashed, noise, i, action, params)
+
+
+@kernel
+def _act_discrete(
+    logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, work: np.ndarray, choice: np.ndarray,
+    log_prob: np.ndarray, params: np.ndarray,
+) -> None:  # fmt: skip
+    """Actions of all rows, their parameters and log-probabilities from logits [n, K]; work float64 [2, K]."""
     everything = np.empty(0, dtype=np.bool_)
-    for i in range(rows):
-        at = network.policy_output * rows + i * size
-        out = memory.heads[at : at + size]
-        if network.log_std >= 0:
-            log_prob[i] = _act_box(network, flat, out, noise, i, action, params)
-            continue
+    log_p, p = work[0], work[1]
+    for i in range(logits.shape[0]):
         allowed = mask[i] if mask.shape[0] else everything
-        log_p, p = memory.policy[0], memory.policy[1]
-        log_softmax(out, allowed, log_p, p)
+        log_softmax(logits[i], allowed, log_p, p)
         best = 0
-        for k in range(size):
-            params[i, k] = out[k] if allowed.shape[0] == 0 or allowed[k] else _FORBIDDEN
+        for k in range(logits.shape[1]):
+            params[i, k] = logits[i, k] if allowed.shape[0] == 0 or allowed[k] else _FORBIDDEN
             if log_p[k] > log_p[best]:
                 best = k
         choice[i] = _choose(p, noise[i, 0]) if noise.shape[0] else best
         log_prob[i] = log_p[choice[i]]
 
 
-@kernel(inline=True)
+@kernel
 def _act_box(
-    network: Network, flat: np.ndarray, mean: np.ndarray, noise: np.ndarray, i: int, action: np.ndarray,
+    mean: np.ndarray, log_std: np.ndarray, squashed: int, noise: np.ndarray, i: int, action: np.ndarray,
     params: np.ndarray,
 ) -> float:  # fmt: skip
     """Row i of a Gaussian policy with means [A]: its action, its parameters, and the log-probability as result."""
     size, total = mean.shape[0], 0.0
     for a in range(size):
-        spread = flat[network.log_std + a]
+        spread = log_std[a]
         drawn = np.float32(noise[i, a]) if noise.shape[0] else _ZERO
         action[i, a] = mean[a] + np.exp(spread) * drawn
         params[i, a], params[i, size + a] = mean[a], spread
         # From the stored action, as the update will see it.
         z = (np.float64(action[i, a]) - np.float64(mean[a])) * np.exp(-np.float64(spread))
         total += -0.5 * z * z - np.float64(spread) - 0.9189385332046727
-        if network.squashed:
+        if squashed:
             total -= log_jacobian(np.float64(action[i, a]))
     return total
 

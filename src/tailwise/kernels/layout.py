@@ -109,6 +109,11 @@ def aligned_zeros(size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.float32)
 
 
+def log_std_of(network: Network, flat: np.ndarray) -> np.ndarray | None:
+    """ln(std) [A] of a Box policy, a view; None for Discrete."""
+    return flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else None
+
+
 class _Places:
     """Gives out places in the flat buffer."""
 

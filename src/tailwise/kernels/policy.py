@@ -8,7 +8,7 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
-from tailwise.kernels.layout import NO_CORE, Network
+from tailwise.kernels.layout import NO_CORE, Network, log_std_of
 from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import log_softmax
 from tailwise.kernels.recurrent import Tape
@@ -18,21 +18,24 @@ from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, seque
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
-_NOTHING = np.zeros(0, dtype=np.float32)
 
-
-@kernel(inline=True)
-def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, work: np.ndarray) -> float:
-    """KL of one row with the actor's outputs out [K or A]; work: float64 [2, K]."""
+@kernel
+def _discrete_kl(out: np.ndarray, r: int, rows: Rows, work: np.ndarray) -> float:
+    """KL of row r with logits out [K]; work: float64 [2, K]."""
     size, kl = out.shape[0], 0.0
-    if log_std.shape[0] == 0:
-        mask = rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_)
-        log_softmax(out, mask, work[0], work[1])
-        for k in range(size):
-            p = np.float64(rows.old[r, size + k])
-            if p > 0.0:
-                kl += p * (np.float64(rows.old[r, k]) - work[0, k])
-        return kl
+    mask = rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_)
+    log_softmax(out, mask, work[0], work[1])
+    for k in range(size):
+        p = np.float64(rows.old[r, size + k])
+        if p > 0.0:
+            kl += p * (np.float64(rows.old[r, k]) - work[0, k])
+    return kl
+
+
+@kernel
+def _box_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows) -> float:
+    """KL of row r with means out [A]."""
+    size, kl = out.shape[0], 0.0
     for a in range(size):
         spread = np.float64(log_std[a])
         twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
@@ -43,15 +46,16 @@ def _row_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows, work: np.n
 
 @kernel
 def sum_kl(
-    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, features: np.ndarray, scratch: Scratch
-) -> float:
-    """Sum of KL over the valid rows among `index` [n]; features [n * H], or [0] where the trunk makes them."""
-    log_std = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
+    network: Network, flat: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
+    features: np.ndarray | None, scratch: Scratch,
+) -> float:  # fmt: skip
+    """Sum of KL over the valid rows among `index` [n]; features [n * H], or None where the trunk makes them; log_std
+    [A] of a Box policy or None."""
     width, size, total = network.features_width, network.actor, 0.0
     for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
         n = part.shape[0]
-        if features.shape[0] == 0:
+        if features is None:
             gather(rows.obs, part, scratch.work)
             forward(network.trunk, flat, scratch.work, n)
             copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
@@ -61,22 +65,28 @@ def sum_kl(
         for i in range(n):
             if rows.valid[part[i]]:
                 at = network.policy_output * n + i * size
-                total += _row_kl(scratch.back[at : at + size], log_std, part[i], rows, scratch.policy)
+                out = scratch.back[at : at + size]
+                if log_std is None:
+                    total += _discrete_kl(out, part[i], rows, scratch.policy)
+                else:
+                    total += _box_kl(out, log_std, part[i], rows)
     return total
 
 
 def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
-    network, flat, workers = backend.bound.network, backend.bound.flat.numpy(), backend.workers
+    network, flat, workers = backend.bound.network, backend.flat, backend.workers
     workers.begin()
 
-    def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray) -> None:
-        scratch.sums[0] += sum_kl(network, flat, rows, index, features, scratch)
+    log_std = log_std_of(network, flat)
+
+    def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray | None) -> None:
+        scratch.sums[0] += sum_kl(network, flat, log_std, rows, index, features, scratch)
 
     if network.core == NO_CORE:
         workers.run(
             np.flatnonzero(rows.valid),
-            lambda part, k: add_to(workers.scratches[k], part, _NOTHING),
+            lambda part, k: add_to(workers.scratches[k], part, None),
         )
     else:
         count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)

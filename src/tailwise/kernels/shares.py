@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tailwise.core.compiled import kernel
+from tailwise.kernels.critic_loss import critic_rows
 from tailwise.kernels.dense import backward, forward
-from tailwise.kernels.layout import NO_CORE, Network
-from tailwise.kernels.losses import losses
+from tailwise.kernels.layout import Network, log_std_of
 from tailwise.kernels.memory import copy
+from tailwise.kernels.policy_loss import box_rows, discrete_rows
 from tailwise.kernels.recurrent import Tape, core_backward, core_forward
 from tailwise.kernels.rows import Draws, Rows, Weights
 
@@ -56,33 +57,45 @@ def gather(obs: np.ndarray, index: np.ndarray, target: np.ndarray) -> None:
 
 @kernel
 def learn_rows(
-    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, draws: Draws, weights: Weights,
-    features: np.ndarray, back_features: np.ndarray, scratch: Scratch,
+    network: Network, flat: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray, draws: Draws,
+    weights: Weights, features: np.ndarray | None, back_features: np.ndarray | None, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Add losses and gradients of the rows `index` [n] to the scratch's sums and grad.
 
-    Without a core the trunk runs here as well. With one, features [n * H] are its results and back_features receives
-    the gradient by them; copies in and out of a block are cheap beside its products.
+    Without a core (features None) the trunk runs here as well. With one, features [n * H] are its results and
+    back_features receives the gradient by them; copies in and out of a block are cheap beside its products. log_std [A]
+    of a Box policy, None for Discrete. What is None here is not compiled at all.
     """
-    shape = (network.actor, network.critics, network.quantiles, network.output_width)
-    spread = flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else flat[:0]
     work, back, width = scratch.work, scratch.back, network.features_width
+    lead, per_row = network.output_width, weights.per_row
+    shape = (network.actor, network.critics, network.quantiles, lead)
+    policy = (weights.clip, weights.dual_clip, weights.entropy * per_row, per_row)
     for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
         n = part.shape[0]
-        if network.core == NO_CORE:
+        if features is None:
             gather(rows.obs, part, work)
             forward(network.trunk, flat, work, n)
         else:
             copy(features[first * width : (first + n) * width], work)
         forward(network.heads, flat, work, n)
-        at = network.output * n
-        losses(
-            part, rows, draws, weights, shape, spread, scratch.policy, scratch.loss, work[at:], back[at:],
-            scratch.log_std_grad, scratch.sums,
+        out, above = work[network.output * n :], back[network.output * n :]
+        critic_rows(
+            part, rows.valid, draws.particles, rows.scalars, shape, weights.kappa, weights.value * per_row,
+            weights.lean, out, scratch.loss, above, scratch.sums,
         )  # fmt: skip
+        if log_std is None:
+            discrete_rows(
+                part, rows.valid, rows.mask, rows.choice, rows.old, rows.scalars, policy, lead, out, scratch.policy,
+                above, scratch.sums,
+            )  # fmt: skip
+        else:
+            box_rows(
+                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, above,
+                scratch.log_std_grad, scratch.sums,
+            )  # fmt: skip
         backward(network.heads, flat, work, back, n, scratch.grad)
-        if network.core == NO_CORE:
+        if back_features is None:
             backward(network.trunk, flat, work, back, n, scratch.grad)
         else:
             copy(back[: n * width], back_features[first * width :])
@@ -107,7 +120,8 @@ def learn_sequences(
     index, steps = sequence_rows(rows, envs), len(rows.valid) // rows.envs
     n = len(index)
     encode(network, flat, rows, index, envs, trunk, tape)
-    learn_rows(network, flat, rows, index, draws, weights, tape.features, tape.back_features, scratch)
+    spread = log_std_of(network, flat)
+    learn_rows(network, flat, spread, rows, index, draws, weights, tape.features, tape.back_features, scratch)
     encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_backward(network, flat, encoded, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
     backward(network.trunk, flat, trunk.work, trunk.back, n, scratch.grad)

@@ -1,7 +1,6 @@
-"""All loss terms of a block of rows and their gradient by the network's outputs.
+"""The critics' loss terms of a block of rows and their gradient by the critics' outputs.
 
-The plain twin is `tailwise.learner.losses.compute_losses`. The policy's part is `policy_loss`, the critics' law is
-`particle_loss`.
+The plain twin is `tailwise.learner.losses.compute_losses`. Against particles, the loss of a row is `particle_loss`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import numpy as np
 from tailwise.core.compiled import kernel
 from tailwise.kernels.memory import clear
 from tailwise.kernels.particle_loss import particle_loss
-from tailwise.kernels.policy_loss import box_rows, discrete_rows
-from tailwise.kernels.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS, Draws, Rows, Weights
+from tailwise.kernels.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS
 
 
 @kernel(reorder=True)
@@ -66,32 +64,3 @@ def critic_rows(
             sums[MEAN_GAP] += summed / quantiles - mean
             lowest, highest = min(lowest, mean), max(highest, mean)
         sums[DISAGREEMENT] += highest - lowest
-
-
-@kernel(inline=True)
-def losses(
-    index: np.ndarray, rows: Rows, draws: Draws, weights: Weights, shape: tuple[int, int, int, int],
-    log_std: np.ndarray, work: np.ndarray, loss: np.ndarray, out: np.ndarray, grad: np.ndarray,
-    log_std_grad: np.ndarray, sums: np.ndarray,
-) -> None:  # fmt: skip
-    """Gradient of the whole loss by the outputs of a block, and the sums that describe it.
-
-    index int64 [n]: flat rows of the rollout; shape: (actor outputs, C, N, lead); log_std [A] of a Box policy, [0] for
-    Discrete; out, grad: flat, n rows of outputs. Scratch: work float64 [2, K], loss float32 [C*N].
-    """
-    per_row = weights.per_row
-    policy = (weights.clip, weights.dual_clip, weights.entropy * per_row, per_row)
-    value, lead = weights.value * per_row, shape[3]
-    critic_rows(
-        index, rows.valid, draws.particles, rows.scalars, shape, weights.kappa, value, weights.lean, out, loss, grad,
-        sums,
-    )  # fmt: skip
-    if log_std.shape[0]:
-        box_rows(
-            index, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, grad,
-            log_std_grad, sums,
-        )  # fmt: skip
-    else:
-        discrete_rows(
-            index, rows.valid, rows.mask, rows.choice, rows.old, rows.scalars, policy, lead, out, work, grad, sums
-        )
