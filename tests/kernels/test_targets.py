@@ -33,7 +33,7 @@ def test_particles_are_the_same(seed: int) -> None:
     """Episode ends of both kinds, reset rows, several critics. Rejects a bootstrap from the wrong row."""
     case = random_case(seed)
     case.model["critic"]["target"] = "particles"
-    plain, _ = twins(case)
+    plain, fused = twins(case)
     with torch.no_grad():
         plain.model.return_scale.mu.fill_(0.5)
         plain.model.return_scale.sigma.fill_(2.0)
@@ -41,10 +41,10 @@ def test_particles_are_the_same(seed: int) -> None:
     critic = plain.model.config.critic
     arguments = (rollout, rollout.critic, critic, plain.streams)
     law, expected = plain_particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
-    own_law, found = particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2))  # type: ignore[arg-type]
+    own_law, found = particle_returns(*arguments, gamma=0.9, lambdas=(0.7, 0.2), run=fused.workers.run)  # type: ignore[arg-type]
     for plain_one, own in zip((law, *expected), (own_law, *found), strict=True):
         assert own is not None and torch.allclose(own, plain_one, rtol=1e-5, atol=1e-5)
-    none, only = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,))  # type: ignore[arg-type]
+    none, only = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,), run=fused.workers.run)  # type: ignore[arg-type]
     assert none is None and torch.equal(only[0], found[0])
 
 

@@ -57,12 +57,14 @@ def to_uniform(word: int) -> float:
 
 @kernel
 def choose_particles(
-    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, particles: np.ndarray, chosen: np.ndarray
-) -> None:
-    """One of each stratum of the particles [T*B, M], for every row: chosen float32 [T*B, m]; key uint64 [2]."""
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, particles: np.ndarray, first: int, end: int,
+    chosen: np.ndarray,
+) -> None:  # fmt: skip
+    """One of each stratum of the particles [T*B, M], for rows `first` to `end`: chosen float32 [T*B, m]; key uint64
+    [2]."""
     count, envs = chosen.shape[1], environments.shape[0]
     width = particles.shape[1] // count
-    for r in range(chosen.shape[0]):
+    for r in range(first, end):
         step, environment = r // envs, environments[r % envs]
         for block in range((count + 3) // 4):
             words = four_words(key[0], key[1], step, block, epoch, environment, update)

@@ -60,7 +60,9 @@ class _FlatSnapshot:
 class FusedBackend(TorchBackend):
     """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
 
-    make_particles = staticmethod(particle_returns)
+    def make_particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
+        """`particle_returns`, shared by the workers."""
+        return particle_returns(*arguments, run=self.workers.run, **named)
 
     def __init__(
         self,
@@ -151,8 +153,14 @@ class FusedBackend(TorchBackend):
         flat_features = features.reshape(-1, features.shape[-1])
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
-        work = self.workers.scratches[0].work  # wide enough: the critics' workspace is part of the heads'
-        values(network, self.flat, _array(flat_features), work, mean.numpy(), law.numpy())
+        seen, means, laws = _array(flat_features), mean.numpy(), law.numpy()
+
+        def work(part: np.ndarray, k: int) -> None:
+            mine = slice(part[0], part[-1] + 1)
+            memory = self.workers.scratches[k].work  # wide enough: the critics' workspace is part of the heads'
+            values(network, self.flat, seen[mine], memory, means[mine], laws[mine])
+
+        self.workers.run(np.arange(rows), work)
         lead = features.shape[:-1]
         return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
 

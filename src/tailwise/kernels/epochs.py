@@ -59,7 +59,12 @@ class FusedEpochs(Epochs):
         particles, noise = self._particles, _NO_NOISE
         if particles.shape[1] > self._sampled:
             particles = np.empty((rows, self._sampled), dtype=np.float32)
-            choose_particles(streams.key("particle"), update, epoch, ids, self._particles, particles)
+            key, chosen = streams.key("particle"), particles
+
+            def work(part: np.ndarray, k: int) -> None:
+                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, chosen)
+
+            self.fused.workers.run(np.arange(rows), work)
         if law.squashed:
             steps, draws = self.rollout.steps, law.noise
             normal = streams.normals("entropy", update=update, epoch=epoch, environments=ids, steps=steps, draws=draws)

@@ -6,6 +6,10 @@ twin is `tailwise.learner.targets.particle_returns` with `sr_lambda` and `invers
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,6 +18,7 @@ from tailwise.core.compiled import kernel
 from tailwise.core.philox import four_words, to_uniform
 from tailwise.core.streams import Streams
 from tailwise.kernels.memory import copy
+from tailwise.kernels.workers import Work
 from tailwise.learner.particles import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
@@ -52,18 +57,20 @@ def _particle(quantiles: np.ndarray, left: int, fraction: float, mu: float, sigm
 def particle_targets(
     law: np.ndarray, final_law: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, environments: np.ndarray, update: int, key: np.ndarray, left: np.ndarray, fraction: np.ndarray,
-    scale: tuple[float, float], gamma: float, lam: float, predicted: np.ndarray, result: np.ndarray,
+    scale: tuple[float, float], gamma: float, lam: float, columns: np.ndarray, predicted: np.ndarray,
+    result: np.ndarray,
 ) -> None:  # fmt: skip
-    """result [T, B, M]; predicted: particles of the law at every state, [T, B, M], or [0, B, M] where nobody asks.
+    """Of the environments `columns` [b]: result [T, B, M]; predicted: particles of the law at every state, [T, B, M],
+    or [0, B, M] where nobody asks.
 
     law [T+1, B, C, N], final_law [T, B, C, N]; key uint64 [2] of the stream of bootstraps; left int64 [B, M],
     fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma).
     """
-    steps, envs, count = result.shape
+    steps, _, count = result.shape
     mu, sigma, discount, trace = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma), np.float32(lam)
     quantiles, row = np.empty(law.shape[3], dtype=np.float32), np.empty(law.shape[3], dtype=np.float32)
     carry = np.empty(count, dtype=np.float32)
-    for b in range(envs):
+    for b in columns:
         _average_sorted(law[steps, b], row, quantiles)
         for j in range(count):
             carry[j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
@@ -107,8 +114,12 @@ def particle_returns(
     *,
     gamma: float,
     lambdas: tuple[float, ...],
+    run: Callable[[np.ndarray, Work], None],
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """SR(lambda) particles [T, B, M] for each lambda; those of the critics' law where more than one is asked for."""
+    """SR(lambda) particles [T, B, M] for each lambda; those of the critics' law where more than one is asked for.
+
+    run: shares the environments among workers, as `Workers.run` does.
+    """
     count = critic.particle_count
     assert record.law is not None and record.final_law is not None
     ids: np.ndarray = rollout.environment.numpy()
@@ -117,16 +128,26 @@ def particle_returns(
     left, fraction = places_between(levels, critic.quantiles)
     predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
     results = []
+    arrays = (record.law, record.final_law, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
+    fixed = (
+        *map(_array, arrays),
+        ids,
+        rollout.update,
+        streams.key("bootstrap"),
+        left.numpy(),
+        fraction.float().numpy(),
+    )
     for k, lam in enumerate(lambdas):
         result = torch.empty(rollout.steps, rollout.envs, count)
-        particle_targets(
-            *(_array(record.law), _array(record.final_law), _array(rollout.reward), _array(rollout.terminated)),
-            *(_array(rollout.truncated), _array(rollout.valid), ids, rollout.update, streams.key("bootstrap")),
-            *(left.numpy(), fraction.float().numpy(), (record.mu, record.sigma), gamma, lam),
-            *((predicted if k == 0 else predicted[:0]).numpy(), result.numpy()),
-        )
+        rest = ((record.mu, record.sigma), gamma, lam)
+        written = ((predicted if k == 0 else predicted[:0]).numpy(), result.numpy())
+        run(np.arange(rollout.envs), partial(_share, (*fixed, *rest), written))
         results.append(result)
     return (predicted if len(lambdas) > 1 else None), results
+
+
+def _share(arguments: tuple[Any, ...], written: tuple[np.ndarray, np.ndarray], columns: np.ndarray, _: int) -> None:
+    particle_targets(*arguments, columns, *written)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -46,8 +46,9 @@ class Workers:
 
     def run(self, units: np.ndarray, work: Work) -> None:
         """Give each worker its part of `units`, in order; they add to their gradients and sums."""
-        if self._pool is None:
-            work(units, 0)
+        if self._pool is None or not len(units):
+            if len(units):
+                work(units, 0)
             return
         parts = [part for part in np.array_split(units, len(self.scratches)) if len(part)]
         waiting = [self._pool.submit(work, part, k) for k, part in enumerate(parts) if k]
