@@ -284,3 +284,19 @@ def test_no_risk_at_all_is_no_alert() -> None:
     report = UpdateReport(True, None, False, 0.0, {}, {"risk": {"actor": 0.0}})
     assert Health().look(1, {"risk/spread": 0.0}, report) == []
     assert [alert.rule for alert in Health().look(1, {"risk/spread": 0.1}, report)] == ["loss_without_gradient"]
+
+
+def test_an_advantage_that_is_usual_in_a_run_is_no_warning() -> None:
+    """Rollouts of real prices have an advantage of 15 each, and 25 now and then; one of 70 is something else.
+
+    Rejects a warning at 20 whatever the run is used to: it came and went 4 times in 100 sound updates.
+    """
+    health = Health()
+    rows = [
+        {"advantage/largest_normalised": 25.0 if u % 8 == 0 else 15.0, "return/largest_normalised": 9.0}
+        for u in range(60)
+    ]
+    told = [event for update, row in enumerate(rows, 1) for event in health.judge_row(update, row)]
+    assert [event.rule for event in told] == ["advantage_large"]
+    (alert,) = health.judge_row(61, {"advantage/largest_normalised": 70.0, "return/largest_normalised": 9.0})
+    assert alert.rule == "advantage_outlier" and alert.severity == "warn"

@@ -18,7 +18,7 @@ import pytest
 from tailwise.core.config import dump_yaml, parse
 from tailwise.core.errors import ConfigError
 from tailwise.run.agent import PPO
-from tailwise.run.callbacks import Progress
+from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import parse_config
 from tailwise.run.health import Alert
 from tailwise.run.notify import Notifier
@@ -236,3 +236,50 @@ def _with_alert(real: Any) -> Any:
         return real(Progress(told.update, told.steps, told.total_steps, told.metrics, (alert(told.update),)))  # type: ignore[no-any-return]
 
     return on_update
+
+
+class Breaking(Callback):
+    """Raises after its update, once the command of the notifier runs."""
+
+    def __init__(self, started: Path, error: type[BaseException]) -> None:
+        self.started, self.error = started, error
+
+    def on_update(self, progress: Progress) -> bool | None:
+        until = time.monotonic() + 60
+        while not self.started.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        raise self.error("in the middle of a run")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_no_command_outlives_a_run_that_ends_by_an_exception(tmp_path: Path, error: type[BaseException]) -> None:
+    """A real run with a command that would sleep for 100 s, and a child of it that does. Rejects ending commands only
+    where a run comes to its own end."""
+    pids = tmp_path / "pids"
+    script = f'sleep 100 & echo "$$ $!" > {pids}.part; mv {pids}.part {pids}; wait'
+    tree = {
+        "backend": "torch",
+        "env": {"id": "CartPole-v1"},
+        "model": {"encoder": {"hidden": [8]}, "critic": {"quantiles": 40, "minibatch_particles": 8}},
+        "learner": {"epochs": 1, "minibatches": 1},
+        "run": {"environments": 2, "rollout_steps": 8, "total_steps": 96, "tensorboard": False},
+        "health": {"rules": [{"name": "planted", "signal": "policy/epochs", "above": 0.0}]},
+        "notify": {"commands": [{"argv": ["sh", "-c", script], "timeout": 100}], "grace": 0.2},
+    }
+    agent = PPO(config=parse_config(tree, source="test"), run_dir=tmp_path / "run")
+    agent.trainer.callbacks.append(Breaking(pids, error))
+    with pytest.raises(error, match="in the middle of a run"):
+        agent.learn()
+    shell, child = (int(pid) for pid in pids.read_text().split())
+    until = time.monotonic() + 10  # the process has to be collected after its end
+    while (alive(shell) or alive(child)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not alive(shell) and not alive(child)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -34,3 +34,6 @@ class Callback:
 
     def on_end(self, reason: str) -> None:
         """The run is over; `reason` is a sentence."""
+
+    def on_failure(self, error: BaseException) -> None:
+        """The run ends by an exception (Ctrl-C, an environment that raises), which goes on; let go of what is held."""

@@ -98,8 +98,22 @@ class CommandDelivery:
         self.name = f"command {Path(command.argv[0]).name}"
         self._running: subprocess.Popen[bytes] | None = None
         self._over = False
+        self._starting = threading.Lock()  # so that nothing starts behind the back of `abandon`
 
     def deliver(self, message: Message) -> None:
+        with self._starting:
+            process = self._start()
+        with process:
+            try:
+                process.communicate(json.dumps(message).encode() + b"\n", timeout=self._timeout)
+            except subprocess.TimeoutExpired:
+                _end_group(process)
+                process.wait()
+                raise DeliveryError(f"it did not end within {self._timeout:g} s") from None
+        if process.returncode:
+            raise DeliveryError(f"it ended with code {process.returncode}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
         if self._over:
             raise DeliveryError("the run is over")
         try:
@@ -112,18 +126,11 @@ class CommandDelivery:
             )
         except OSError as error:
             raise DeliveryError(f"it cannot be started ({error.strerror})") from None
-        with self._running as process:
-            try:
-                process.communicate(json.dumps(message).encode() + b"\n", timeout=self._timeout)
-            except subprocess.TimeoutExpired:
-                _end_group(process)
-                process.wait()
-                raise DeliveryError(f"it did not end within {self._timeout:g} s") from None
-        if process.returncode:
-            raise DeliveryError(f"it ended with code {process.returncode}")
+        return self._running
 
     def abandon(self) -> None:
-        self._over = True
+        with self._starting:
+            self._over = True
         if self._running is not None and self._running.poll() is None:
             _end_group(self._running)
 
@@ -220,6 +227,17 @@ class Notifier(Callback):
         return None
 
     def on_end(self, reason: str) -> None:
+        try:
+            self._finish()
+        finally:  # a second Ctrl-C ends the waiting, not the promise that nothing outlives the run
+            for mailbox in self.mailboxes:
+                mailbox.delivery.abandon()
+
+    def on_failure(self, error: BaseException) -> None:
+        """As at any end: what was raised is still told, and no command outlives the run."""
+        self.on_end(f"{type(error).__name__} ended the run")
+
+    def _finish(self) -> None:
         for mailbox in self.mailboxes:
             mailbox.close()
         deadline = time.monotonic() + self._grace  # one for all: they work side by side

@@ -124,10 +124,25 @@ class Trainer:
             try_to_save(self, self.update, [])
         total = self.total_steps
         self.backend.warm_up(self._tell)
+        try:
+            reason = self._until_it_ends(total)
+        except BaseException as error:
+            for callback in self.callbacks:
+                callback.on_failure(error)
+            raise
+        if self.store is not None:
+            if self.update:
+                self.store.compact()
+            self.store.close()
+        for callback in self.callbacks:
+            callback.on_end(reason)
+        return reason
+
+    def _until_it_ends(self, total: int) -> str:
+        """All updates up to `total` steps; why they ended."""
         started = time.perf_counter()
         for callback in self.callbacks:
             callback.on_start(self.update, self.steps, total)
-        reason = f"all {total:,} steps are done"
         while self.steps < total:
             metrics, alerts = self._one_update(total, started)
             stop = self._stop_reason()
@@ -140,15 +155,8 @@ class Trainer:
                 stop = "a callback ended the run"
                 try_to_save(self, self.update, [])
             if stop is not None:
-                reason = stop
-                break
-        if self.store is not None:
-            if self.update:
-                self.store.compact()
-            self.store.close()
-        for callback in self.callbacks:
-            callback.on_end(reason)
-        return reason
+                return stop
+        return f"all {total:,} steps are done"
 
     def _tell(self, sentence: str) -> None:
         for callback in self.callbacks:

@@ -114,6 +114,21 @@ def test_rollback_without_a_folder_uses_copies_in_memory() -> None:
     assert same(keeper.states[6], keeper.states[4]) and trainer.health_factor == 0.5
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_copies_in_memory_stay_what_they_were(kind: str) -> None:
+    """Update 5 is undone with the copy that is kept of update 4, 6 learns on, 7 goes back to 4, 8 learns, 9 goes back
+    to 4 again. Rejects a copy whose moments the optimiser took over, which every step then changes."""
+    undo = {"name": "undo", "signal": "policy/epochs", "above": 0.0, "not_before": 4, "action": "skip"}
+    back = {"name": "back", "signal": "policy/epochs", "above": 0.0, "not_before": 6, "action": "rollback"}
+    health = {"rules": [undo, back], "disable": QUIET, "max_skips": 1, "max_rollbacks": 2, "cooldown": 2}
+    trainer = small_trainer(backend=kind, health=health, run={"total_steps": 9 * 32, "checkpoint_every": 4})
+    keeper = kept(trainer)
+    trainer.train()
+    assert trainer.health.actions.counts == {"shrink": 0, "skip": 1, "rollback": 2, "stop": 0}
+    assert not same(keeper.states[6], keeper.states[4]) and not same(keeper.states[8], keeper.states[4])
+    assert all(same(keeper.states[update], keeper.states[4]) for update in (5, 7, 9))
+
+
 class Tearing(Callback):
     """Breaks the checkpoint of update 4 after update 5."""
 

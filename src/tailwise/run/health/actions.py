@@ -50,8 +50,11 @@ class Actions:
     def before(self, trainer: Trainer) -> Before | None:
         """What is needed to undo the update that comes; None when no rule could want that."""
         if not self.may_skip:
+            self.good.keep(trainer, None)
             return None
-        return Before(trainer.backend.snapshot(), trainer.kl_factor, list(trainer.entropies), trainer.plateau_at)
+        snapshot = trainer.backend.snapshot()
+        self.good.keep(trainer, snapshot)
+        return Before(snapshot, trainer.kl_factor, list(trainer.entropies), trainer.plateau_at)
 
     def act(
         self,
@@ -67,7 +70,7 @@ class Actions:
         wanted = self._wanting(trainer.update, health)
         if not wanted:
             if self.may_roll_back and trainer.run_dir is None and not health.firing and self._due(trainer):
-                self.good.remember(trainer)
+                self.good.expect(trainer)
             return []
         done: list[Alert] = []
         for rule in sorted(wanted, key=lambda rule: -ACTIONS.index(rule.action)):
@@ -138,6 +141,7 @@ class Actions:
         assert before is not None
         self.counts["skip"] += 1
         trainer.backend.restore(before.snapshot)
+        self.good.restored(trainer, before.snapshot)
         trainer.kl_factor, trainer.plateau_at = before.kl_factor, before.plateau_at
         trainer.entropies = before.entropies
         metrics["update/committed"] = 0.0

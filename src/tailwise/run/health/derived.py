@@ -11,23 +11,33 @@ from tailwise.learner.gradients import owner_of
 CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
 BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
 
-#: what `derive` may add
-DERIVED = ("update/non_finite", "grad/dead_terms", "grad/critic_smallest", "grad/critic_ratio", "risk/out_of_reach")
-
 _TERM = re.compile(r"grad/term/([^/]+)/([^/]+)")
 
 
 def derive(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """(the metrics and what follows from them, sentences by signal); nothing is added that cannot be known."""
-    signals, notes = dict(metrics), dict[str, str]()
-    broken = sorted(name for name, value in metrics.items() if not math.isfinite(value))
-    signals["update/non_finite"] = float(len(broken))
-    if broken:
-        notes["update/non_finite"] = f"{len(broken)} metrics are NaN or infinite: {', '.join(broken[:5])}"
-    _dead_terms(metrics, signals, notes)
+    signals, notes = conclusions(metrics, measured_terms=True)
+    return {**metrics, **signals}, notes
+
+
+def conclusions(metrics: Mapping[str, float], *, measured_terms: bool) -> tuple[dict[str, float], dict[str, str]]:
+    """(what follows from the metrics, sentences by signal); measured_terms: whether there may be `grad/term/...`."""
+    signals, notes = dict[str, float](), dict[str, str]()
+    _non_finite(metrics, signals, notes)
+    if measured_terms:
+        _dead_terms(metrics, signals, notes)
     _critics(metrics, signals)
     _limit(metrics, signals, notes)
     return signals, notes
+
+
+def _non_finite(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:
+    # A number that is not finite makes the sum so. Finite ones can do that too, hence the second look.
+    whole = math.isfinite(sum(metrics.values()))
+    broken = [] if whole else sorted(name for name, value in metrics.items() if not math.isfinite(value))
+    signals["update/non_finite"] = float(len(broken))
+    if broken:
+        notes["update/non_finite"] = f"{len(broken)} metrics are NaN or infinite: {', '.join(broken[:5])}"
 
 
 def _dead_terms(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from tailwise.run.health.alert import Alert
 from tailwise.run.health.builtin import RULES
 from tailwise.run.health.derived import derive
 from tailwise.run.health.rule import Condition, Rule
+from tailwise.run.health.sieve import Sieve
 
 if TYPE_CHECKING:
     from tailwise.learner.backend import UpdateReport
@@ -26,31 +26,34 @@ class RuleState:
     """What is remembered of one rule: updates in a row with and without its condition, and since when it fires."""
 
     held: int = 0
-    quiet: int = 0
+    quiet: int = 0  # while it fires; before that nobody asks
     firing: bool = False
     onset: int = 0  # the first update that the condition looked at when it began to hold
     last_action: int = 0  # update of the newest action, 0: none
 
 
 class Health:
-    """Looks at each update; an alert appears once, until it has cleared."""
+    """Looks at each update; an alert appears once, until it has cleared.
+
+    Nearly all rules are silent in nearly all updates, so a sieve of arrays finds those that can hold. They, and those
+    that held or fired before ("awake"), are looked at one by one; for all others nothing would change.
+    """
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self.rules = tuple(rules)
         self.states = {rule.name: RuleState() for rule in self.rules}
+        self.firing: set[str] = set()  # names of the rules that fire now
         self.refused_in_a_row = 0
         self._refused_before = 0  # the same before the newest update
         self.holding: dict[str, str] = {}  # rules whose condition held in the newest update -> evidence
-        windows: dict[str, int] = {}
+        self._sieve = Sieve(self.rules)
+        self._awake: set[int] = set()
+        self._windows: dict[str, int] = {}  # of signals that are remembered: the longest
         for rule in self.rules:
             for signal, condition in rule.reads:
-                windows[signal] = max(windows.get(signal, 1), condition.window)
-        self._values: dict[str, deque[float]] = {name: deque(maxlen=n) for name, n in windows.items()}
-
-    @property
-    def firing(self) -> set[str]:
-        """Names of the rules that fire now."""
-        return {name for name, state in self.states.items() if state.firing}
+                if condition.window > 1:
+                    self._windows[signal] = max(self._windows.get(signal, 1), condition.window)
+        self._values: dict[str, list[float]] = {name: [] for name in self._windows}  # oldest first
 
     def look(self, update: int, metrics: Metrics, report: UpdateReport) -> list[Alert]:
         """Alerts that are new with this update."""
@@ -93,11 +96,26 @@ class Health:
             value = signals.get(name)
             if value is not None and math.isfinite(value):
                 values.append(float(value))
+                if len(values) >= 2 * self._windows[name]:  # now and then, because it moves what is kept
+                    del values[: -self._windows[name]]
         self.holding = {}
-        return [event for rule in self.rules if (event := self._apply(rule, update, signals, notes)) is not None]
+        passed = self._sieve.pass_through(signals)
+        found = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
+        return [event for event in found if event is not None]
 
-    def _apply(self, rule: Rule, update: int, signals: Metrics, notes: Mapping[str, str]) -> Alert | None:
+    def _apply(self, index: int, update: int, signals: Metrics, notes: Mapping[str, str]) -> Alert | None:
+        rule = self.rules[index]
         state = self.states[rule.name]
+        event = self._step(rule, state, update, signals, notes)
+        if state.held or state.firing:
+            self._awake.add(index)
+        else:
+            self._awake.discard(index)
+        return event
+
+    def _step(
+        self, rule: Rule, state: RuleState, update: int, signals: Metrics, notes: Mapping[str, str]
+    ) -> Alert | None:
         measured = [self._measure(signal, condition, signals) for signal, condition in rule.reads]
         if update <= rule.not_before or measured[0] is None:
             return None
@@ -106,9 +124,11 @@ class Health:
             for value, (_, condition) in zip(measured, rule.reads, strict=True)
         )
         if not held:
-            state.held, state.quiet = 0, state.quiet + 1
+            state.held = 0
+            state.quiet += state.firing
             if state.firing and state.quiet >= rule.clear_after:
-                state.firing = False
+                state.firing, state.quiet = False, 0
+                self.firing.discard(rule.name)
                 told = f"{rule.signal} is {measured[0]:.4g}"
                 return self._alert(rule, update, told, measured[0], event="cleared")
             return None
@@ -122,6 +142,7 @@ class Health:
         if state.firing:
             return None
         state.firing = True
+        self.firing.add(rule.name)
         return self._alert(rule, update, evidence, measured[0], event="raised")
 
     def _measure(self, signal: str, condition: Condition, signals: Metrics) -> float | None:
@@ -131,8 +152,8 @@ class Health:
         if not math.isfinite(value):
             return None  # told by the rule on numbers that are not finite
         if condition.window == 1:
-            return float(value)  # the usual case, and most of the time that rules take
-        found = condition.measure(list(self._values[signal]))
+            return float(value)
+        found = condition.measure(self._values[signal])
         return None if found is None else float(found)
 
     @staticmethod
@@ -146,7 +167,11 @@ class Health:
         return {
             "refused_in_a_row": self.refused_in_a_row,
             "rules": {name: asdict(self.states[name]) for name in compared if self.states[name] != fresh},
-            "values": {name: list(values) for name, values in self._values.items() if values and is_compared(name)},
+            "values": {
+                name: values[-self._windows[name] :]
+                for name, values in self._values.items()
+                if values and is_compared(name)
+            },
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -158,7 +183,8 @@ class Health:
         for name, known in state["rules"].items():
             if name in self.states:
                 self.states[name] = RuleState(**known)
+        self.firing = {name for name, rule in self.states.items() if rule.firing}
+        self._awake = {i for i, rule in enumerate(self.rules) if (s := self.states[rule.name]).firing or s.held}
         for name, values in state["values"].items():
             if name in self._values:
-                self._values[name].clear()
-                self._values[name].extend(float(value) for value in values)
+                self._values[name] = [float(value) for value in values]

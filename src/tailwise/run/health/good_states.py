@@ -10,7 +10,7 @@ import torch
 
 from tailwise.core.errors import CheckpointError
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.policy_files import load_policy_tensors, policy_tensors
+from tailwise.run.policy_files import load_policy_tensors
 
 if TYPE_CHECKING:
     from tailwise.run.trainer import Trainer
@@ -19,8 +19,8 @@ KEPT = 3  # copies in memory
 
 
 @dataclass(frozen=True)
-class GoodState:
-    """What the learner was after an update: weights and normaliser, optimiser, controllers."""
+class GoodCheckpoint:
+    """A checkpoint that nothing is wrong with."""
 
     update: int
     policy: dict[str, torch.Tensor]
@@ -28,23 +28,61 @@ class GoodState:
     training: dict[str, Any]
     source: str
 
+    def restore(self, trainer: Trainer) -> None:
+        """Make the trainer's learner and controllers those of the checkpoint."""
+        load_policy_tensors(trainer.model, self.policy, source=self.source)
+        trainer.backend.load_training_tensors({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
+        trainer.kl_factor = float(self.training["kl_factor"])
+        trainer.risk.load(self.tensors, self.training["risk"])
+
+
+class GoodCopy:
+    """The same in memory, around a snapshot of the learner."""
+
+    def __init__(self, trainer: Trainer, snapshot: Any) -> None:
+        self.update, self.kl_factor = trainer.update, trainer.kl_factor
+        self.source = f"the state after update {trainer.update}"
+        self.snapshot = snapshot
+        tensors, self._risk = trainer.risk.state()
+        self._tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def restore(self, trainer: Trainer) -> None:
+        """Make the trainer's learner and controllers those of the copy."""
+        trainer.backend.restore(self.snapshot)
+        self.snapshot = trainer.backend.snapshot()  # the learner may go on with the tensors of the old one
+        trainer.kl_factor = self.kl_factor
+        trainer.risk.load({name: tensor.clone() for name, tensor in self._tensors.items()}, self._risk)
+
 
 class GoodStates:
-    """Copies of the newest good states, for a run that writes no checkpoints."""
+    """Copies of the newest good states, for a run that writes no checkpoints.
+
+    What the learner is after an update is what it is before the next one, and that is copied anyway, to undo an update:
+    so `expect` says that the present state is good, and `keep` gets it with that copy.
+    """
 
     def __init__(self) -> None:
-        self.copies: list[GoodState] = []
+        self.copies: list[GoodCopy] = []
+        self._good: int | None = None  # the update after which the learner was good
 
-    def remember(self, trainer: Trainer) -> None:
-        """Keep a copy of the learner as it is."""
-        risk_tensors, risk_json = trainer.risk.state()
-        tensors = {name: tensor.clone() for name, tensor in (trainer.backend.training_tensors() | risk_tensors).items()}
-        training = {"kl_factor": trainer.kl_factor, "risk": risk_json}
-        policy = policy_tensors(trainer.model)
-        copy = GoodState(trainer.update, policy, tensors, training, f"the state after update {trainer.update}")
-        self.copies = [*self.copies[-(KEPT - 1) :], copy]
+    def expect(self, trainer: Trainer) -> None:
+        """The learner is good as it is."""
+        self._good = trainer.update
 
-    def before(self, update: int, run_dir: Path | None) -> GoodState | None:
+    def keep(self, trainer: Trainer, snapshot: Any | None) -> None:
+        """Before an update: keep the learner if it is good; snapshot: a copy of it, if there is one."""
+        if self._good == trainer.update:
+            taken = trainer.backend.snapshot() if snapshot is None else snapshot
+            self.copies = [*self.copies[-(KEPT - 1) :], GoodCopy(trainer, taken)]
+        self._good = None
+
+    def restored(self, trainer: Trainer, snapshot: Any) -> None:
+        """The learner was just made what `snapshot` is, and may go on with its tensors: a copy must not share them."""
+        for copy in self.copies:
+            if copy.snapshot is snapshot:
+                copy.snapshot = trainer.backend.snapshot()
+
+    def before(self, update: int, run_dir: Path | None) -> GoodCheckpoint | GoodCopy | None:
         """The newest good state whose updates all lie before `update`."""
         if run_dir is None:
             return next((copy for copy in reversed(self.copies) if copy.update < update), None)
@@ -56,15 +94,13 @@ class GoodStates:
             finite = all(bool(torch.isfinite(tensor).all()) for tensor in policy.tensors.values())
             if int(training.json["update"]) < update and finite:
                 source = f"checkpoint {folder.name}"
-                return GoodState(int(training.json["update"]), policy.tensors, training.tensors, training.json, source)
+                made = int(training.json["update"])
+                return GoodCheckpoint(made, policy.tensors, training.tensors, training.json, source)
         return None
 
 
-def go_back(trainer: Trainer, good: GoodState) -> None:
+def go_back(trainer: Trainer, good: GoodCheckpoint | GoodCopy) -> None:
     """Weights, normaliser, return scale, optimiser and controllers of `good`; time and environments go on."""
-    load_policy_tensors(trainer.model, good.policy, source=good.source)
-    trainer.backend.load_training_tensors({k: v for k, v in good.tensors.items() if k.startswith("optimiser/")})
-    trainer.kl_factor = float(good.training["kl_factor"])
-    trainer.risk.load(good.tensors, good.training["risk"])
+    good.restore(trainer)
     if not bool(torch.isfinite(trainer.collector.state).all()):
         trainer.collector.state = trainer.model.initial_state(trainer.driver.num_envs)

@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 
 PROBED_ENVIRONMENTS = 2
 PROBED_ROWS = 128
+NOT_ALLOWED = float(np.finfo(np.float32).min)  # the logit of an action that the mask forbids
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
@@ -83,10 +84,10 @@ def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
     _through(model.actor.body, x, outputs)
     for critic in model.critic_heads():
         _through(critic.body, x, outputs)
-    spreads = [out.reshape(-1, out.shape[-1]).std(0) for out in outputs]
-    if not spreads:
+    if not outputs:
         return None
-    return float((torch.cat(spreads) < DEAD_SPREAD).float().mean())
+    spread = torch.cat(outputs, dim=-1).flatten(0, -2).std(0)
+    return float((spread < DEAD_SPREAD).float().mean())
 
 
 def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
@@ -113,17 +114,23 @@ def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
 
 def _split(law: CategoricalLaw, entries: Array) -> list[Array]:
     """Entries [n, P] per component, each [n, K]."""
+    if len(law.sizes) == 1:
+        return [entries]
     return np.split(entries, np.cumsum(law.sizes)[:-1], axis=-1)
 
 
 def _logit_norm(law: CategoricalLaw, params: Array) -> float:
-    some = params[:: max(1, len(params) // PROBED_ROWS)]
+    some = params[:: max(1, len(params) // PROBED_ROWS)].astype(np.float64)
     total = np.zeros(len(some))
     for logits in _split(law, some):
-        allowed = logits > np.finfo(logits.dtype).min
-        kept = np.where(allowed, logits, 0.0)
-        centre = kept.sum(-1, keepdims=True) / allowed.sum(-1, keepdims=True)
-        total += np.square(np.where(allowed, kept - centre, 0.0), dtype=np.float64).sum(-1)
+        if (logits > NOT_ALLOWED).all():  # the usual case: nothing is masked
+            centred = logits - logits.mean(-1, keepdims=True)
+        else:
+            allowed = logits > NOT_ALLOWED
+            kept = np.where(allowed, logits, 0.0)
+            centre = kept.sum(-1, keepdims=True) / allowed.sum(-1, keepdims=True)
+            centred = np.where(allowed, kept - centre, 0.0)
+        total += np.einsum("ij,ij->i", centred, centred)
     return float(np.sqrt(total).mean())
 
 
@@ -134,23 +141,29 @@ def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
     return {"action/at_bound": float(((rows.action <= spec.low) | (rows.action >= spec.high)).mean())}
 
 
-def rewards(reward: Array, earlier: float) -> dict[str, float]:
-    """Size of rewards [n]; `earlier`: the largest |reward| of earlier rollouts, 0 when there is none."""
+def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
+    """Size of rewards [n], and whether they differ; nothing where one is not finite.
+
+    earlier: the largest |reward| of earlier rollouts, 0 when there is none.
+    """
     low, high = float(reward.min()), float(reward.max())
     if not (math.isfinite(low) and math.isfinite(high)):
-        return {}
+        return {}, False
     largest = max(abs(low), abs(high))
     found = {"reward/mean": float(reward.mean()), "reward/largest": largest}
     if earlier > 0:
         found["reward/jump"] = largest / earlier
-    return found
+    return found, low < high
 
 
 def memory_mb() -> float | None:
     """Resident memory of this process in MB; None where the system does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            pages = int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):
+        file = os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
         return None
+    try:
+        pages = int(os.read(file, 200).split()[1])
+    finally:
+        os.close(file)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -19,6 +19,7 @@ from tailwise.run.health.step_facts import StepFacts
 REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
+MEMORY_EVERY = 5  # updates between readings: what grows is told over a hundred
 USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
 
 
@@ -36,6 +37,7 @@ class Signals:
         self.rewards_varied = False  # within one of the rollouts so far
         self.ends_told = False  # whether terminations told something, with rewards that are all equal
         self.peak_std = 0.0
+        self._memory: float | None = None  # as it was read last
         self.returns = 0
         self.return_mean = 0.0
         self.return_variance = 0.0
@@ -46,7 +48,7 @@ class Signals:
         """Everything about this update; `metrics` are the learner's own."""
         rows = probes.Rows.of(rollout)
         found = probes.decisions(self.model, rows) | facts.metrics()
-        found |= self._rewards(rows, ended=bool(rollout.terminated.any()))
+        found |= self._rewards(rows, ended=bool(rollout.terminated.numpy().any()))
         found |= self._returns(metrics)
         largest = probes.largest_entropy(self.model, rows)
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
@@ -61,17 +63,19 @@ class Signals:
         if isinstance(self.kl_factor, KlFactor):
             found["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
             found["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
-        memory = probes.memory_mb()
-        found |= {} if memory is None else {"machine/memory": memory}
+        if self.rollouts % MEMORY_EVERY == 0 or self._memory is None:
+            self._memory = probes.memory_mb()
+        if self._memory is not None:
+            found["machine/memory"] = self._memory
         self.rollouts += 1
         return found
 
     def _rewards(self, rows: probes.Rows, *, ended: bool) -> dict[str, float]:
-        found = probes.rewards(rows.reward, self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0)
+        earlier = self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0
+        found, varied = probes.rewards(rows.reward, earlier)
         if found:
             self.largest_reward = max(self.largest_reward, found["reward/largest"])
             told = ended and found["reward/largest"] > 0
-            varied = bool((rows.reward != rows.reward[0]).any())
             found["reward/no_information"] = float(self._no_information(varied=varied, ended=told))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,16 @@ class StepFacts:
         self.parts: dict[str, float] = {}  # sum of |part|
         self.counts: dict[str, int] = {}
         self.equity_jump: float | None = None
+        self.seconds = 0.0  # that looking took
         self._equity: npt.NDArray[np.float64] | None = None
 
     def see(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
         """Take in the infos of one vector step; episode_start [B]: rows whose account is a new one."""
+        clock = time.perf_counter()
+        self._see(infos, episode_start)
+        self.seconds += time.perf_counter() - clock
+
+    def _see(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
         parts = infos.get(PARTS)
         if isinstance(parts, Mapping):
             for name, values in parts.items():

@@ -17,7 +17,7 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
 from tailwise.run.health.actions import Actions, Before
 from tailwise.run.health.alert import Alert
-from tailwise.run.health.derived import DERIVED, derive
+from tailwise.run.health.derived import conclusions
 from tailwise.run.health.engine import Health
 from tailwise.run.health.signals import Signals
 from tailwise.run.health.step_facts import StepFacts
@@ -29,7 +29,11 @@ PREFIX = "health/"  # of tensors in a checkpoint
 
 
 class HealthWatch:
-    """What a trainer knows about its health. Its own time is measured: `time/health`."""
+    """What a trainer knows about its health. Its own time is measured: `time/health`.
+
+    That is all of the wall-clock time of this package: the copy that an update can be undone with, the looks at infos
+    while the rollout is collected, signals, rules and actions.
+    """
 
     def __init__(self, config: Config, model: ActorCritic) -> None:
         rules = config.health.effective_rules()
@@ -54,7 +58,7 @@ class HealthWatch:
         """Signals of this update that the learner's metrics do not have."""
         clock = time.perf_counter()
         found = self.signals.measure(rollout, facts, metrics, kl_factor=kl_factor)
-        self.seconds += time.perf_counter() - clock
+        self.seconds += time.perf_counter() - clock + facts.seconds
         return found
 
     def after(
@@ -62,9 +66,11 @@ class HealthWatch:
     ) -> list[Alert]:
         """Apply the rules to an update and do what they want; everything that was raised, cleared or done."""
         clock = time.perf_counter()
-        signals, notes = derive({**self.evaluated, **metrics})
+        known = {**self.evaluated, **metrics} if self.evaluated else metrics
+        found, notes = conclusions(known, measured_terms=bool(report.term_gradients))
         self.evaluated = {}
-        metrics |= {name: value for name, value in signals.items() if name in DERIVED}
+        metrics |= found
+        signals = {**known, **found} if known is not metrics else metrics
         events = self.rules.judge(trainer.update, metrics, report, known=(signals, notes))
         events += self.actions.act(trainer, self.rules, events, rollout=rollout, metrics=metrics, before=before)
         metrics["health/firing"] = float(len(self.rules.firing & self._loud))
