@@ -153,3 +153,19 @@ def test_what_cannot_be_traded_is_a_sentence() -> None:
         build_dataset(BuiltinData(split=early), SHORT)
     with pytest.raises(DataError, match="occurs more than once"):
         load_data(BuiltinData(names=("sp500", "sp500")))
+
+
+def test_pieces_of_a_window_hold_every_bar_once_with_the_features_of_the_whole_series() -> None:
+    """Rejects pieces that compute features of their own (each would begin with a warm-up) and pieces that overlap."""
+    dataset = build_dataset(BuiltinData(split=DATES), SHORT)
+    bars, window = dataset.bars[0], dataset.window("test")[0]
+    pieces = dataset.in_pieces("test", 100)
+    tables = pieces.tables("test")
+    assert [len(table.close) - 1 for table in tables[:-1]] == [100] * (len(tables) - 1)
+    lived = np.concatenate([table.close[table.first_valid + 1 :] for table in tables])
+    assert np.array_equal(lived, bars.close[window.first : window.end])
+    for i in (0, 3, len(tables) - 1):
+        first = window.first + 100 * i - 1  # the close at which the first decision is made
+        assert np.array_equal(tables[i].features, dataset.features[0].values[first : first + len(tables[i].close)])
+    with pytest.raises(ConfigError, match="pieces of 0 bars"):
+        dataset.in_pieces("test", 0)

@@ -273,3 +273,26 @@ def test_the_training_driver_resumes_it_exactly() -> None:
         assert (now.final_obs is None) == (before.final_obs is None)
         if now.final_obs is not None and before.final_obs is not None:
             assert np.array_equal(now.final_obs, before.final_obs)
+
+
+def test_spread_first_episodes_keep_accounts_of_all_ages_alive() -> None:
+    """Rejects environments in step with one another, which all end at once: every rollout would see one age. Whole
+    episodes follow the cut first ones, and a part of the environments behaves as it does among all of them."""
+    length = 20
+    env = market(num_envs=40, episode_length=length, stop_loss=None)
+    env.spread_first_episodes()
+    together = market(num_envs=40, episode_length=length, stop_loss=None)
+    counts = {}
+    for name, one in (("spread", env), ("in step", together)):
+        one.reset(seed=3)
+        counts[name] = [int((step[2] | step[3]).sum()) for step in roll(one, 3 * length)]
+    assert counts["in step"].count(0) == 3 * (length - 1)
+    assert max(counts["spread"]) <= 3 and counts["spread"][:length] == counts["spread"][length : 2 * length]
+    assert sum(counts["spread"]) == sum(counts["in step"])
+    part = market(num_envs=4, episode_length=length, stop_loss=None, first_environment=7)
+    part.spread_first_episodes()
+    env.reset(seed=3)
+    part.reset(seed=3)
+    assert np.array_equal(part.simulator.state.records["age"], env.simulator.state.records["age"][7:11])
+    env.reset()  # the next episodes are whole
+    assert not env.simulator.state.records["age"].any()

@@ -263,3 +263,26 @@ def test_changed_select_bars_stop_a_resume(tmp_path: Path) -> None:
     save_bars(replace(bars, **{n: getattr(bars, n) * ramp for n in ("open", "high", "low", "close")}), path)
     with pytest.raises(CheckpointError, match="bars of the select window are not those"):
         tailwise.PPO.resume(tmp_path / "run")
+
+
+def test_pieces_of_the_test_window_are_accounts_that_begin_anew() -> None:
+    """Every bar of the window is lived through once, in order; each account starts flat with the initial cash, so its
+    first piece is that of the whole account and its later ones are not."""
+    agent = tailwise.PPO(config=market(model={"actor": {"gain": 1.0}}))
+    agent.learn()
+    world = agent.market()
+    whole = agent.trade("test", market=world)[0]
+    pieces = agent.trade("test", market=world.in_pieces("test", 64))
+    assert len(pieces) == -(-len(whole) // 64)
+    assert np.array_equal(np.concatenate([path.time for path in pieces]), whole.time)
+    assert {float(path.equity[0]) for path in pieces} == {world.settings.initial_cash}
+    assert np.array_equal(pieces[0].log_returns, whole.log_returns[:64])
+    assert not np.array_equal(pieces[1].equity[1:], whole.equity[65:129])
+
+
+def test_training_begins_with_accounts_of_different_ages() -> None:
+    """Rejects a training in which all accounts end their episodes at once: its updates would see one age each."""
+    agent = tailwise.PPO(config=market(run={"total_steps": 128}))
+    agent.learn()
+    ages = agent.trainer.driver.venv.simulator.state.records["age"]  # type: ignore[attr-defined]
+    assert len(set(ages.tolist())) == len(ages) == 8

@@ -101,6 +101,26 @@ class Dataset:
             tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), shown))
         return tables
 
+    def in_pieces(self, purpose: Purpose, length: int) -> Dataset:
+        """The window of `purpose` alone, cut into consecutive pieces of `length` bars (the last of a symbol may have
+        fewer), each a symbol of its own: an account that trades one begins flat, as the episodes of training do.
+
+        Features are those of the whole series, so no piece has a warm-up of its own; every bar belongs to one piece.
+        """
+        if length < 1:
+            raise ConfigError(f"A window was to be cut into pieces of {length} bars; a piece needs at least 1.")
+        loaded, tables, windows = [], [], []
+        for item, features, window in zip(self.loaded, self.features, self.window(purpose), strict=True):
+            begin = max(window.first, features.first_valid + 1)  # a decision needs a close with features before the bar
+            for first in range(begin, window.end, length):
+                end = min(first + length, window.end)
+                loaded.append(Loaded(item.bars.slice(first - 1, end), {}))
+                tables.append(FeatureTable(features.values[first - 1 : end], features.names, 0))
+                windows.append(Window(1, end - first + 1))
+        if not loaded:
+            raise DataError(f"The {purpose} window has no bar after the warm-up of the features; widen it.")
+        return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)})
+
     def check_train_bars(self, spec: FeatureSpec) -> None:
         """Raise unless the train windows hold exactly the bars that `spec` was fitted on.
 

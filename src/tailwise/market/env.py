@@ -72,6 +72,11 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
     def observation_names(self) -> tuple[str, ...]:
         return self.simulator.names
 
+    def spread_first_episodes(self) -> None:
+        """For training: cut the first episodes after each `reset(seed=...)` to different lengths, so that accounts of
+        all ages are alive at any time."""
+        self.simulator.spread_first_episodes()
+
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:

@@ -70,6 +70,10 @@ class PortfolioSimulator:
         """Begin the streams of episodes again; see `StartPlan.seed`."""
         self._plan.seed(seeds, self.state.accounts["episode"])
 
+    def spread_first_episodes(self) -> None:
+        """From the next `seed` on; see `StartPlan.spread_first_episodes`."""
+        self._plan.spread_first_episodes(self.config.episode_length)
+
     def reset(self, which: Integers | None = None, *, rows: Any = None, symbols: Any = None) -> npt.NDArray[np.float32]:
         """Begin the next episode of the accounts `which` (all): observations float32 [N, D].
 
@@ -86,6 +90,7 @@ class PortfolioSimulator:
             starts, _ = self._plan.at(which, episodes[which])
         state, table = self.state, self.table
         begin_portfolios(state.accounts, state.holdings, state.pending, which, starts, table.bars, self.rules)
+        state.accounts["age"][which] = self._plan.ages(which, episodes[which])
         self._plan.prepare_following(which, self.state.accounts["episode"])
         return self.observe()
 

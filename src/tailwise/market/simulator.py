@@ -103,6 +103,10 @@ class Simulator:
         """Begin the streams of episodes again; see `StartPlan.seed`."""
         self._plan.seed(seeds, self.state.records["episode"])
 
+    def spread_first_episodes(self) -> None:
+        """From the next `seed` on; see `StartPlan.spread_first_episodes`."""
+        self._plan.spread_first_episodes(self.config.episode_length)
+
     def reset(self, which: Integers | None = None, *, rows: Any = None, symbols: Any = None) -> npt.NDArray[np.float32]:
         """Begin the next episode of the accounts `which` (all): observations float32 [N, D].
 
@@ -127,6 +131,7 @@ class Simulator:
             self.rules,
             self._guards,
         )
+        records["age"][which] = self._plan.ages(which, episodes)
         self._plan.prepare_following(which, self.state.records["episode"])
         return self.observe()
 

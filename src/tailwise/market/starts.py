@@ -19,6 +19,7 @@ from tailwise.market.tables import MarketTable
 
 BLOCK = 32
 STREAM = "market/start"
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 Integers = npt.NDArray[np.int64]
 
@@ -42,6 +43,23 @@ class StartPlan:
         self.seed_all(0)
         self.rows: Integers = np.zeros((environments, BLOCK), dtype=np.int64)
         self.symbols: Integers = np.zeros((environments, BLOCK), dtype=np.int64)
+        self._first_ages: Integers = np.zeros(environments, dtype=np.int64)
+
+    def spread_first_episodes(self, length: int | None) -> None:
+        """Cut the first episodes to different lengths, so that the environments never end and begin all at once.
+
+        In step with one another, the accounts of a rollout would all be young or all be old; what is measured on it
+        then swings with the age, and what was learnt from the young is applied to the old. Environment i begins at the
+        age frac(i x golden ratio) of an episode: evenly spread for any number of environments, and the same whether
+        they are simulated together or in parts. length: bars of an episode; None (only the data ends) spreads nothing.
+        """
+        if length is not None:
+            ids = self._first_environment + np.arange(len(self._first_ages))
+            self._first_ages[:] = np.floor(ids * GOLDEN % 1.0 * length)
+
+    def ages(self, which: Integers, episodes: Integers) -> Integers:
+        """Ages at which the given episodes begin: 0, but for spread first ones."""
+        return np.where(episodes == 0, self._first_ages[which], 0)
 
     def seed_all(self, seed: int) -> None:
         """One seed for all; environment i draws at the address of its id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
@@ -167,12 +168,26 @@ class MarketWorld:
         settings = self.settings.model_copy(update={"report": False})
         tables = self.dataset.tables("train", together=self.portfolio)
         env = make_market_env(tables, settings, self.costs, num_envs=self.config.run.environments)
+        env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
     def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
         env = make_market_env(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
+
+    def in_pieces(self, purpose: Literal["select", "test"], length: int) -> MarketWorld:
+        """The same market with the window of `purpose` cut into pieces of `length` bars, each traded by an account of
+        its own, side by side.
+
+        A policy knows accounts as old as its training episodes. In one account over years, what it sees of its account
+        (the gain since the position was opened, the drawdown) leaves that range; pieces of `env.episode_length` do not.
+        """
+        if self.portfolio:
+            raise ConfigError("pieces of a window are traded by accounts with one asset; this one holds several.")
+        pieces = copy.copy(self)
+        pieces.dataset = self.dataset.in_pieces(purpose, length)
+        return pieces
 
     @property
     def portfolio(self) -> bool:
