@@ -112,14 +112,20 @@ def core_step(
                 copy(state[i, 1], before_c[mine])
     gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
     gemm(*(rows, wide, inputs, encoded, inputs, False), *(flat[network.w_in :], inputs, True, 0.0, gates, wide))
-    add_bias(gates, rows, flat[network.b_in : network.b_in + wide])
+    bias_in, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
+    if lstm:
+        copy(bias_in, hidden[:wide])
+        add_bias(hidden[:wide], 1, bias_hidden)
+    else:
+        add_bias(gates, rows, bias_in)
     target, beta = (gates, 1.0) if lstm else (hidden, 0.0)
     gemm(*(rows, wide, size, before_h, size, False), *(flat[network.w_hidden :], size, True, beta, target, wide))
-    add_bias(target, rows, flat[network.b_hidden : network.b_hidden + wide])
+    if not lstm:
+        add_bias(hidden, rows, bias_hidden)
     for i in range(rows):
         mine, all_gates = slice(i * size, (i + 1) * size), slice(i * wide, (i + 1) * wide)
         if lstm:
-            lstm_gates(gates[all_gates], before_c[mine], after[i, 1], memory.inner[mine], features[i])
+            lstm_gates(gates[all_gates], hidden[:wide], before_c[mine], after[i, 1], memory.inner[mine], features[i])
         else:
             gru_gates(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
         copy(features[i], after[i, 0])

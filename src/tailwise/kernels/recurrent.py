@@ -29,7 +29,8 @@ class Tape(NamedTuple):
     gates [R, G*H]: after the activations; before_h, before_c [R, H]: the state before each step, resets applied;
     inner [R, H]: tanh(c) of an LSTM, the hidden part of a GRU's new gate; features [R, H]: the results;
     back_features [R, H]: gradient by them; back_gates [R, G*H]: by what enters the gates; back_hidden [R, 3*H]: by the
-    hidden part of it (GRU); now [b, G*H], carry_h, carry_c [b, H]: of one step; turned [H, G*H]: W_hh transposed.
+    hidden part of it (GRU); now [b, G*H], carry_h, carry_c [b, H]: of one step (an LSTM keeps the sum of its two biases
+    in `now`); turned [H, G*H]: W_hh transposed.
     """
 
     gates: np.ndarray
@@ -47,16 +48,20 @@ class Tape(NamedTuple):
 
 
 @kernel(reorder=True)
-def lstm_gates(gates: np.ndarray, before_c: np.ndarray, c: np.ndarray, inner: np.ndarray, h: np.ndarray) -> None:
-    """One row: gates [4H] in place from what enters them to their values; c, inner = tanh(c), h [H] are written."""
+def lstm_gates(
+    gates: np.ndarray, bias: np.ndarray, before_c: np.ndarray, c: np.ndarray, inner: np.ndarray, h: np.ndarray
+) -> None:
+    """One row: gates [4H] in place from what enters them, without its bias [4H], to their values; c, inner = tanh(c),
+    h [H] are written. The bias is added here because the row lies in the nearest cache already."""
     size = h.shape[0]
     for j in range(2 * size):
-        gates[j] = sigmoid(gates[j])
+        gates[j] = sigmoid(gates[j] + bias[j])
     cell, out = gates[2 * size : 3 * size], gates[3 * size : 4 * size]
+    for_cell, for_out = bias[2 * size : 3 * size], bias[3 * size : 4 * size]
     for j in range(size):
-        cell[j] = tanh(cell[j])
+        cell[j] = tanh(cell[j] + for_cell[j])
     for j in range(size):
-        out[j] = sigmoid(out[j])
+        out[j] = sigmoid(out[j] + for_out[j])
     take, forget = gates[:size], gates[size : 2 * size]
     for j in range(size):
         c[j] = forget[j] * before_c[j] + take[j] * cell[j]
@@ -180,9 +185,12 @@ def core_forward(
     rows, inputs = steps * b, network.encoded_width
     gemm(*(rows, wide, inputs, encoded, inputs, False), *(flat[network.w_in :], inputs, True, 0.0, tape.gates, wide))
     bias_in, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
-    add_bias(tape.gates, rows, bias_in)
+    bias = tape.now[:wide]
     if lstm:
-        add_bias(tape.gates, rows, bias_hidden)
+        copy(bias_in, bias)
+        add_bias(bias, 1, bias_hidden)
+    else:
+        add_bias(tape.gates, rows, bias_in)
     _turn(flat[network.w_hidden :], wide, size, tape.turned)
     for i in range(b):
         copy(state[envs[i], 0], tape.before_h[i * size :])
@@ -206,7 +214,7 @@ def core_forward(
             row = gates[i * wide : (i + 1) * wide]
             if lstm:
                 c = tape.carry_c[i * size : (i + 1) * size]
-                lstm_gates(row, tape.before_c[at : at + size], c, tape.inner[at : at + size], h)
+                lstm_gates(row, bias, tape.before_c[at : at + size], c, tape.inner[at : at + size], h)
             else:
                 hidden = target[i * wide : (i + 1) * wide]
                 gru_gates(row, hidden, tape.before_h[at : at + size], tape.inner[at : at + size], h)
@@ -264,8 +272,14 @@ def core_backward(
         *(wide, size, rows, by_hidden, wide, True),
         *(tape.before_h, size, False, 1.0, grad[network.w_hidden :], size),
     )
-    add_columns(tape.back_gates, rows, grad[network.b_in : network.b_in + wide])
-    add_columns(by_hidden, rows, grad[network.b_hidden : network.b_hidden + wide])
+    by_bias = tape.now[:wide]
+    clear(by_bias)
+    add_columns(tape.back_gates, rows, by_bias)
+    add_bias(grad[network.b_in : network.b_in + wide], 1, by_bias)
+    if not lstm:
+        clear(by_bias)
+        add_columns(by_hidden, rows, by_bias)
+    add_bias(grad[network.b_hidden : network.b_hidden + wide], 1, by_bias)
     if network.trunk.shape[0]:
         gemm(
             *(rows, inputs, wide, tape.back_gates, wide, False),

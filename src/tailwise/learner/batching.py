@@ -46,10 +46,9 @@ def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: boo
         if not recurrent:
             result.append(Part(torch.from_numpy(chunk), None, None))
             continue
-        envs = torch.from_numpy(chunk)
-        keep = valid[:, envs]
-        inside = keep.reshape(-1).nonzero().squeeze(-1)
-        step = inside // len(chunk)
-        rows = step * valid.shape[1] + envs[inside % len(chunk)]
-        result.append(Part(rows, envs, inside))
+        # numpy: these are many small steps, and a tensor takes longer for each.
+        steps, everyone = valid.shape
+        rows = (np.arange(steps)[:, None] * everyone + chunk).reshape(-1)
+        inside = np.flatnonzero(valid.numpy()[:, chunk])
+        result.append(Part(torch.from_numpy(rows[inside]), torch.from_numpy(chunk), torch.from_numpy(inside)))
     return [part for part in result if len(part.rows)]
