@@ -20,7 +20,7 @@ from typing import Any
 
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "market", "kernels")
-OPTIONS = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+OPTIONS = {"error_model": "numpy", "nogil": True}
 # Fused multiply-adds; sums keep the order in which they are written.
 FUSE = frozenset({"contract", "arcp", "nsz"})
 # Sums in any order as well, which SIMD needs for them. NaN and infinity keep their meaning in both (no "nnan", no
