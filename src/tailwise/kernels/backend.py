@@ -57,6 +57,14 @@ class _FlatSnapshot:
     buffers: dict[str, Tensor]
 
 
+class _Moments:
+    """What others read of an optimiser. torch's own, when it is made, imports its compiler, a second and 70 MB."""
+
+    def __init__(self) -> None:
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.param_groups: list[dict[str, Any]] = []
+
+
 class FusedBackend(TorchBackend):
     """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
 
@@ -219,6 +227,9 @@ class FusedBackend(TorchBackend):
         self.average.zero_()
         self.square.zero_()
         self.step_tensor.zero_()
+
+    def _make_optimiser(self) -> _Moments:
+        return _Moments()
 
     # ---------------------------------------------------------------- parts of the update
 

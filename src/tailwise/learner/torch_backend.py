@@ -42,6 +42,7 @@ class TorchBackend:
     """Model, optimiser and the update. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
 
     make_particles: MakeParticles | None = None  # None: `targets.particle_returns`
+    optimiser: Any  # torch's Adam, or what has its `state` and `param_groups`
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class TorchBackend:
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
         self.parameters = list(model.parameters())
-        self.optimiser = torch.optim.Adam(_with_epsilon(model), lr=config.learning_rate)
+        self.optimiser = self._make_optimiser()
 
     def warm_up(self, tell: Callable[[str], None]) -> None:
         """See `Backend.warm_up`: nothing to wait for."""
@@ -164,6 +165,9 @@ class TorchBackend:
         self._restore(snapshot)
 
     # What another implementation may do in its own way, with the same result.
+
+    def _make_optimiser(self) -> Any:
+        return torch.optim.Adam(_with_epsilon(self.model), lr=self.config.learning_rate)
 
     def _values(self, features: Tensor) -> CriticOutput:
         return self.model.values(features)
