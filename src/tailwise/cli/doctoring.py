@@ -14,11 +14,13 @@ from tailwise.evaluate.doctor.check import Check, counted, counts, failed, spark
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 
 
-def run_doctor(run: Path | None, *, itself: bool, as_json: bool, page: Path | None) -> int:
+def run_doctor(run: Path | None, *, itself: bool, full: bool, as_json: bool, page: Path | None) -> int:
     """Audit a run or this installation; returns the exit code."""
     if itself == (run is not None):
         raise ConfigError("give either RUN, the folder of a run, or --self for this installation.")
-    started = time.perf_counter()
+    if full and not itself:
+        raise ConfigError("--full belongs to --self: it compiles what is missing, so that every kernel is checked.")
+    started, compiling = time.perf_counter(), 0.0
     if run is not None:
         from tailwise.evaluate.doctor.audit import audit_run
 
@@ -26,19 +28,26 @@ def run_doctor(run: Path | None, *, itself: bool, as_json: bool, page: Path | No
     else:
         from tailwise.evaluate.doctor.self_check import check_installation
 
-        checks, title = check_installation(), "this installation: self-check"
-    seconds = time.perf_counter() - started
+        found = check_installation(everything=full)
+        checks, title, compiling = found.checks, "this installation: self-check", found.compiling
+    seconds = time.perf_counter() - started - compiling
     if page is not None:
         from tailwise.evaluate.doctor.page import write_audit
 
         write_audit(page, checks, title=title, facts=[])
     if as_json:
-        told = {"passed": not failed(checks), "seconds": seconds, "counts": counts(checks)}
+        told = {
+            "passed": not failed(checks),
+            "seconds": seconds,
+            "compile_seconds": compiling,
+            "counts": counts(checks),
+        }
         subject = {"run_dir": None if run is None else str(run), "page": None if page is None else str(page)}
         print_json({**subject, **told, "checks": [check.to_json() for check in checks]})
     else:
         print_checks(title, checks)
-        print(f"{counted(checks)}, in {seconds:.1f} s" + ("" if page is None else f"; page: {page}"))
+        extra = f", and {compiling:.1f} s to compile kernels, which are kept" if compiling else ""
+        print(f"{counted(checks)}, in {seconds:.1f} s{extra}" + ("" if page is None else f"; page: {page}"))
     return CHECK_FAILED if failed(checks) else DONE
 
 

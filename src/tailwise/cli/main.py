@@ -286,13 +286,14 @@ def watch(
 def doctor(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run, as train made it.")] = None,
     itself: Annotated[bool, typer.Option("--self", help="Check this installation by the formulas instead.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --self: compile what is missing, check it too.")] = False,
     page: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the audit as a page.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Audit a run from its files, or this installation: verdict, evidence, what it means, what to do."""
     from tailwise.cli.doctoring import run_doctor
 
-    raise typer.Exit(run_doctor(run, itself=itself, as_json=json, page=page))
+    raise typer.Exit(run_doctor(run, itself=itself, full=full, as_json=json, page=page))
 
 
 @config_app.command("show")

@@ -203,7 +203,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("update/non_finite", "count", "metrics of this update that are NaN or infinite", (0.0, 0.0)),
     MetricSpec("health/firing", "rules", "rules of severity warn or error that fire", (0.0, 0.0)),
     MetricSpec("health/actions", "count", "actions that rules have taken in this run so far", (0.0, 0.0)),
-    MetricSpec("machine/memory", "MB", "resident memory of the process, read every 5 updates"),
+    MetricSpec("machine/memory", "MB", "resident memory of the process"),
     MetricSpec("time/elapsed", "s", "wall-clock time since the run, or its resumed part, started"),
     MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
     MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+from tailwise.cli.main import main
 from tailwise.evaluate.doctor import machine
 from tailwise.evaluate.doctor.check import counts
 from tailwise.evaluate.doctor.formulas import FORMULAS, check_formulas
+from tailwise.evaluate.doctor.kernels import TOLERANCE, relative_gaps
 
 
 def test_the_formulas_pass_here() -> None:
@@ -48,14 +56,45 @@ def test_streams_pass_here_and_another_digest_does_not(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_the_whole_self_check_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
-    from tailwise.cli.main import main
-
-    assert main(["doctor", "--self", "--json"]) == 0
+    assert main(["doctor", "--self", "--full", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["passed"] is True
-    assert {"determinism", "resume", "fused kernels, core lstm"} <= {check["name"] for check in told["checks"]}
+    assert {"determinism", "resume"} <= {check["name"] for check in told["checks"]}
+    verdicts = {check["name"]: check["verdict"] for check in told["checks"]}
+    assert verdicts["fused kernels, core none"] == verdicts["fused kernels, core lstm"] == "ok"
+
+
+@pytest.mark.slow
+def test_without_compiled_kernels_it_says_what_was_not_checked(tmp_path: Path) -> None:
+    """A machine that has compiled nothing: the smallest network is compiled and checked, the other one is told as
+    unknown, and the time of compiling stands apart. Rejects an ok for what nobody looked at."""
+    command = [sys.executable, "-m", "tailwise", "doctor", "--self", "--json"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    checks = {check["name"]: check for check in told["checks"]}
+    assert told["compile_seconds"] > 1 and told["passed"] is True
+    assert checks["fused kernels, core none"]["verdict"] == "ok"
+    assert checks["fused kernels, core lstm"]["verdict"] == "unknown"
+    assert "not checked" in checks["fused kernels, core lstm"]["evidence"]
+    assert "(fused, core none)" in checks["resume"]["evidence"]
+
+
+def test_gaps_are_relative_to_the_largest_entry_of_each_tensor() -> None:
+    """A tensor of small numbers that is off by a thousandth. Rejects one limit for all tensors: 1e-6 would pass it."""
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.weight.fill_(2.0)
+            layer.bias.copy_(torch.tensor([1e-3, 0.0]))
+        second.bias[1] = 1e-6
+    gaps = relative_gaps(first, second)
+    assert gaps["weight"] == 0.0 and gaps["bias"] == pytest.approx(1e-3)
+    assert max(gaps.values()) > TOLERANCE
+
+
+def test_full_is_for_the_installation_alone(tmp_path: Path) -> None:
+    assert main(["doctor", str(tmp_path), "--full"]) == 2
 
 
 def test_two_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

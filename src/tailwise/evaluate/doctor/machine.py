@@ -1,28 +1,25 @@
-"""What this machine makes of the same numbers: matrix products, random streams, kernels, repeated and resumed runs."""
+"""What this machine makes of the same numbers: matrix products, random streams, repeated and resumed runs."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from tailwise.core.streams import Streams
 from tailwise.evaluate.doctor.check import Check, Verdict
-from tailwise.kernels.coverage import why_not_fused
+from tailwise.evaluate.doctor.tiny_run import tiny_config
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import Config, parse_config
 from tailwise.run.metric_store import FILE, differences_without_time
 
 SHAPES = ((64, 64, 64), (1, 1, 1), (7, 129, 33), (256, 64, 192), (1000, 3, 5))
 FLOAT32 = 2.0**-24  # unit of rounding
 STREAM = "c7bb9a10"  # first digits of the digest of some draws (x86-64, numpy 2.4); the same on every machine
-ENVIRONMENT = "CartPole-v1"
 
 
 def check_products() -> Check:
@@ -65,52 +62,6 @@ def check_streams() -> Check:
     return Check("random streams", "fail", f"digest {found}, expected {STREAM}", meaning, advice)
 
 
-def tiny_config(*, backend: str = "auto", core: str = "none", updates: int = 2, seed: int = 0) -> Config:
-    """A run of a few seconds at most."""
-    tree: dict[str, Any] = {
-        "seed": seed,
-        "backend": backend,
-        "env": {"id": ENVIRONMENT},
-        "model": {
-            "encoder": {"kind": "mlp", "hidden": [16]},
-            "core": {"kind": core, **({} if core == "none" else {"hidden": 8})},
-            "actor": {"hidden": [8]},
-            "critic": {"kind": "quantile", "quantiles": 40, "minibatch_particles": 8, "hidden": [8]},
-        },
-        "learner": {"epochs": 2, "minibatches": 2, "target_kl": None},
-        "run": {
-            "environments": 4,
-            "rollout_steps": 16,
-            "total_steps": 64 * updates,
-            "checkpoint_every": 1,
-            "tensorboard": False,
-        },
-    }
-    return parse_config(tree, source="the self-check")
-
-
-def check_kernels() -> list[Check]:
-    """The fused kernels against plain torch, over whole updates of two networks."""
-    checks = []
-    for core in ("none", "lstm"):
-        name = f"fused kernels, core {core}"
-        meaning = "the fused backend must give what plain torch gives; it is the default where it covers all options"
-        plain, fused = (PPO(config=tiny_config(backend=b, core=core)) for b in ("torch", "fused"))
-        reason = why_not_fused(fused.config.model, fused.config.learner, fused.model.action, auxiliary=())
-        if reason is not None:
-            checks.append(Check(name, "unknown", reason, meaning))
-            continue
-        for agent in (plain, fused):
-            agent.learn()
-        pairs = zip(plain.model.parameters(), fused.model.parameters(), strict=True)
-        gap = max(float((a - b).detach().abs().max()) for a, b in pairs)
-        good = gap <= 1e-4
-        told = f"parameters after {plain.trainer.update} updates differ by at most {gap:.2g}, allowed 1e-4"
-        advice = "" if good else "set backend: torch, and report the processor and the versions"
-        checks.append(Check(name, "ok" if good else "fail", told, meaning, advice))
-    return checks
-
-
 class _Cut(Exception):
     """Ends a run in the middle, as a kill would."""
 
@@ -125,11 +76,15 @@ class _CutAfter(Callback):
         return None
 
 
-def check_repetition() -> list[Check]:
-    """Two equal runs, and one that is cut off and resumed: all three equal bit for bit."""
+def check_repetition(core: str | None) -> list[Check]:
+    """Two equal runs, and one that is cut off and resumed: all three equal bit for bit.
+
+    core: of a network whose fused kernels are compiled; None: plain torch with an LSTM.
+    """
     with tempfile.TemporaryDirectory(prefix="tailwise-doctor-") as place:
         folders = {name: Path(place) / name for name in ("first", "second", "cut")}
-        config = tiny_config(core="lstm", updates=4)
+        backend = "torch" if core is None else "fused"
+        config = tiny_config(backend=backend, core=core or "lstm", updates=4)
         for name in ("first", "second"):
             PPO(config=config, run_dir=folders[name]).learn()
         try:
@@ -139,11 +94,12 @@ def check_repetition() -> list[Check]:
             agent.learn()
         same = _differences(folders["first"], folders["second"])
         resumed = _differences(folders["first"], folders["cut"])
+    which = f"({backend}, core {config.model.core.kind})"
+    cut = f"a run that was cut off after 2 of 4 updates and resumed {which}"
     return [
-        _equality("determinism", same, "two runs of the same seed", "equal seeds must give equal runs"),
-        _equality("resume", resumed, "a run that was cut off after 2 of 4 updates and resumed",
-                  "a run that was killed must end as if it had never been"),
-    ]  # fmt: skip
+        _equality("determinism", same, f"two runs of the same seed {which}", "equal seeds must give equal runs"),
+        _equality("resume", resumed, cut, "a run that was killed must end as if it had never been"),
+    ]
 
 
 def _differences(first: Path, second: Path) -> list[str]:

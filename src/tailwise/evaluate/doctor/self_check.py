@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailwise.evaluate.doctor.check import Check
 from tailwise.evaluate.doctor.formulas import check_formulas
-from tailwise.evaluate.doctor.machine import check_kernels, check_products, check_repetition, check_streams
+from tailwise.evaluate.doctor.kernels import check_kernels
+from tailwise.evaluate.doctor.machine import check_products, check_repetition, check_streams
 
 
-def check_installation() -> list[Check]:
-    """Every self-check; some seconds, more when kernels have to be compiled first."""
-    return [*check_formulas(), check_products(), check_streams(), *check_kernels(), *check_repetition()]
+@dataclass(frozen=True)
+class Examination:
+    """What was found, and the seconds that went into compiling kernels, which only the first time needs."""
+
+    checks: list[Check]
+    compiling: float
+
+
+def check_installation(*, everything: bool = False) -> Examination:
+    """Every self-check; everything: also what needs kernels that are not compiled yet."""
+    plain = [*check_formulas(), check_products(), check_streams()]
+    kernels = check_kernels(everything=everything)
+    return Examination([*plain, *kernels.checks, *check_repetition(kernels.core)], kernels.compiling)

@@ -54,6 +54,6 @@ class Sieve:
         get, missing = signals.get, np.nan
         values: npt.NDArray[np.float64] = np.array([np.inf, *[get(name, missing) for name in self.names]])
         found = values[self._position]
-        holds = np.logical_and.reduce((found > self._above) | (found < self._below), axis=1)
-        passed: list[int] = np.flatnonzero(holds).tolist()
+        holds = np.asarray(((found > self._above) | (found < self._below)).all(axis=1))
+        passed: list[int] = holds.nonzero()[0].tolist()
         return passed

@@ -19,7 +19,6 @@ from tailwise.run.health.step_facts import StepFacts
 REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
-MEMORY_EVERY = 5  # updates between readings: what grows is told over a hundred
 USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
 
 
@@ -37,7 +36,6 @@ class Signals:
         self.rewards_varied = False  # within one of the rollouts so far
         self.ends_told = False  # whether terminations told something, with rewards that are all equal
         self.peak_std = 0.0
-        self._memory: float | None = None  # as it was read last
         self.returns = 0
         self.return_mean = 0.0
         self.return_variance = 0.0
@@ -63,10 +61,9 @@ class Signals:
         if isinstance(self.kl_factor, KlFactor):
             found["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
             found["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
-        if self.rollouts % MEMORY_EVERY == 0 or self._memory is None:
-            self._memory = probes.memory_mb()
-        if self._memory is not None:
-            found["machine/memory"] = self._memory
+        memory = probes.memory_mb()
+        if memory is not None:
+            found["machine/memory"] = memory
         self.rollouts += 1
         return found
 
