@@ -26,8 +26,8 @@ GAMMA, ALPHA = 0.95, 0.05
 # Bars of each market, half to train on and half to test, and markets of one law that are traded side by side. The tail
 # of one and the same policy differed by 12% between two ways of sampling 80,000 bars of it (some 150 storms decide).
 LENGTH, MARKETS = 160_000, 3
-# 512 updates, 452 of them with the limit. With 305 (and a learning rate of 3e-3 to get there) the run's own measure ended
-# 14% beyond a limit, and policies differed twofold in what they earned for the same tail: not settled.
+# 512 updates, 452 of them with the limit. With 305 (and a learning rate of 3e-3 to get there) the run's own measure
+# ended 14% beyond a limit, and policies differed twofold in what they earned for the same tail: not settled.
 STEPS = 4_200_000
 EPISODE = 256  # bars
 HORIZON = round(3 / (1 - GAMMA))  # bars after which a return counts for 5%
