@@ -116,8 +116,10 @@ class Health:
     def _step(
         self, rule: Rule, state: RuleState, update: int, signals: Metrics, notes: Mapping[str, str]
     ) -> Alert | None:
+        if update <= rule.not_before:
+            return None
         measured = [self._measure(signal, condition, signals) for signal, condition in rule.reads]
-        if update <= rule.not_before or measured[0] is None:
+        if measured[0] is None:
             return None
         held = all(
             value is not None and condition.holds(value)

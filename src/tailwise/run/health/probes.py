@@ -123,15 +123,12 @@ def _logit_norm(law: CategoricalLaw, params: Array) -> float:
     some = params[:: max(1, len(params) // PROBED_ROWS)].astype(np.float64)
     total = np.zeros(len(some))
     for logits in _split(law, some):
-        if (logits > NOT_ALLOWED).all():  # the usual case: nothing is masked
-            centred = logits - logits.mean(-1, keepdims=True)
-        else:
-            allowed = logits > NOT_ALLOWED
-            kept = np.where(allowed, logits, 0.0)
-            centre = kept.sum(-1, keepdims=True) / allowed.sum(-1, keepdims=True)
-            centred = np.where(allowed, kept - centre, 0.0)
-        total += np.einsum("ij,ij->i", centred, centred)
-    return float(np.sqrt(total).mean())
+        kept, allowed = logits > NOT_ALLOWED, logits.shape[1]
+        if not kept.all():
+            logits, allowed = np.where(kept, logits, 0.0), kept.sum(-1)
+        # The sum of squares around the mean, without an array of differences.
+        total += np.einsum("ij,ij->i", logits, logits) - np.einsum("ij->i", logits) ** 2 / allowed
+    return float(np.sqrt(np.maximum(total, 0.0)).sum()) / len(total)
 
 
 def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
@@ -150,7 +147,7 @@ def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
     if not (math.isfinite(low) and math.isfinite(high)):
         return {}, False
     largest = max(abs(low), abs(high))
-    found = {"reward/mean": float(reward.mean()), "reward/largest": largest}
+    found = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
     if earlier > 0:
         found["reward/jump"] = largest / earlier
     return found, low < high
