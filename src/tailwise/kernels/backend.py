@@ -97,6 +97,7 @@ class FusedBackend(TorchBackend):
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
+        self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
@@ -234,7 +235,7 @@ class FusedBackend(TorchBackend):
     # ---------------------------------------------------------------- parts of the update
 
     def _take_snapshot(self) -> _FlatSnapshot:
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         return _FlatSnapshot(
             self.bound.flat.clone(), self.average.clone(), self.square.clone(), self.step_count, buffers
         )
@@ -247,7 +248,7 @@ class FusedBackend(TorchBackend):
         self.step_tensor.fill_(float(snapshot.step))
         if snapshot.step == 0:
             self.optimiser.state.clear()
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in self._buffers.items():
             buffer.copy_(snapshot.buffers[name])
 
     def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:

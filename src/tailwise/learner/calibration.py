@@ -50,7 +50,7 @@ from tailwise.learner.tail import pooled_tail
 from tailwise.model.config import CategoricalCritic, QuantileCritic
 from tailwise.model.critics import normalised_atoms
 
-TRACKED = 32  # environments, the first ones: 256 windows start in a rollout, and the report is on the newest 2048
+TRACKED = 64  # environments, the first ones
 KEPT = 2048  # completed windows
 LEAST = 50  # completed windows that a report needs
 LEAST_OBSERVED = 0.5  # share of the discount that rewards must have covered for a verdict

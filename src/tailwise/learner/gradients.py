@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -46,17 +47,17 @@ def clip_global_norm(parameters: Sequence[nn.Parameter], max_norm: float | None)
 def term_gradients(terms: Mapping[str, Tensor], model: ActorCritic) -> dict[str, dict[str, float]]:
     """Norm of d(term)/d(group) for every loss term and parameter group; exactly 0.0 where no gradient exists."""
     groups = model.groups()
+    parameters = [parameter for group in groups.values() for parameter in group]
     result: dict[str, dict[str, float]] = {}
     for name, term in terms.items():
-        row = {}
-        for group, parameters in groups.items():
-            if not parameters or not term.requires_grad:
-                row[group] = 0.0
-                continue
-            grads = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-            squares = [g.double().square().sum() for g in grads if g is not None]
-            row[group] = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
-        result[name] = row
+        if not term.requires_grad:
+            result[name] = dict.fromkeys(groups, 0.0)
+            continue
+        # One pass for all groups: a pass for each would go through the same graph again.
+        grads = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+        squares = [0.0 if grad is None else float(grad.double().square().sum()) for grad in grads]
+        of_parameter = dict(zip(parameters, squares, strict=True))
+        result[name] = {group: math.sqrt(sum(of_parameter[p] for p in members)) for group, members in groups.items()}
     return result
 
 
