@@ -113,7 +113,7 @@ class Streams:
         epoch, update = _check("epoch", epoch), _check("update", update)
         steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * _WORDS_PER_BLOCK)
         _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
-        from tailwise.core.philox import fill_uniforms  # compiled code: not before somebody draws
+        from tailwise.core.loops.philox import fill_uniforms  # compiled code: not before somebody draws
 
         uniforms: Floats = np.empty((steps, len(ids), draws))
         fill_uniforms(self.key(name), np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step), uniforms)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tailwise.core.philox import choose_particles
+from tailwise.core.loops.philox import choose_particles
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
 from tailwise.kernels.layout import NO_CORE, log_std_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.compiled import kernel
-from tailwise.core.philox import four_words, to_uniform
+from tailwise.core.loops.philox import four_words, to_uniform
 from tailwise.core.streams import Streams
 from tailwise.kernels.memory import copy
 from tailwise.kernels.workers import Work

@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from tailwise.core.discounted import add_discounted
 from tailwise.core.errors import CheckpointError
+from tailwise.core.loops.discounted import add_discounted
 from tailwise.learner.particles import average_law, stratified_levels
 from tailwise.learner.rollout import CriticRecord
 from tailwise.learner.targets import law_particles

@@ -1,0 +1,1 @@
+"""Loops of core in compiled code. Importing one of these modules loads numba, so core itself does so on first use."""
