@@ -60,6 +60,20 @@ def test_parameters_after_an_update_are_equal(first: int) -> None:
             assert reports[1].kl == pytest.approx(reports[0].kl, rel=1e-4, abs=1e-7)
 
 
+def test_what_is_left_in_memory_reaches_nothing() -> None:
+    """Heads that share their features end in columns of zeros. Rejects a gradient that is not cleared there: NaN from
+    elsewhere times a weight of 0 is NaN."""
+    case = next(c for c in map(random_case, range(200)) if not c.model["actor"]["hidden"] + c.model["critic"]["hidden"])
+    plain, fused = twins(case)
+    assert fused.bound.network.output_width % 8 == 0
+    for scratch in fused.workers.scratches:
+        scratch.back.fill(float("nan"))
+    rollout = rollout_for(case, plain, 0)
+    reports = [backend.update(rollout, knobs(1e-4)) for backend in (plain, fused)]
+    assert reports[0].committed and reports[1].committed
+    assert largest_difference(plain, fused)[0] <= 1e-5
+
+
 def test_terms_are_measured_and_equal() -> None:
     plain, fused = fused_twin()
     rollout = play(plain, random_world(12, 4))
