@@ -93,7 +93,7 @@ class FusedBackend(TorchBackend):
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
         self._step: np.ndarray = self.step_tensor.numpy()
-        self._log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
+        self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
@@ -122,7 +122,7 @@ class FusedBackend(TorchBackend):
         after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self.flat, self._log_std, self._standardise(), _array(obs)),
+            *(network, self.flat, self.log_std, self._standardise(), _array(obs)),
             *(_array(state) if self._recurrent else None, _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
@@ -141,7 +141,7 @@ class FusedBackend(TorchBackend):
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
         choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
         act(
-            *(self.bound.network, self.flat, self._log_std, self._standardise(), obs),
+            *(self.bound.network, self.flat, self.log_std, self._standardise(), obs),
             *(made.states if self._recurrent else None, start),
             *(
                 _NO_MASK if mask is None else np.ascontiguousarray(mask),

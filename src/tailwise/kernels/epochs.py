@@ -12,7 +12,7 @@ import torch
 from tailwise.core.loops.philox import choose_particles
 from tailwise.kernels import rows as numbers
 from tailwise.kernels.adam import adam_step, square_sums
-from tailwise.kernels.layout import NO_CORE, log_std_of
+from tailwise.kernels.layout import NO_CORE
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
@@ -123,16 +123,16 @@ class FusedEpochs(Epochs):
             lean=self._lean,
         )
 
-        workers, log_std = backend.workers, log_std_of(network, flat)
+        workers, log_std = backend.workers, backend.log_std
         workers.begin()
         for units in _units_of(parts):
             memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
 
             def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
+                scratch = workers.scratches[k]
                 if memory:
-                    learn_sequences(network, flat, self.rows, mine, draws, weights, workers.scratches[k], *memory[k])
+                    learn_sequences(network, flat, log_std, self.rows, mine, draws, weights, scratch, *memory[k])
                 else:
-                    scratch = workers.scratches[k]
                     learn_rows(network, flat, log_std, self.rows, mine, draws, weights, None, None, scratch)
 
             workers.run(units, work)

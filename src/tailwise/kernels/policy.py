@@ -8,12 +8,13 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
-from tailwise.kernels.layout import NO_CORE, Network, log_std_of
+from tailwise.kernels.layout import NO_CORE, Network
 from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import log_softmax
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import Rows
-from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather, sequence_rows
+from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather
+from tailwise.learner.batching import sequence_rows
 
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
@@ -78,10 +79,8 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     network, flat, workers = backend.bound.network, backend.flat, backend.workers
     workers.begin()
 
-    log_std = log_std_of(network, flat)
-
     def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray | None) -> None:
-        scratch.sums[0] += sum_kl(network, flat, log_std, rows, index, features, scratch)
+        scratch.sums[0] += sum_kl(network, flat, backend.log_std, rows, index, features, scratch)
 
     if network.core == NO_CORE:
         workers.run(
@@ -94,7 +93,7 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
             memory = workers.sequences(steps, len(envs))
 
             def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
-                index = sequence_rows(rows, part)
+                index = sequence_rows(steps, rows.envs, part)
                 encode(network, flat, rows, index, part, *memory[k])
                 add_to(workers.scratches[k], index, memory[k][1].features)
 

@@ -13,11 +13,12 @@ import numpy as np
 from tailwise.core.compiled import kernel
 from tailwise.kernels.critic_loss import critic_rows
 from tailwise.kernels.dense import backward, forward
-from tailwise.kernels.layout import Network, log_std_of
+from tailwise.kernels.layout import Network
 from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import box_rows, discrete_rows
 from tailwise.kernels.recurrent import Tape, core_backward, core_forward
 from tailwise.kernels.rows import Draws, Rows, Weights
+from tailwise.learner.batching import sequence_rows
 
 BLOCK = 256  # rows: their activations and gradients fill half a megabyte; 64 to 192 were measured, and no faster
 
@@ -108,6 +109,7 @@ def learn_rows(
 def learn_sequences(
     network: Network,
     flat: np.ndarray,
+    log_std: np.ndarray | None,
     rows: Rows,
     envs: np.ndarray,
     draws: Draws,
@@ -117,20 +119,14 @@ def learn_sequences(
     tape: Tape,
 ) -> None:
     """With a core: add losses and gradients of all steps of the environments `envs` [b]."""
-    index, steps = sequence_rows(rows, envs), len(rows.valid) // rows.envs
+    steps = len(rows.valid) // rows.envs
+    index = sequence_rows(steps, rows.envs, envs)
     n = len(index)
     encode(network, flat, rows, index, envs, trunk, tape)
-    spread = log_std_of(network, flat)
-    learn_rows(network, flat, spread, rows, index, draws, weights, tape.features, tape.back_features, scratch)
+    learn_rows(network, flat, log_std, rows, index, draws, weights, tape.features, tape.back_features, scratch)
     encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_backward(network, flat, encoded, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
     backward(network.trunk, flat, trunk.work, trunk.back, n, scratch.grad)
-
-
-def sequence_rows(rows: Rows, envs: np.ndarray) -> np.ndarray:
-    """Flat rows of the rollout [T*b] of the sequences `envs` [b], step by step."""
-    steps = len(rows.valid) // rows.envs
-    return (np.arange(steps)[:, None] * rows.envs + envs[None, :]).reshape(-1)
 
 
 def encode(

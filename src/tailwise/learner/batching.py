@@ -37,18 +37,21 @@ def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
     return np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
 
 
+def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarray:
+    """Flat rows t*B + b [T*b] of the sequences of the `chosen` [b] among B environments, step by step."""
+    rows: np.ndarray = (np.arange(steps)[:, None] * environments + chosen).reshape(-1)
+    return rows
+
+
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
     """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
-    if microbatches == 1 and not recurrent:
-        return [Part(torch.from_numpy(units), None, None)] if len(units) else []
     result = []
-    for chunk in np.array_split(units, min(microbatches, len(units))):
+    for chunk in [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units))):
         if not recurrent:
             result.append(Part(torch.from_numpy(chunk), None, None))
             continue
         # numpy: these are many small steps, and a tensor takes longer for each.
-        steps, everyone = valid.shape
-        rows = (np.arange(steps)[:, None] * everyone + chunk).reshape(-1)
+        rows = sequence_rows(valid.shape[0], valid.shape[1], chunk)
         inside = np.flatnonzero(valid.numpy()[:, chunk])
         result.append(Part(torch.from_numpy(rows[inside]), torch.from_numpy(chunk), torch.from_numpy(inside)))
     return [part for part in result if len(part.rows)]

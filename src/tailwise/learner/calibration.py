@@ -26,9 +26,9 @@ from torch import Tensor
 
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import CheckpointError, ShapeError
+from tailwise.core.golden import golden_fractions
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration_windows import (
-    GOLDEN,
     ROUNDING,
     Completed,
     Flags,
@@ -277,7 +277,7 @@ class Calibration:
     def _places(self) -> tuple[Tensor, Tensor | None]:
         """Where the laws of all windows are read, see `_POOLED`: index of a value [KEPT, 16], and how far it is to the
         next one, None where only the values themselves are read."""
-        offset = torch.arange(KEPT, dtype=torch.float64) * GOLDEN % 1.0
+        offset = golden_fractions(torch.arange(KEPT, dtype=torch.float64))
         levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
         if isinstance(self.critic, CategoricalCritic):
             return (levels * self.quantiles).long(), None

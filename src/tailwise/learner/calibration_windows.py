@@ -16,6 +16,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
+from tailwise.core.golden import golden_fractions
 from tailwise.core.loops.discounted import add_discounted
 from tailwise.learner.particles import average_law, stratified_levels
 from tailwise.learner.rollout import CriticRecord
@@ -28,7 +29,6 @@ Flags = NDArray[np.bool_]
 
 # Returns are sums of float32 rewards and predictions are float32: closer than this, relative to size, is a tie.
 ROUNDING = 2.0**-20
-GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill the unit interval evenly
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def start_rows(clock: int, steps: int, columns: int, stride: int) -> Integers:
     length would show the same few of their states forever.
     """
     stretch = np.arange(clock // stride, (clock + steps - 1) // stride + 1)[:, None]
-    place = np.floor(stride * ((stretch + np.arange(columns)) * GOLDEN % 1.0)).astype(np.int64)
+    place = np.floor(stride * golden_fractions(stretch + np.arange(columns))).astype(np.int64)
     rows: Integers = stretch * stride + place - clock
     return rows
 

@@ -21,21 +21,21 @@ class Snapshot:
 def take_snapshot(model: nn.Module, optimiser: Optimizer) -> Snapshot:
     """Copy what an update may change."""
     tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    state = {
-        parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
-        for parameter, entry in optimiser.state.items()
-    }
-    return Snapshot(tensors, state)
+    return Snapshot(tensors, {parameter: _copied(entry) for parameter, entry in optimiser.state.items()})
 
 
 @torch.no_grad()
 def restore(snapshot: Snapshot, model: nn.Module, optimiser: Optimizer) -> None:
-    """Put everything back, bit for bit."""
+    """Put everything back, bit for bit; the snapshot stays what it is and can be restored again."""
     for name, tensor in model.state_dict().items():
         tensor.copy_(snapshot.tensors[name])
     optimiser.state.clear()
     for parameter, entry in snapshot.optimiser.items():
-        optimiser.state[parameter] = dict(entry)
+        optimiser.state[parameter] = _copied(entry)
+
+
+def _copied(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
 
 
 def first_non_finite(model: nn.Module) -> str | None:

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError
+from tailwise.core.golden import golden_fractions
 from tailwise.core.streams import Streams
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.tables import MarketTable
 
 BLOCK = 32
 STREAM = "market/start"
-GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 Integers = npt.NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class StartPlan:
         """
         if length is not None:
             ids = self._first_environment + np.arange(len(self._first_ages))
-            self._first_ages[:] = np.floor(ids * GOLDEN % 1.0 * length)
+            self._first_ages[:] = np.floor(golden_fractions(ids) * length)
 
     def ages(self, which: Integers, episodes: Integers) -> Integers:
         """Ages at which the given episodes begin: 0, but for spread first ones."""

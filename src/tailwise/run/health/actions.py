@@ -141,7 +141,6 @@ class Actions:
         assert before is not None
         self.counts["skip"] += 1
         trainer.backend.restore(before.snapshot)
-        self.good.restored(trainer, before.snapshot)
         trainer.kl_factor, trainer.plateau_at = before.kl_factor, before.plateau_at
         trainer.entropies = before.entropies
         metrics["update/committed"] = 0.0

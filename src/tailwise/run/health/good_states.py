@@ -49,7 +49,6 @@ class GoodCopy:
     def restore(self, trainer: Trainer) -> None:
         """Make the trainer's learner and controllers those of the copy."""
         trainer.backend.restore(self.snapshot)
-        self.snapshot = trainer.backend.snapshot()  # the learner may go on with the tensors of the old one
         trainer.kl_factor = self.kl_factor
         trainer.risk.load({name: tensor.clone() for name, tensor in self._tensors.items()}, self._risk)
 
@@ -75,12 +74,6 @@ class GoodStates:
             taken = trainer.backend.snapshot() if snapshot is None else snapshot
             self.copies = [*self.copies[-(KEPT - 1) :], GoodCopy(trainer, taken)]
         self._good = None
-
-    def restored(self, trainer: Trainer, snapshot: Any) -> None:
-        """The learner was just made what `snapshot` is, and may go on with its tensors: a copy must not share them."""
-        for copy in self.copies:
-            if copy.snapshot is snapshot:
-                copy.snapshot = trainer.backend.snapshot()
 
     def before(self, update: int, run_dir: Path | None) -> GoodCheckpoint | GoodCopy | None:
         """The newest good state whose updates all lie before `update`."""
