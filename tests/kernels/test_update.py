@@ -25,13 +25,34 @@ def fused_twin(**options: Any) -> tuple[TorchBackend, FusedBackend]:
     return plain, FusedBackend(other.model, other.config, other.streams, tail_alpha=0.25)
 
 
+def undecided(squares: torch.Tensor) -> torch.Tensor:
+    """Where gradients cancel to less than a millionth of those beside them: Adam divides what is left of them, which is
+    rounding, by its own size and takes a whole step."""
+    return squares <= 1e-12 * squares.max()
+
+
 def largest_difference(plain: TorchBackend, fused: FusedBackend) -> tuple[float, str]:
-    """Of everything an update changes: the largest distance relative to the tensor's norm, and whose it is."""
+    """Of everything an update changes: the largest distance relative to the tensor's norm, and whose it is; parameters
+    that rounding decides are left out."""
     first, second = snapshot(plain), snapshot(fused)
     assert first.keys() == second.keys()
-    return max(
-        (float((second[n].double() - t.double()).norm() / (t.double().norm() + 1e-3)), n) for n, t in first.items()
-    )
+
+    def distance(name: str) -> float:
+        difference, squares = second[name].double() - first[name].double(), first.get(f"optimiser/{name}/exp_avg_sq")
+        if squares is not None:
+            difference[undecided(squares)] = 0.0
+        return float(difference.norm() / (first[name].double().norm() + 1e-3))
+
+    return max((distance(name), name) for name in first)
+
+
+def settle(plain: TorchBackend, fused: FusedBackend) -> None:
+    """Give the parameters that rounding decides the same values in both, so that the next update begins alike."""
+    squares, others = snapshot(plain), dict(plain.model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in fused.model.named_parameters():
+            here = undecided(squares[f"optimiser/{name}/exp_avg_sq"])
+            parameter[here] = others[name][here]
 
 
 def check_metrics(plain: dict[str, float], fused: dict[str, float]) -> None:
@@ -53,9 +74,8 @@ def test_parameters_after_an_update_are_equal(first: int) -> None:
             reports = [backend.update(rollout, knobs(1e-4)) for backend in (plain, fused)]
             assert reports[0].committed and reports[1].committed, (case, reports)
             difference, name = largest_difference(plain, fused)
-            # In one of 60 cases the gradient of a bias cancels to about Adam's epsilon, where rounding is a visible
-            # part of a step: 1.1e-5. All others are within 1e-5.
-            assert difference <= 2e-5, (case, name)
+            assert difference <= 1e-5, (case, name)
+            settle(plain, fused)
             check_metrics(reports[0].metrics, reports[1].metrics)
             assert reports[1].kl == pytest.approx(reports[0].kl, rel=1e-4, abs=1e-7)
 

@@ -6,16 +6,22 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 
-_LIMIT = np.float32(7.9)  # beyond it tanh is 1 to float32
-_ONE, _HALF, _ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
+TANH_LIMIT = np.float32(7.9)  # beyond it tanh is 1 to float32
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 # A rational function x * p(x^2) / q(x^2), fitted to tanh on [-7.9, 7.9]; its largest error is 3e-7.
-_P0, _P1, _P2, _P3 = (
-    np.float32(c) for c in (4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08)
+TANH_ABOVE = tuple(
+    np.float32(c)
+    for c in (
+        *(4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08),
+        *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
+    )
 )
-_P4, _P5, _P6 = (np.float32(c) for c in (-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16))
-_Q0, _Q1, _Q2, _Q3 = (
+TANH_BELOW = tuple(
     np.float32(c) for c in (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
 )
+_P0, _P1, _P2, _P3, _P4, _P5, _P6 = TANH_ABOVE
+_Q0, _Q1, _Q2, _Q3 = TANH_BELOW
+_LIMIT = TANH_LIMIT
 
 NONE, TANH, RELU = 0, 1, 2  # activations of a dense layer
 
@@ -33,27 +39,18 @@ def tanh(x: float) -> float:
 
 
 @kernel(reorder=True)
-def sigmoid(x: float) -> float:
-    """1 / (1 + exp(-x)), float32."""
-    return _HALF * tanh(_HALF * x) + _HALF
-
-
-@kernel(reorder=True)
-def bias_and_activation(z: np.ndarray, lead: int, rows: int, bias: np.ndarray, activation: int) -> None:
-    """In place z[r, :] = f(z[r, :] + bias); z is flat with `lead` numbers from row to row, bias [width]."""
-    width = bias.shape[0]
+def activate(z: np.ndarray, lead: int, rows: int, width: int, activation: int) -> None:
+    """In place z[r, :width] = f(z[r, :width]); z is flat with `lead` numbers from row to row."""
+    if activation == NONE:
+        return
     for r in range(rows):
         row = z[r * lead : r * lead + width]
         if activation == TANH:
             for j in range(width):
-                row[j] = tanh(row[j] + bias[j])
-        elif activation == RELU:
-            for j in range(width):
-                v = row[j] + bias[j]
-                row[j] = _ZERO if v <= _ZERO else v  # written so that NaN passes
+                row[j] = tanh(row[j])
         else:
             for j in range(width):
-                row[j] += bias[j]
+                row[j] = _ZERO if row[j] <= _ZERO else row[j]  # written so that NaN passes
 
 
 @kernel(reorder=True)

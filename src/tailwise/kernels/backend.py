@@ -22,6 +22,7 @@ from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
+from tailwise.kernels.products import lay_out
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
@@ -91,6 +92,7 @@ class FusedBackend(TorchBackend):
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
         # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
+        self._panels: np.ndarray = aligned_zeros(self.bound.network.panels).numpy()
         self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
         self._step: np.ndarray = self.step_tensor.numpy()
         self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
@@ -122,7 +124,8 @@ class FusedBackend(TorchBackend):
         after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self.flat, self.log_std, self._standardise(), _array(obs)),
+            *(network, self.flat, self.lay_out(network.laid_to_act)),
+            *(self.log_std, self._standardise(), _array(obs)),
             *(_array(state) if self._recurrent else None, _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
@@ -132,8 +135,9 @@ class FusedBackend(TorchBackend):
         return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
-        """See `Backend.begin`; the noise of a Box policy is normal already."""
+        """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
         made = super().begin(update, environments, steps, state)
+        self.lay_out(self.bound.network.laid_to_act)
         made.noise = made.noise if self._discrete else ndtri(made.noise)
         return made
 
@@ -141,7 +145,7 @@ class FusedBackend(TorchBackend):
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
         choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
         act(
-            *(self.bound.network, self.flat, self.log_std, self._standardise(), obs),
+            *(self.bound.network, self.flat, self._panels, self.log_std, self._standardise(), obs),
             *(made.states if self._recurrent else None, start),
             *(
                 _NO_MASK if mask is None else np.ascontiguousarray(mask),
@@ -163,15 +167,21 @@ class FusedBackend(TorchBackend):
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
         seen, means, laws = _array(flat_features), mean.numpy(), law.numpy()
+        panels = self.lay_out(network.laid_to_value)
 
         def work(part: np.ndarray, k: int) -> None:
             mine = slice(part[0], part[-1] + 1)
             memory = self.workers.scratches[k].work  # wide enough: the critics' workspace is part of the heads'
-            values(network, self.flat, seen[mine], memory, means[mine], laws[mine])
+            values(network, self.flat, panels, seen[mine], memory, means[mine], laws[mine])
 
         self.workers.run(np.arange(rows), work)
         lead = features.shape[:-1]
         return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
+
+    def lay_out(self, matrices: np.ndarray) -> np.ndarray:
+        """The panels, with those that `matrices` lists made from the parameters as they are now."""
+        lay_out(matrices, self.flat, self._panels)
+        return self._panels
 
     def _memory_for(self, rows: int) -> StepMemory:
         width = self.bound.network.trunk_width

@@ -9,58 +9,57 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.memory import clear
-from tailwise.kernels.particle_loss import particle_loss
+from tailwise.kernels.particle_loss import LAW, LAW_CROSSINGS, LOSS, particle_loss
 from tailwise.kernels.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS
+from tailwise.kernels.vectors import LANES
 
 
-@kernel(reorder=True)
-def _law_numbers(laws: np.ndarray, losses: np.ndarray, first: int, end: int) -> tuple[float, float, int]:
-    """(sum of losses, sum of quantiles, number of crossings) of one critic's quantiles, laws[first:end]."""
-    total, mean, crossings = np.float32(0.0), np.float32(0.0), 0
-    law, loss = laws[first:end], losses[first:end]
-    for i in range(law.shape[0]):
-        total += loss[i]
-        mean += law[i]
-    upper, lower = law[1:], law[:-1]
-    for i in range(upper.shape[0]):
-        crossings += 1 if upper[i] < lower[i] else 0
-    return total, mean, crossings
+@kernel
+def _lanes(totals: np.ndarray, first: int) -> float:
+    """Sum of one of the totals, float64."""
+    total = 0.0
+    for j in range(first, first + LANES):
+        total += np.float64(totals[j])
+    return total
 
 
 @kernel
 def critic_rows(
     index: np.ndarray, valid: np.ndarray, particles: np.ndarray, scalars: np.ndarray, shape: tuple[int, int, int, int],
-    kappa: float, per_row: float, lean: np.ndarray, out: np.ndarray, loss: np.ndarray, grad: np.ndarray,
+    kappa: float, per_row: float, lean: np.ndarray, out: np.ndarray, totals: np.ndarray, grad: np.ndarray,
     sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Critic terms of the valid rows `index` [n]; a row that is no transition gets gradient 0, the actor's part too.
 
     particles [R, m]; scalars [R, 3] as in `Rows`; shape: (numbers of the actor before those of the critics, C, N, lead
     from row to row); out, grad: flat, after the actor's numbers mean 0, quantiles 0, quantiles 1, mean 1, and what the
-    lead leaves is cleared; loss: scratch, float32 [C*N].
+    lead leaves is cleared; totals: scratch, float32 [C, TOTALS].
     """
     actor, critics, quantiles, lead = shape
-    laws = critics * quantiles
     first, width = actor + 1, actor + critics * (1 + quantiles)
-    weight, bound = np.float32(per_row / quantiles), np.float32(kappa)
+    weight, disagreement = per_row / quantiles, 0.0
+    for c in range(critics):
+        clear(totals[c])
     for i in range(index.shape[0]):
         r, at = index[i], i * lead
         if not valid[r]:
             clear(grad[at : at + lead])
             continue
-        law, back = out[at + first : at + first + laws], grad[at + first : at + first + laws]
-        particle_loss(law, particles[r], lean, bound, weight, loss, back)
         clear(grad[at + width : at + lead])
         target, lowest, highest = np.float64(scalars[r, 2]), np.inf, -np.inf
         for c in range(critics):
-            total, summed, crossings = _law_numbers(law, loss, c * quantiles, (c + 1) * quantiles)
-            place = at + actor if c == 0 else at + first + laws
+            law = slice(at + first + c * quantiles, at + first + (c + 1) * quantiles)
+            particle_loss(out[law], particles[r], lean, kappa, weight, grad[law], totals[c])
+            place = at + actor if c == 0 else at + first + critics * quantiles
             mean = np.float64(out[place])
             error = mean - target
             grad[place] = 2.0 * per_row * error
             sums[SUMS + 2 * c] += error * error
-            sums[SUMS + 2 * c + 1] += total / quantiles
-            sums[CROSSINGS] += crossings
-            sums[MEAN_GAP] += summed / quantiles - mean
+            sums[MEAN_GAP] -= mean
             lowest, highest = min(lowest, mean), max(highest, mean)
-        sums[DISAGREEMENT] += highest - lowest
+        disagreement += highest - lowest
+    sums[DISAGREEMENT] += disagreement
+    for c in range(critics):
+        sums[SUMS + 2 * c + 1] += _lanes(totals[c], LOSS) / (2.0 * kappa * particles.shape[1] * quantiles)
+        sums[MEAN_GAP] += _lanes(totals[c], LAW) / quantiles
+        sums[CROSSINGS] += _lanes(totals[c], LAW_CROSSINGS)

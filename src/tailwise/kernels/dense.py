@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.arithmetic import back_through_activation, bias_and_activation
-from tailwise.kernels.gemm import gemm
+from tailwise.kernels.arithmetic import activate, back_through_activation
 from tailwise.kernels.layout import (
     ACCUMULATE,
     ACTIVATION,
+    BACK_PANELS,
     BIAS,
     IN,
     IN_COLUMN,
@@ -21,31 +21,37 @@ from tailwise.kernels.layout import (
     OUT_COLUMN,
     OUT_LEAD,
     OUT_WIDTH,
+    PANELS,
     WEIGHT,
 )
+from tailwise.kernels.products import NOTHING, add_products, multiply
 
 
 @kernel
-def forward(operations: np.ndarray, flat: np.ndarray, work: np.ndarray, rows: int) -> None:
-    """Run the operations [n, 12] in order over `rows` rows of the workspace; its input buffer is filled."""
+def forward(operations: np.ndarray, flat: np.ndarray, panels: np.ndarray, work: np.ndarray, rows: int) -> None:
+    """Run the operations [n, 14] in order over `rows` rows of the workspace; its input buffer is filled.
+
+    panels: the weights of `flat`, laid out.
+    """
     for k in range(operations.shape[0]):
         o = operations[k]
         source, target = work[o[IN] * rows + o[IN_COLUMN] :], work[o[OUT] * rows + o[OUT_COLUMN] :]
         width, inner = o[OUT_WIDTH], o[IN_WIDTH]
-        gemm(
-            *(rows, width, inner, source, o[IN_LEAD], False),
-            *(flat[o[WEIGHT] :], inner, True, 0.0, target, o[OUT_LEAD]),
+        multiply(
+            *(rows, width, inner, source, o[IN_LEAD], 1, panels[o[PANELS] :]),
+            *(flat[o[BIAS] :], 0, target, o[OUT_LEAD]),
         )
-        bias_and_activation(target, o[OUT_LEAD], rows, flat[o[BIAS] : o[BIAS] + width], o[ACTIVATION])
+        activate(target, o[OUT_LEAD], rows, width, o[ACTIVATION])
 
 
 @kernel
 def backward(
-    operations: np.ndarray, flat: np.ndarray, work: np.ndarray, back: np.ndarray, rows: int, grad: np.ndarray
-) -> None:
+    operations: np.ndarray, panels: np.ndarray, work: np.ndarray, back: np.ndarray, rows: int, grad: np.ndarray,
+    chunk: np.ndarray,
+) -> None:  # fmt: skip
     """Run the operations last to first; `back` has the workspace's layout and begins with the output's gradient.
 
-    `grad` has the layout of `flat` and grows by the gradients of weights and biases.
+    `grad` has the layout of `flat` and grows by the gradients of weights and biases; chunk: as in `add_products`.
     """
     for k in range(operations.shape[0] - 1, -1, -1):
         o = operations[k]
@@ -53,13 +59,10 @@ def backward(
         at_source, at_target = o[IN] * rows + o[IN_COLUMN], o[OUT] * rows + o[OUT_COLUMN]
         above = back[at_target:]
         back_through_activation(above, work[at_target:], lead, rows, grad[o[BIAS] : o[BIAS] + width], o[ACTIVATION])
-        gemm(
-            *(width, inner, rows, above, lead, True),
-            *(work[at_source:], o[IN_LEAD], False, 1.0, grad[o[WEIGHT] :], inner),
-        )
+        add_products(rows, width, inner, above, lead, work[at_source:], o[IN_LEAD], grad[o[WEIGHT] :], chunk)
         if o[IN_GRADIENT] != NO_GRADIENT:
-            beta = 1.0 if o[IN_GRADIENT] == ACCUMULATE else 0.0
-            gemm(
-                *(rows, inner, width, above, lead, False),
-                *(flat[o[WEIGHT] :], inner, False, beta, back[at_source:], o[IN_LEAD]),
+            target, start_row = back[at_source:], o[IN_LEAD] if o[IN_GRADIENT] == ACCUMULATE else NOTHING
+            multiply(
+                *(rows, inner, width, above, lead, 1, panels[o[BACK_PANELS] :]),
+                *(target, start_row, target, o[IN_LEAD]),
             )

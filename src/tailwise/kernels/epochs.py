@@ -46,8 +46,7 @@ class FusedEpochs(Epochs):
         critic = backend.model.config.critic
         assert isinstance(critic, QuantileCritic)
         self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
-        lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
-        self._lean = np.tile(lean, backend.model.critic_count)
+        self._lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
         self._order, self._members = _groups(backend)
         self._sums, self._rows_seen = numbers.empty_sums(backend.model.critic_count), 0
         self._norms, self._steps = np.zeros(len(self._members)), 0
@@ -123,7 +122,7 @@ class FusedEpochs(Epochs):
             lean=self._lean,
         )
 
-        workers, log_std = backend.workers, backend.log_std
+        workers, log_std, panels = backend.workers, backend.log_std, backend.lay_out(network.laid_to_learn)
         workers.begin()
         for units in _units_of(parts):
             memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
@@ -131,9 +130,11 @@ class FusedEpochs(Epochs):
             def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
                 scratch = workers.scratches[k]
                 if memory:
-                    learn_sequences(network, flat, log_std, self.rows, mine, draws, weights, scratch, *memory[k])
+                    learn_sequences(
+                        *(network, flat, panels, log_std, self.rows, mine, draws, weights, scratch), *memory[k]
+                    )
                 else:
-                    learn_rows(network, flat, log_std, self.rows, mine, draws, weights, None, None, scratch)
+                    learn_rows(network, flat, panels, log_std, self.rows, mine, draws, weights, None, None, scratch)
 
             workers.run(units, work)
         return workers.result()

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from tailwise.core.compiled import kernel
+from tailwise.kernels.cells import gru_cell, lstm_cell
 from tailwise.kernels.dense import forward
-from tailwise.kernels.gemm import gemm
 from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.memory import clear, copy
 from tailwise.kernels.policy_loss import log_jacobian, log_softmax
-from tailwise.kernels.recurrent import add_bias, gru_gates, lstm_gates
+from tailwise.kernels.products import multiply
+from tailwise.kernels.recurrent import add_row
 from tailwise.kernels.shares import BLOCK
 from tailwise.model.normaliser import ObservationNormaliser
 
@@ -93,8 +94,8 @@ def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None
 
 @kernel(inline=True)
 def core_step(
-    network: Network, flat: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray, memory: StepMemory,
-    features: np.ndarray, after: np.ndarray,
+    network: Network, flat: np.ndarray, panels: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray,
+    memory: StepMemory, features: np.ndarray, after: np.ndarray,
 ) -> None:  # fmt: skip
     """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from encoded [n * I], flat."""
     rows, inputs = features.shape[0], network.encoded_width
@@ -111,23 +112,20 @@ def core_step(
             if lstm:
                 copy(state[i, 1], before_c[mine])
     gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
-    gemm(*(rows, wide, inputs, encoded, inputs, False), *(flat[network.w_in :], inputs, True, 0.0, gates, wide))
-    bias_in, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
+    bias, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
     if lstm:
-        copy(bias_in, hidden[:wide])
-        add_bias(hidden[:wide], 1, bias_hidden)
-    else:
-        add_bias(gates, rows, bias_in)
-    target, beta = (gates, 1.0) if lstm else (hidden, 0.0)
-    gemm(*(rows, wide, size, before_h, size, False), *(flat[network.w_hidden :], size, True, beta, target, wide))
-    if not lstm:
-        add_bias(hidden, rows, bias_hidden)
+        copy(bias, hidden)
+        bias = hidden[:wide]
+        add_row(bias, bias_hidden)
+    multiply(rows, wide, inputs, encoded, inputs, 1, panels[network.in_panels :], bias, 0, gates, wide)
+    target, added, distance = (gates, gates, wide) if lstm else (hidden, bias_hidden, 0)
+    multiply(rows, wide, size, before_h, size, 1, panels[network.hidden_panels :], added, distance, target, wide)
     for i in range(rows):
         mine, all_gates = slice(i * size, (i + 1) * size), slice(i * wide, (i + 1) * wide)
         if lstm:
-            lstm_gates(gates[all_gates], hidden[:wide], before_c[mine], after[i, 1], memory.inner[mine], features[i])
+            lstm_cell(gates[all_gates], before_c[mine], after[i, 1], memory.inner[mine], features[i])
         else:
-            gru_gates(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
+            gru_cell(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
         copy(features[i], after[i, 0])
 
 
@@ -149,27 +147,30 @@ def _choose(p: np.ndarray, uniform: float) -> int:
 
 @kernel
 def act(
-    network: Network, flat: np.ndarray, log_std: np.ndarray | None, standard: Standard, obs: np.ndarray,
-    state: np.ndarray | None, start: np.ndarray, mask: np.ndarray, noise: np.ndarray, memory: StepMemory,
-    choice: np.ndarray, action: np.ndarray, log_prob: np.ndarray, params: np.ndarray, features: np.ndarray,
-    after: np.ndarray,
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, standard: Standard,
+    obs: np.ndarray, state: np.ndarray | None, start: np.ndarray, mask: np.ndarray, noise: np.ndarray,
+    memory: StepMemory, choice: np.ndarray, action: np.ndarray, log_prob: np.ndarray, params: np.ndarray,
+    features: np.ndarray, after: np.ndarray,
 ) -> None:  # fmt: skip
-    """One vector step. log_std [A] of a Box policy, None for Discrete; state [n, S, H], None without a core (what is
-    None is not compiled). mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1] (Discrete) or normals [n, A],
-    [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A], log_prob [n], params [n, P],
-    features [n, H], after [n, S, H]."""
+    """One vector step.
+
+    panels: what network.laid_to_act lists of `flat`; log_std [A] of a Box policy, None for Discrete; state [n, S, H],
+    None without a core (what is None is not compiled); mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1]
+    (Discrete) or normals [n, A], [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A],
+    log_prob [n], params [n, P], features [n, H], after [n, S, H].
+    """
     rows, size, width = obs.shape[0], network.actor, features.shape[1]
     standardise(obs, standard, memory.trunk)
-    forward(network.trunk, flat, memory.trunk, rows)
+    forward(network.trunk, flat, panels, memory.trunk, rows)
     encoded = memory.trunk[network.encoded * rows :]
     if state is None:
         for i in range(rows):
             copy(encoded[i * width : (i + 1) * width], features[i])
     else:
-        core_step(network, flat, encoded, state, start, memory, features, after)
+        core_step(network, flat, panels, encoded, state, start, memory, features, after)
     for i in range(rows):
         copy(features[i], memory.heads[i * width :])
-    forward(network.policy, flat, memory.heads, rows)
+    forward(network.policy, flat, panels, memory.heads, rows)
     out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows].reshape(rows, size)
     if log_std is None:
         _act_discrete(out, mask, noise, memory.policy, choice, log_prob, params)
@@ -220,16 +221,18 @@ def _act_box(
 
 @kernel
 def values(
-    network: Network, flat: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray, law: np.ndarray
-) -> None:
-    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace."""
+    network: Network, flat: np.ndarray, panels: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray,
+    law: np.ndarray,
+) -> None:  # fmt: skip
+    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace; panels:
+    what network.laid_to_value lists of `flat`."""
     width, quantiles, critics = features.shape[1], network.quantiles, network.critics
     outputs = critics * (1 + quantiles)
     for first in range(0, features.shape[0], BLOCK):
         n = min(BLOCK, features.shape[0] - first)
         for i in range(n):
             copy(features[first + i], work[i * width :])
-        forward(network.values, flat, work, n)
+        forward(network.values, flat, panels, work, n)
         for i in range(n):
             at = network.values_output * n + i * outputs
             mean[first + i, 0] = work[at]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tailwise.kernels.arithmetic import NONE, RELU, TANH
+from tailwise.kernels.products import panel_floats
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import MlpEncoder, QuantileCritic
 
@@ -28,12 +29,40 @@ from tailwise.model.config import MlpEncoder, QuantileCritic
 IN, IN_LEAD, IN_COLUMN, IN_WIDTH, OUT, OUT_LEAD, OUT_COLUMN, OUT_WIDTH, WEIGHT, BIAS, ACTIVATION, IN_GRADIENT = range(
     12
 )
+PANELS, BACK_PANELS = 12, 13  # where W' and W are laid out for products, in floats of `Bound.panels`
+_OPERATION = 14
 NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with the gradient of the input
 NO_CORE, LSTM, GRU = 0, 1, 2
 
 ALIGN = 16  # floats: every matrix begins at a multiple of 64 bytes, so that products do not depend on the allocator
 WHOLE = 8  # columns of an output matrix come in this number, the width of a SIMD register
 _ACTIVATIONS = {"tanh": TANH, "relu": RELU}
+
+
+class _Panels:
+    """Gives out places for weights that are laid out for products."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def place(self, weight: int, outputs: int, inputs: int, *, back: bool = False) -> list[int]:
+        """A row of `products.lay_out` for the weight [outputs, inputs]: W' to go forward, W to go back."""
+        matrix = [outputs, inputs, inputs, 1] if back else [inputs, outputs, 1, inputs]
+        first = -(-self.size // ALIGN) * ALIGN
+        self.size = first + panel_floats(matrix[0], matrix[1])
+        return [weight, *matrix, first]
+
+    def of(self, operations: np.ndarray, *, back: bool = False) -> tuple[np.ndarray, list[list[int]]]:
+        """(operations [n, 14] that know their panels, rows of `products.lay_out`)."""
+        rows, laid = np.zeros((len(operations), _OPERATION), dtype=np.int64), []
+        rows[:, :PANELS] = operations
+        for row in rows:
+            laid.append(self.place(row[WEIGHT], row[OUT_WIDTH], row[IN_WIDTH]))
+            row[PANELS] = laid[-1][-1]
+            if back and row[IN_GRADIENT] != NO_GRADIENT:
+                laid.append(self.place(row[WEIGHT], row[OUT_WIDTH], row[IN_WIDTH], back=True))
+                row[BACK_PANELS] = laid[-1][-1]
+        return rows, laid
 
 
 class Slice(NamedTuple):
@@ -48,10 +77,12 @@ class Slice(NamedTuple):
 class Network(NamedTuple):
     """Where everything is: offsets count floats in the flat buffer, or floats per row in a workspace.
 
-    trunk, heads: operations [n, 12]; trunk_width, heads_width: floats per row of their workspaces (without a core they
+    trunk, heads: operations [n, 14]; trunk_width, heads_width: floats per row of their workspaces (without a core they
     share one); inputs: D; encoded: offset and width of the trunk's result; features, output: what the heads read and
     write; policy, values: operations of the actor alone and of the critics alone, in workspaces of their own that begin
-    with the features; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU;
+    with the features; laid_to_act, laid_to_value, laid_to_learn: which weights are laid out as panels for products, and
+    where, [n, 6] as in `products.lay_out`; panels: floats of them all; in_panels, hidden_panels, in_back, hidden_back:
+    those of the core; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU;
     hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete;
     squashed: 1 where tanh maps a Box policy's actions into their bounds, else 0.
     """
@@ -73,6 +104,14 @@ class Network(NamedTuple):
     values: np.ndarray
     values_width: int
     values_output: int
+    laid_to_act: np.ndarray
+    laid_to_value: np.ndarray
+    laid_to_learn: np.ndarray
+    panels: int
+    in_panels: int
+    hidden_panels: int
+    in_back: int
+    hidden_back: int
     actor: int
     critics: int
     quantiles: int
@@ -192,10 +231,22 @@ def bind(model: ActorCritic) -> Bound:
     values = _run_heads(heads[1:], values_table, values_table.input, activation, learnt=False)
     if core == NO_CORE:
         trunk = table.operations(0, trunk_rows)  # again: the heads decide whose gradients add up
+    panels = _Panels()
+    trunk, laid_trunk = panels.of(trunk, back=True)
+    head_rows, laid_heads = panels.of(table.operations(trunk_rows), back=True)
+    policy_rows, laid_policy = panels.of(policy_table.operations())
+    value_rows, laid_values = panels.of(values_table.operations())
+    gates, inputs = (4 if core == LSTM else 3) * hidden, encoded.width
+    core_panels = [
+        panels.place(weight, gates, width, back=back)
+        for back in (False, True)
+        for weight, width in (((at[0], inputs), (at[1], hidden)) if core != NO_CORE else ())
+    ]
+    in_panels, hidden_panels, in_back, hidden_back = [row[-1] for row in core_panels] or [0, 0, 0, 0]
     log_std = -1 if model.actor.log_std is None else places.matrix(model.actor.log_std)
     network = Network(
         trunk=trunk,
-        heads=table.operations(trunk_rows),
+        heads=head_rows,
         trunk_width=trunk_width,
         heads_width=table.width,
         inputs=model.observation.size,
@@ -205,12 +256,20 @@ def bind(model: ActorCritic) -> Bound:
         features_width=features.width,
         output=output.offset,
         output_width=output.width,
-        policy=policy_table.operations(),
+        policy=policy_rows,
         policy_width=policy_table.width,
         policy_output=policy.offset,
-        values=values_table.operations(),
+        values=value_rows,
         values_width=values_table.width,
         values_output=values.offset,
+        laid_to_act=_matrices(laid_trunk, laid_policy, core_panels[:2]),
+        laid_to_value=_matrices(laid_values),
+        laid_to_learn=_matrices(laid_trunk, laid_heads, core_panels),
+        panels=panels.size,
+        in_panels=in_panels,
+        hidden_panels=hidden_panels,
+        in_back=in_back,
+        hidden_back=hidden_back,
         actor=model.actor.head.out_features,
         critics=model.critic_count,
         quantiles=model.config.critic.quantiles,
@@ -224,6 +283,11 @@ def bind(model: ActorCritic) -> Bound:
         squashed=int(model.law.squashed),
     )
     return _move(model, network, places)
+
+
+def _matrices(*laid: list[list[int]]) -> np.ndarray:
+    """Rows of `products.lay_out` as one table."""
+    return np.array([row for rows in laid for row in rows], dtype=np.int64).reshape(-1, 6)
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:

@@ -1,80 +1,101 @@
-"""The quantile Huber loss of one row against its particles, with its gradient, in one pass and without a table.
+"""Quantile Huber loss of predicted quantiles against sampled particles, with its gradient, and no N x M table.
 
-    rho_ij = |tau_i - 1{u_ij < 0}| * L_kappa(u_ij) / kappa,   u_ij = y_j - theta_i
-
-With c = clamp(u, -kappa, kappa) the weighted pull is  |tau - 1{u < 0}| c = c/2 + (tau - 1/2) |c|: no comparison, and
-L_kappa(u) = c (u - c/2) in both branches. Working in half units (u/2, kappa/2) saves the halves, so that a pair costs
-eight arithmetic instructions. Eight particles are taken together: each quantile is then read and written once, and sums
-over particles need no chain of dependent additions. That is the whole speed: sorting the particles and reading prefix
-sums takes a scalar search per quantile, which is slower than all eight pairs of eight quantiles at once.
+rho(u) = |tau - 1{u < 0}| * L_kappa(u) / kappa for u = particle - quantile. With c = u clamped to [-kappa, kappa] and
+lean = 2 tau - 1, the slope is (c + lean * |c|) / (2 kappa): the weight |tau - 1{u < 0}| = (1 + lean * sign(u)) / 2
+needs no comparison. rho is that slope times (u - c/2). A pair of a quantile and a particle costs eight instructions
+for a whole vector of quantiles; quantiles and sums stay in registers while all particles pass, and two vectors take
+turns so that no addition waits for the one before. Sorting the particles and reading prefix sums takes a scalar search
+per quantile, which is slower than eight pairs of eight quantiles at once.
 
 The plain twin is `tailwise.learner.quantile.quantile_huber_loss`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from tailwise.core.compiled import kernel
+from tailwise.kernels.vectors import LANES, Vectors, generated, number
 
-_HALF, _ONE, _TWO, _ZERO = np.float32(0.5), np.float32(1.0), np.float32(2.0), np.float32(0.0)
-TOGETHER = 8
-
-
-@kernel(fuse=True)
-def _pair(y: float, theta: float, lean: float, kappa: float) -> tuple[float, float]:
-    """(pull, error - clamped/2) of one quantile and one particle, all in half units; lean = 2 tau - 1."""
-    u = y - theta
-    c = min(max(u, -kappa), kappa)
-    return c + lean * abs(c), u - _HALF * c
+LOSS, LAW, LAW_CROSSINGS = 0, LANES, 2 * LANES  # places in `totals`
+TOTALS = 3 * LANES
+_TOGETHER = 2
 
 
-@kernel(fuse=True)
+@generated
+def _law(
+    context: Any, law: Any, particles: Any, count: Any, lean: Any, kappa: Any, scale: Any, grad: Any, width: Any,
+    totals: Any,
+) -> Any:  # fmt: skip
+    """`particle_loss` on addresses: law, lean, grad [width], particles [count], totals [TOTALS]."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        law, particles, count, lean, kappa, scale, grad, width, totals = values
+        v = Vectors(builder)
+        high, low = v.spread(kappa), v.spread(builder.fneg(kappa))
+        to_grad, half = v.spread(scale), v.constant(-0.5)
+        one, zero = v.constant(1.0), v.constant(0.0)
+        summed = [v.variable(v.load(v.at(totals, place))) for place in (LOSS, LAW, LAW_CROSSINGS)]
+
+        previous = v.variable(v.constant(float("-inf")))  # nothing is below the first quantile
+
+        def add(place: int, value: Any, mask: Any) -> None:
+            if mask is not None:
+                value = builder.select(mask, value, zero)
+            builder.store(builder.fadd(builder.load(summed[place]), value), summed[place])
+
+        def vectors(first: Any, together: int, mask: Any) -> None:
+            """Some vectors of quantiles from place `first` on against all particles."""
+            places = [builder.add(first, number(j * LANES)) for j in range(together)]
+            thetas = [v.load(v.at(law, place), mask) for place in places]
+            leans = [v.load(v.at(lean, place), mask) for place in places]
+            pulls, losses = ([v.variable(zero) for _ in places] for _ in range(2))
+            with v.count(count) as k:
+                y = v.load_all(v.at(particles, k))
+                for theta, slope, pull, loss in zip(thetas, leans, pulls, losses):
+                    u = builder.fsub(y, theta)
+                    c = v.clamp(u, low, high)
+                    p = v.multiply_add(slope, v.absolute(c), c)
+                    builder.store(builder.fadd(builder.load(pull), p), pull)
+                    builder.store(v.multiply_add(p, v.multiply_add(half, c, u), builder.load(loss)), loss)
+            for place, theta, pull, loss in zip(places, thetas, pulls, losses):
+                v.store(builder.fmul(to_grad, builder.load(pull)), v.at(grad, place), mask)
+                add(0, builder.load(loss), mask)
+                add(1, theta, mask)
+                below = v.shift_in(builder.load(previous), theta)
+                add(2, builder.select(builder.fcmp_ordered("<", theta, below), one, zero), mask)
+                builder.store(theta, previous)
+
+        several = _TOGETHER * LANES
+        groups = builder.udiv(width, number(several))
+        with v.count(groups) as i:
+            vectors(builder.mul(i, number(several)), _TOGETHER, None)
+        done = builder.mul(groups, number(several))
+        v.over(builder.sub(width, done), lambda first, mask: vectors(builder.add(done, first), 1, mask))
+        for place, total in zip((LOSS, LAW, LAW_CROSSINGS), summed):
+            v.store(builder.load(total), v.at(totals, place))
+        return context.get_dummy_value()
+
+    n, f = types.intp, types.float32
+    return types.void(n, n, n, n, f, f, n, n, n), generate
+
+
+@kernel
 def particle_loss(
-    theta: np.ndarray,
-    particles: np.ndarray,
-    lean: np.ndarray,
-    kappa: float,
-    weight: float,
-    loss: np.ndarray,
-    grad: np.ndarray,
-) -> None:
-    """loss [N] = mean over particles of rho; grad [N] = weight * its gradient by theta.
+    theta: np.ndarray, particles: np.ndarray, lean: np.ndarray, kappa: float, weight: float, grad: np.ndarray,
+    totals: np.ndarray,
+) -> None:  # fmt: skip
+    """grad [N] = weight * the gradient of the mean of rho over particles by theta, for the quantiles of one critic.
 
-    theta [N], particles [m], lean [N] = 2 tau - 1; all float32. theta may hold several critics one after the other.
+    theta [N], particles [m], lean [N] = 2 tau - 1; all float32. totals [TOTALS] grows, lane by lane: from LOSS on by
+    2 kappa m times the loss, from LAW on by the quantiles, from LAW_CROSSINGS on by the number of quantiles below their
+    neighbour.
     """
-    count, m = theta.shape[0], particles.shape[0]
-    half_kappa = _HALF * kappa
-    # pull and error are in half units, so a product of both is a quarter of the loss: twice the scale of the gradient.
-    scale = _ONE / (kappa * np.float32(m))
-    slope_scale, loss_scale = -weight * scale, _TWO * scale
-    for i in range(count):
-        loss[i] = _ZERO
-        grad[i] = _ZERO
-    first = 0
-    while first + TOGETHER <= m:
-        y0, y1 = _HALF * particles[first], _HALF * particles[first + 1]
-        y2, y3 = _HALF * particles[first + 2], _HALF * particles[first + 3]
-        y4, y5 = _HALF * particles[first + 4], _HALF * particles[first + 5]
-        y6, y7 = _HALF * particles[first + 6], _HALF * particles[first + 7]
-        for i in range(count):
-            t, d = _HALF * theta[i], lean[i]
-            p0, e0 = _pair(y0, t, d, half_kappa)
-            p1, e1 = _pair(y1, t, d, half_kappa)
-            p2, e2 = _pair(y2, t, d, half_kappa)
-            p3, e3 = _pair(y3, t, d, half_kappa)
-            p4, e4 = _pair(y4, t, d, half_kappa)
-            p5, e5 = _pair(y5, t, d, half_kappa)
-            p6, e6 = _pair(y6, t, d, half_kappa)
-            p7, e7 = _pair(y7, t, d, half_kappa)
-            grad[i] += slope_scale * (((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)))
-            first_half = (p0 * e0 + p1 * e1) + (p2 * e2 + p3 * e3)
-            loss[i] += loss_scale * (first_half + ((p4 * e4 + p5 * e5) + (p6 * e6 + p7 * e7)))
-        first += TOGETHER
-    while first < m:
-        y0 = _HALF * particles[first]
-        for i in range(count):
-            p0, e0 = _pair(y0, _HALF * theta[i], lean[i], half_kappa)
-            grad[i] += slope_scale * p0
-            loss[i] += loss_scale * (p0 * e0)
-        first += 1
+    scale = np.float32(-weight / (2.0 * kappa * particles.shape[0]))
+    _law(
+        *(theta.ctypes.data, particles.ctypes.data, particles.shape[0], lean.ctypes.data, np.float32(kappa), scale),
+        *(grad.ctypes.data, theta.shape[0], totals.ctypes.data),
+    )

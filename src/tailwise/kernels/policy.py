@@ -47,7 +47,7 @@ def _box_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows) -> float:
 
 @kernel
 def sum_kl(
-    network: Network, flat: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
     features: np.ndarray | None, scratch: Scratch,
 ) -> float:  # fmt: skip
     """Sum of KL over the valid rows among `index` [n]; features [n * H], or None where the trunk makes them; log_std
@@ -58,11 +58,11 @@ def sum_kl(
         n = part.shape[0]
         if features is None:
             gather(rows.obs, part, scratch.work)
-            forward(network.trunk, flat, scratch.work, n)
+            forward(network.trunk, flat, panels, scratch.work, n)
             copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
         else:
             copy(features[first * width : (first + n) * width], scratch.back)
-        forward(network.policy, flat, scratch.back, n)
+        forward(network.policy, flat, panels, scratch.back, n)
         for i in range(n):
             if rows.valid[part[i]]:
                 at = network.policy_output * n + i * size
@@ -77,10 +77,11 @@ def sum_kl(
 def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
     network, flat, workers = backend.bound.network, backend.flat, backend.workers
+    panels = backend.lay_out(network.laid_to_act)
     workers.begin()
 
     def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray | None) -> None:
-        scratch.sums[0] += sum_kl(network, flat, backend.log_std, rows, index, features, scratch)
+        scratch.sums[0] += sum_kl(network, flat, panels, backend.log_std, rows, index, features, scratch)
 
     if network.core == NO_CORE:
         workers.run(
@@ -94,7 +95,7 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
 
             def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
                 index = sequence_rows(steps, rows.envs, part)
-                encode(network, flat, rows, index, part, *memory[k])
+                encode(network, flat, panels, rows, index, part, *memory[k])
                 add_to(workers.scratches[k], index, memory[k][1].features)
 
             workers.run(envs, work)

@@ -38,7 +38,7 @@ class Draws(NamedTuple):
 
 class Weights(NamedTuple):
     """Numbers of the loss. per_row: 1 / rows of the minibatch; value: weight of each critic's terms; dual_clip: inf is
-    off; kappa: of the Huber function; lean: 2 tau - 1 of the quantiles of all critics, float32 [C*N]."""
+    off; kappa: of the Huber function; lean: 2 tau - 1 of a critic's quantiles, float32 [N]."""
 
     clip: float
     dual_clip: float

@@ -27,7 +27,8 @@ class Scratch(NamedTuple):
     """Memory of one worker; float32 unless said.
 
     work, back: activations and their gradients of a block; grad: of all parameters, [size of flat]; sums: float64;
-    policy: float64 [2, K]; loss: [C*N]; log_std_grad: float64 [A] or [0].
+    policy: float64 [2, K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0]; chunk: as in
+    `products.add_products`.
     """
 
     work: np.ndarray
@@ -35,8 +36,9 @@ class Scratch(NamedTuple):
     grad: np.ndarray
     sums: np.ndarray
     policy: np.ndarray
-    loss: np.ndarray
+    totals: np.ndarray
     log_std_grad: np.ndarray
+    chunk: np.ndarray
 
 
 class Trunk(NamedTuple):
@@ -58,14 +60,15 @@ def gather(obs: np.ndarray, index: np.ndarray, target: np.ndarray) -> None:
 
 @kernel
 def learn_rows(
-    network: Network, flat: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray, draws: Draws,
-    weights: Weights, features: np.ndarray | None, back_features: np.ndarray | None, scratch: Scratch,
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
+    draws: Draws, weights: Weights, features: np.ndarray | None, back_features: np.ndarray | None, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Add losses and gradients of the rows `index` [n] to the scratch's sums and grad.
 
     Without a core (features None) the trunk runs here as well. With one, features [n * H] are its results and
-    back_features receives the gradient by them; copies in and out of a block are cheap beside its products. log_std [A]
-    of a Box policy, None for Discrete. What is None here is not compiled at all.
+    back_features receives the gradient by them; copies in and out of a block are cheap beside products. panels: what
+    network.laid_to_learn lists of `flat`; log_std [A] of a Box policy, None for Discrete. What is None here is not
+    compiled at all.
     """
     work, back, width = scratch.work, scratch.back, network.features_width
     lead, per_row = network.output_width, weights.per_row
@@ -76,14 +79,14 @@ def learn_rows(
         n = part.shape[0]
         if features is None:
             gather(rows.obs, part, work)
-            forward(network.trunk, flat, work, n)
+            forward(network.trunk, flat, panels, work, n)
         else:
             copy(features[first * width : (first + n) * width], work)
-        forward(network.heads, flat, work, n)
+        forward(network.heads, flat, panels, work, n)
         out, above = work[network.output * n :], back[network.output * n :]
         critic_rows(
             part, rows.valid, draws.particles, rows.scalars, shape, weights.kappa, weights.value * per_row,
-            weights.lean, out, scratch.loss, above, scratch.sums,
+            weights.lean, out, scratch.totals, above, scratch.sums,
         )  # fmt: skip
         if log_std is None:
             discrete_rows(
@@ -95,9 +98,9 @@ def learn_rows(
                 part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, above,
                 scratch.log_std_grad, scratch.sums,
             )  # fmt: skip
-        backward(network.heads, flat, work, back, n, scratch.grad)
+        backward(network.heads, panels, work, back, n, scratch.grad, scratch.chunk)
         if back_features is None:
-            backward(network.trunk, flat, work, back, n, scratch.grad)
+            backward(network.trunk, panels, work, back, n, scratch.grad, scratch.chunk)
         else:
             copy(back[: n * width], back_features[first * width :])
     # Summed in float64 beside the other gradients, because every row adds to the same few numbers.
@@ -109,6 +112,7 @@ def learn_rows(
 def learn_sequences(
     network: Network,
     flat: np.ndarray,
+    panels: np.ndarray,
     log_std: np.ndarray | None,
     rows: Rows,
     envs: np.ndarray,
@@ -122,19 +126,26 @@ def learn_sequences(
     steps = len(rows.valid) // rows.envs
     index = sequence_rows(steps, rows.envs, envs)
     n = len(index)
-    encode(network, flat, rows, index, envs, trunk, tape)
-    learn_rows(network, flat, log_std, rows, index, draws, weights, tape.features, tape.back_features, scratch)
+    encode(network, flat, panels, rows, index, envs, trunk, tape)
+    learn_rows(
+        *(network, flat, panels, log_std, rows, index, draws, weights),
+        *(tape.features, tape.back_features, scratch),
+    )
     encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
-    core_backward(network, flat, encoded, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
-    backward(network.trunk, flat, trunk.work, trunk.back, n, scratch.grad)
+    core_backward(
+        *(network, panels, encoded, steps, envs, rows.start, rows.envs, tape, back),
+        *(scratch.grad, scratch.chunk),
+    )
+    backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad, scratch.chunk)
 
 
 def encode(
-    network: Network, flat: np.ndarray, rows: Rows, index: np.ndarray, envs: np.ndarray, trunk: Trunk, tape: Tape
-) -> None:
+    network: Network, flat: np.ndarray, panels: np.ndarray, rows: Rows, index: np.ndarray, envs: np.ndarray,
+    trunk: Trunk, tape: Tape,
+) -> None:  # fmt: skip
     """Trunk and core forward over whole sequences; the features are tape.features."""
     n, steps = len(index), len(rows.valid) // rows.envs
     gather(rows.obs, index, trunk.work)
-    forward(network.trunk, flat, trunk.work, n)
+    forward(network.trunk, flat, panels, trunk.work, n)
     encoded = trunk.work[network.encoded * n :]
-    core_forward(network, flat, encoded, steps, envs, rows.state, rows.start, rows.envs, tape)
+    core_forward(network, flat, panels, encoded, steps, envs, rows.state, rows.start, rows.envs, tape)

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from tailwise.kernels.adam import add
-from tailwise.kernels.layout import LSTM, Network, aligned_zeros
+from tailwise.kernels.layout import IN_WIDTH, LSTM, Network, aligned_zeros
+from tailwise.kernels.particle_loss import TOTALS
+from tailwise.kernels.products import chunk_floats
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, empty_sums, merge_sums
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk
@@ -67,6 +69,12 @@ class Workers:
         return first.grad, first.sums
 
 
+def _widest_input(network: Network) -> int:
+    """Most columns of an input of a layer: the right side of a product that makes the gradient of its weight."""
+    layers = [*network.trunk[:, IN_WIDTH], *network.heads[:, IN_WIDTH]]
+    return int(max(*layers, network.encoded_width, network.hidden))
+
+
 def _scratch(network: Network, size: int) -> Scratch:
     return Scratch(
         work=aligned_zeros(BLOCK * network.heads_width).numpy(),
@@ -74,8 +82,9 @@ def _scratch(network: Network, size: int) -> Scratch:
         grad=aligned_zeros(size).numpy(),
         sums=np.zeros(SUMS + 2 * network.critics),
         policy=np.zeros((2, network.actor)),
-        loss=aligned_zeros(network.critics * network.quantiles).numpy(),
+        totals=np.zeros((network.critics, TOTALS), dtype=np.float32),
         log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
+        chunk=aligned_zeros(chunk_floats(_widest_input(network))).numpy(),
     )
 
 
@@ -99,6 +108,5 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
         now=floats(environments, gates),
         carry_h=floats(environments, hidden),
         carry_c=floats(environments, hidden),
-        turned=floats(hidden, gates),
     )
     return trunk, tape

@@ -30,9 +30,8 @@ def make_backend(
         return TorchBackend(model, config, streams, **options), f"torch, because {reason}"
     # Here and not above: torch runs need not wait for the compiler.
     from tailwise.kernels.backend import FusedBackend
-    from tailwise.kernels.gemm import sgemm_source
 
     backend = FusedBackend(model, config, streams, threads=threads, **options)
     why = "as configured" if wanted == "fused" else "it covers all options"
     workers = f"{threads} worker{'s' if threads > 1 else ''}"
-    return backend, f"fused, {why} ({workers}, matrix products of {sgemm_source()})"
+    return backend, f"fused, {why} ({workers})"

@@ -1,0 +1,150 @@
+"""Matrix products inside kernels, without Python, without the GIL and without a library.
+
+The right side is laid out as panels first: three vectors of columns beside each other, row after row, so that the inner
+loop reads one stretch of memory. Weights are laid out once per optimiser step and multiplied with many blocks of rows;
+that, and no call per product, is why this is faster than the vendor's routine for the sizes of a policy
+(docs/decisions/0010-products-of-our-own.md).
+
+Arrays are flat float32 whose element 0 is the first of the matrix. Nothing is checked: a wrong size reads foreign
+memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.kernels.tiles import TILE_ROWS, make_copy, make_tile
+from tailwise.kernels.vectors import LANES
+
+_LANES, _ROWS = LANES, TILE_ROWS
+_WIDE, _PAIR = 3 * LANES, 2 * LANES
+_CHUNK = 64  # rows that a product over many rows takes together: their panels stay in the nearest cache
+_BAND = 16  # rows of the result that take turns over all panels of a chunk: what they read of the left stays near
+_FLOAT = 4  # bytes
+NOTHING = -1  # in place of a distance between rows of what a product is added to
+
+_rows_wide, _rows_pair = make_tile(_ROWS, 3), make_tile(_ROWS, 2)
+_rows_last = make_tile(_ROWS, 1, partial=True)
+_copy_wide, _copy_pair, _copy_last = make_copy(3), make_copy(2), make_copy(1, partial=True)
+_one_wide, _one_pair, _one_last = make_tile(1, 3), make_tile(1, 2), make_tile(1, 1, partial=True)
+
+
+def panel_floats(inner: int, columns: int) -> int:
+    """Floats that the panels of a matrix [inner, columns] take."""
+    return inner * (-(-columns // LANES) * LANES)
+
+
+@kernel
+def _panel_width(left: int) -> int:
+    """Columns of the next panel when `left` are left; the last ones are filled up with zeros."""
+    if left >= _WIDE:
+        return _WIDE
+    return _PAIR if left >= _PAIR else _LANES
+
+
+@kernel
+def _copy_columns(source: int, source_row: int, target: int, width: int, rows: int, exist: int) -> None:
+    """One panel of `width` columns, from an address to an address."""
+    if width == _WIDE:
+        _copy_wide(source, source_row, target, width, rows, exist)
+    elif width == _PAIR:
+        _copy_pair(source, source_row, target, width, rows, exist)
+    else:
+        _copy_last(source, source_row, target, width, rows, exist)
+
+
+@kernel
+def lay_panels(matrix: np.ndarray, inner: int, columns: int, row: int, column: int, panels: np.ndarray) -> None:
+    """panels of the matrix [inner, columns] whose neighbours are `row` and `column` floats apart."""
+    first, at = 0, 0
+    while first < columns:
+        width = _panel_width(columns - first)
+        exist = min(width, columns - first)
+        if column == 1:
+            _copy_columns(
+                *(matrix.ctypes.data + _FLOAT * first, row),
+                *(panels.ctypes.data + _FLOAT * at, width, inner, exist),
+            )
+        else:
+            for j in range(exist):
+                source, target = matrix[(first + j) * column :], panels[at + j :]
+                for k in range(inner):
+                    target[k * width] = source[k * row]
+            for j in range(exist, width):
+                for k in range(inner):
+                    panels[at + k * width + j] = np.float32(0.0)
+        first += width
+        at += inner * width
+
+
+@kernel
+def multiply(
+    rows: int, columns: int, inner: int, a: np.ndarray, a_row: int, a_inner: int, panels: np.ndarray,
+    start: np.ndarray, start_row: int, c: np.ndarray, c_row: int,
+) -> None:  # fmt: skip
+    """c [rows, columns] = start + a @ b for the matrix b [inner, columns] that was laid out as `panels`.
+
+    a [rows, inner]: neighbours are a_row and a_inner floats apart. start [rows, columns]: rows are start_row apart, 0
+    for a bias; c itself adds to what is there; with start_row NOTHING it is not read and counts as 0.
+    """
+    from_a, from_panels, to = a.ctypes.data, panels.ctypes.data, c.ctypes.data
+    begin = 0 if start_row == NOTHING else start.ctypes.data
+    first, at = 0, 0
+    while first < columns:
+        left = columns - first
+        width = _panel_width(left)
+        b, s, out = from_panels + _FLOAT * at, begin + _FLOAT * first if begin else 0, to + _FLOAT * first
+        r = 0
+        while r < rows:
+            whole = r + _ROWS <= rows
+            x, y, z = from_a + _FLOAT * r * a_row, out + _FLOAT * r * c_row, s + _FLOAT * r * start_row if s else 0
+            if whole:
+                if width == _WIDE:
+                    _rows_wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                elif width == _PAIR:
+                    _rows_pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                else:
+                    _rows_last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                r += _ROWS
+            else:
+                if width == _WIDE:
+                    _one_wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                elif width == _PAIR:
+                    _one_pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                else:
+                    _one_last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
+                r += 1
+        first += width
+        at += inner * width
+
+
+@kernel
+def add_products(
+    rows: int, height: int, columns: int, a: np.ndarray, a_row: int, b: np.ndarray, b_row: int, c: np.ndarray,
+    panels: np.ndarray,
+) -> None:  # fmt: skip
+    """c [height, columns] += a' @ b for a [rows, height] and b [rows, columns] with rows a_row and b_row apart.
+
+    panels: memory for `chunk_floats(columns)` floats.
+    """
+    for first in range(0, rows, _CHUNK):
+        n = min(_CHUNK, rows - first)
+        lay_panels(b[first * b_row :], n, columns, b_row, 1, panels)
+        for top in range(0, height, _BAND):
+            part, target = a[first * a_row + top :], c[top * columns :]
+            multiply(min(_BAND, height - top), columns, n, part, 1, a_row, panels, target, columns, target, columns)
+
+
+def chunk_floats(columns: int) -> int:
+    """Floats of the memory that `add_products` lays its right side out in."""
+    return panel_floats(_CHUNK, columns)
+
+
+@kernel
+def lay_out(matrices: np.ndarray, flat: np.ndarray, panels: np.ndarray) -> None:
+    """Lay out all `matrices`, int64 [n, 6]: first float in `flat`, inner, columns, distances of rows and of columns,
+    first float in `panels`."""
+    for k in range(matrices.shape[0]):
+        m = matrices[k]
+        lay_panels(flat[m[0] :], m[1], m[2], m[3], m[4], panels[m[5] :])

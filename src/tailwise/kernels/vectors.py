@@ -1,0 +1,181 @@
+"""SIMD instructions for kernels: vectors of float32 as values of generated code.
+
+numba has no vector types, and LLVM's vectoriser does not find the forms that are fast here: a tile of sums that stays
+in registers, or one loop over eight arrays that it cannot prove apart. So these few loops are generated. The
+instructions are LLVM's portable ones: on a processor without such wide registers they are split, slower and with the
+same meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from tailwise.kernels.arithmetic import TANH_ABOVE, TANH_BELOW, TANH_LIMIT
+
+AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+LANES = 16 if AVX512 else 8  # floats of a vector
+BYTES = 4  # of a float
+INT, FLOAT = ir.IntType(64), ir.FloatType()
+_INDEX = ir.IntType(32)
+
+
+def generated(function: Any) -> Any:
+    """Decorator: `function(context, *types)` returns the types and a generator of instructions; kernels may call it."""
+    return intrinsic(function)
+
+
+def number(value: int) -> Any:
+    """A constant, int64."""
+    return ir.Constant(INT, value)
+
+
+class Vectors:
+    """Generates instructions on vectors of `lanes` floats; addresses are int64."""
+
+    def __init__(self, builder: Any, lanes: int = LANES) -> None:
+        self.builder, self.lanes = builder, lanes
+        self.kind = ir.VectorType(FLOAT, lanes)
+
+    # ---------------------------------------------------------------- values
+
+    def constant(self, value: float) -> Any:
+        """The same number in all lanes."""
+        return ir.Constant(self.kind, [value] * self.lanes)
+
+    def spread(self, value: Any) -> Any:
+        """One number, in all lanes."""
+        kind = ir.VectorType(value.type, self.lanes)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_INDEX, 0))
+        first = ir.Constant(ir.VectorType(_INDEX, self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), first)
+
+    def exist(self, width: Any) -> Any:
+        """A mask of the first `width` lanes."""
+        places = ir.Constant(ir.VectorType(INT, self.lanes), list(range(self.lanes)))
+        return self.builder.icmp_unsigned("<", places, self.spread(width))
+
+    def shift_in(self, before: Any, a: Any) -> Any:
+        """`a` moved up by one lane; what was last in `before` comes first."""
+        order = ir.Constant(ir.VectorType(_INDEX, self.lanes), list(range(self.lanes - 1, 2 * self.lanes - 1)))
+        return self.builder.shuffle_vector(before, a, order)
+
+    # ---------------------------------------------------------------- memory
+
+    def at(self, address: Any, floats: Any) -> Any:
+        """The address `floats` (int64 or a number) further on."""
+        if isinstance(floats, int):
+            return self.builder.add(address, number(BYTES * floats)) if floats else address
+        return self.builder.add(address, self.builder.mul(floats, number(BYTES)))
+
+    def load(self, address: Any, mask: Any = None) -> Any:
+        """A vector; lanes outside the mask are not read and are 0."""
+        place = self.builder.inttoptr(address, self.kind.as_pointer())
+        if mask is None:
+            return self.builder.load(place, align=BYTES)
+        return self._masked("load", self.kind, [place, ir.Constant(_INDEX, BYTES), mask, self.constant(0.0)])
+
+    def load_all(self, address: Any) -> Any:
+        """One float, in all lanes."""
+        return self.spread(self.builder.load(self.builder.inttoptr(address, FLOAT.as_pointer())))
+
+    def store(self, value: Any, address: Any, mask: Any = None) -> None:
+        """Write a vector, or its lanes inside the mask."""
+        place = self.builder.inttoptr(address, self.kind.as_pointer())
+        if mask is None:
+            self.builder.store(value, place, align=BYTES)
+        else:
+            self._masked("store", ir.VoidType(), [value, place, ir.Constant(_INDEX, BYTES), mask])
+
+    def _masked(self, what: str, result: Any, values: list[Any]) -> Any:
+        return self._call(f"llvm.masked.{what}.v{self.lanes}f32.p0", result, values)
+
+    # ---------------------------------------------------------------- arithmetic
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c, rounded once where the processor can."""
+        return self._call(f"llvm.fmuladd.v{self.lanes}f32", self.kind, [a, b, c])
+
+    def absolute(self, a: Any) -> Any:
+        """|a|."""
+        return self._call(f"llvm.fabs.v{self.lanes}f32", self.kind, [a])
+
+    def clamp(self, a: Any, low: Any, high: Any) -> Any:
+        """a between low and high; NaN stays NaN, which the comparisons are written for."""
+        a = self.builder.select(self.builder.fcmp_ordered("<", a, low), low, a)
+        return self.builder.select(self.builder.fcmp_ordered(">", a, high), high, a)
+
+    def tanh(self, x: Any) -> Any:
+        """`arithmetic.tanh` of all lanes."""
+        limit = float(TANH_LIMIT)
+        x = self.clamp(x, self.constant(-limit), self.constant(limit))
+        square = self.builder.fmul(x, x)
+        above, below = (self._polynomial(square, numbers) for numbers in (TANH_ABOVE, TANH_BELOW))
+        return self.builder.fdiv(self.builder.fmul(above, x), below)
+
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + exp(-x))."""
+        half = self.constant(0.5)
+        return self.multiply_add(half, self.tanh(self.builder.fmul(half, x)), half)
+
+    def _polynomial(self, x: Any, coefficients: tuple[np.float32, ...]) -> Any:
+        """Coefficients from the constant one on."""
+        total = self.constant(float(coefficients[-1]))
+        for coefficient in coefficients[-2::-1]:
+            total = self.multiply_add(total, x, self.constant(float(coefficient)))
+        return total
+
+    def sum(self, *values: Any) -> Any:
+        """One after the other."""
+        total = values[0]
+        for value in values[1:]:
+            total = self.builder.fadd(total, value)
+        return total
+
+    def product(self, *values: Any) -> Any:
+        """One after the other."""
+        total = values[0]
+        for value in values[1:]:
+            total = self.builder.fmul(total, value)
+        return total
+
+    def minus(self, a: Any, b: Any) -> Any:
+        """a - b."""
+        return self.builder.fsub(a, b)
+
+    def one_minus_square(self, a: Any) -> Any:
+        """1 - a * a."""
+        return self.multiply_add(self.builder.fneg(a), a, self.constant(1.0))
+
+    def _call(self, name: str, result: Any, values: list[Any]) -> Any:
+        kind = ir.FunctionType(result, [value.type for value in values])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), values)
+
+    # ---------------------------------------------------------------- loops
+
+    def variable(self, value: Any) -> Any:
+        """A place for a value that changes in a loop; the compiler makes it a register."""
+        return cgutils.alloca_once_value(self.builder, value)
+
+    @contextmanager
+    def count(self, times: Any) -> Iterator[Any]:
+        """A loop; yields its index."""
+        with cgutils.for_range(self.builder, times) as loop:
+            yield loop.index
+
+    def over(self, width: Any, body: Callable[[Any, Any], None]) -> None:
+        """body(first, mask) for each vector of `width` neighbouring floats; the mask is None but for the last ones."""
+        whole = self.builder.udiv(width, number(self.lanes))
+        with self.count(whole) as i:
+            body(self.builder.mul(i, number(self.lanes)), None)
+        first = self.builder.mul(whole, number(self.lanes))
+        left = self.builder.sub(width, first)
+        with self.builder.if_then(self.builder.icmp_unsigned(">", left, number(0))):
+            body(first, self.exist(left))
