@@ -34,7 +34,8 @@ from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import Epochs, TorchBackend
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.critics import CriticOutput
+from tailwise.model.config import QuantileCritic
+from tailwise.model.critics import CriticOutput, quantile_midpoints
 from tailwise.model.inference import Decision
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
@@ -56,6 +57,15 @@ class _FlatSnapshot:
     square: Tensor
     step: int
     buffers: dict[str, Tensor]
+
+
+def _groups(model: ActorCritic) -> dict[str, list[int]]:
+    """Numbers of the parameters in each group and layer of the core, as `gradients.group_norms` names them."""
+    order = {parameter: i for i, parameter in enumerate(model.parameters())}
+    groups = {name: [order[parameter] for parameter in group] for name, group in model.groups().items()}
+    if "core" in groups:
+        groups["core.layer_0"] = groups["core"]
+    return groups
 
 
 class _Moments:
@@ -102,6 +112,9 @@ class FusedBackend(TorchBackend):
         self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
+        assert isinstance(model.config.critic, QuantileCritic)
+        self.lean = (2.0 * quantile_midpoints(model.config.critic.quantiles) - 1.0).to(torch.float32).numpy()
+        self.groups = _groups(model)
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
 
     def warm_up(self, tell: Callable[[str], None]) -> None:
@@ -207,8 +220,9 @@ class FusedBackend(TorchBackend):
         """One more step; the first one gives the optimiser its state. Returns the number."""
         if not self.optimiser.state:
             self._expose_moments()
-        self._step += 1.0
-        return int(self._step)
+        step = int(self._step) + 1
+        self._step.fill(step)
+        return step
 
     def _expose_moments(self) -> None:
         """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""

@@ -7,7 +7,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.kernels import rows as numbers
@@ -25,7 +24,6 @@ from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
 from tailwise.model.config import QuantileCritic
-from tailwise.model.critics import quantile_midpoints
 
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
@@ -46,10 +44,10 @@ class FusedEpochs(Epochs):
         critic = backend.model.config.critic
         assert isinstance(critic, QuantileCritic)
         self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
-        self._lean = (2.0 * quantile_midpoints(critic.quantiles) - 1.0).to(torch.float32).numpy()
-        self._order, self._members = _groups(backend)
-        self._sums, self._rows_seen = numbers.empty_sums(backend.model.critic_count), 0
-        self._norms, self._steps = np.zeros(len(self._members)), 0
+        self._sums, self._rows_seen = numbers.empty_sums(backend.model.critic_count).tolist(), 0
+        # At each step: squares of the gradient's norms by parameter, its norm before and after clipping.
+        self._squares_seen: list[list[float]] = []
+        self._norms: list[tuple[float, float]] = []
 
     def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
         """The numbers of `Prepared.draws`, and what they choose."""
@@ -76,25 +74,23 @@ class FusedEpochs(Epochs):
         if self._first and self.knobs.measure_terms:
             self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
-        if not math.isfinite(sums[numbers.POLICY] + sums[numbers.ENTROPY] + sums[SUMS:].sum()):
+        if not math.isfinite(sums[numbers.POLICY] + sums[numbers.ENTROPY] + sum(sums[SUMS:])):
             names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
             return f"a loss became NaN or infinite ({names}); the update was rolled back"
-        numbers.merge_sums(self._sums, sums)
+        self._sums = numbers.merged(self._sums, sums)
         self._rows_seen += total
         kl = sums[numbers.KL] / total
         if self._first:
-            self.first_log_ratio, self._first = float(sums[numbers.LOG_RATIO_MAX]), False
+            self.first_log_ratio, self._first = sums[numbers.LOG_RATIO_MAX], False
         if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
             self.stopped = True
             return None
         square_sums(grad, backend.bound.segments, self._squares)
-        # Of each group of parameters, as `_order` lists them, then of all.
-        norms = np.sqrt(self._members @ self._squares)
-        before = float(norms[-1])
-        self._norms += norms
-        self._steps += 1
-        if not before < float("inf"):
-            self._tally_norms(before, before)
+        squares = self._squares.tolist()
+        before = math.sqrt(sum(squares))
+        self._squares_seen.append(squares)
+        if not before < math.inf:
+            self._norms.append((before, before))
             return f"the gradient norm became {before}; the update was rolled back"
         clip = config.max_grad_norm
         scale = clip / before if clip is not None and before > clip else 1.0
@@ -103,13 +99,13 @@ class FusedEpochs(Epochs):
             *(backend.bound.segments, scale, float(self.knobs.step_size.value), backend.count_step()),
             (ADAM_EPSILON, CRITIC_EPSILON),
         )
-        self._tally_norms(before, after if scale != 1.0 else before)
+        self._norms.append((before, after if scale != 1.0 else before))
         if backend.bound.network.log_std >= 0:
             backend.model.project()
         return None
 
-    def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient of the minibatch's loss [size] and its sums."""
+    def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
+        """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
         backend, config = self.fused, self.backend.config
         network, flat = backend.bound.network, backend.flat
         weights = Weights(
@@ -119,7 +115,7 @@ class FusedEpochs(Epochs):
             value=config.value_weight / network.critics,
             kappa=self._kappa,
             per_row=1.0 / total,
-            lean=self._lean,
+            lean=backend.lean,
         )
 
         workers, log_std, panels = backend.workers, backend.log_std, backend.lay_out(network.laid_to_learn)
@@ -147,16 +143,16 @@ class FusedEpochs(Epochs):
 
     # ---------------------------------------------------------------- numbers
 
-    def _terms(self, sums: np.ndarray, total: int) -> dict[str, float]:
+    def _terms(self, sums: list[float], total: int) -> dict[str, float]:
         """Weighted loss terms by name."""
         critics = self.fused.bound.network.critics
         weight = self.backend.config.value_weight / critics
-        terms = {"policy": float(sums[numbers.POLICY]) / total}
+        terms = {"policy": sums[numbers.POLICY] / total}
         if self.knobs.entropy_weight:
-            terms["entropy"] = -self.knobs.entropy_weight * float(sums[numbers.ENTROPY]) / total
+            terms["entropy"] = -self.knobs.entropy_weight * sums[numbers.ENTROPY] / total
         for c in range(critics):
-            terms[f"mean_{c}"] = weight * float(sums[SUMS + 2 * c]) / total
-            terms[f"law_{c}"] = weight * float(sums[SUMS + 2 * c + 1]) / total
+            terms[f"mean_{c}"] = weight * sums[SUMS + 2 * c] / total
+            terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
         return terms
 
     def all(self) -> str | None:
@@ -164,33 +160,32 @@ class FusedEpochs(Epochs):
         reason = super().all()
         if self._rows_seen:
             self._tally(self._sums, self._terms(self._sums, self._rows_seen), self._rows_seen)
-        if self._steps:
-            norms = dict(zip(self._order, self._norms[:-1]))
-            self.tally.mean({f"grad/norm/{name}": float(norm) / self._steps for name, norm in norms.items()}, 1.0)
+        if self._norms:
+            squares, norms = np.array(self._squares_seen), np.array(self._norms)
+            for name, group in self.fused.groups.items():
+                self.tally.mean({f"grad/norm/{name}": float(np.sqrt(squares[:, group].sum(1)).mean())}, 1.0)
+            before, after = norms.mean(0).tolist()
+            self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+            self.tally.largest({"grad/norm_before_max": float(norms[:, 0].max())})
         return reason
 
-    def _tally(self, sums: np.ndarray, terms: dict[str, float], total: int) -> None:
+    def _tally(self, sums: list[float], terms: dict[str, float], total: int) -> None:
         network = self.fused.bound.network
-        mean = {name: float(sums[place]) / total for name, place in _MEANS.items()}
-        critic_loss = float(sums[SUMS:].sum()) / total
+        mean = {name: sums[place] / total for name, place in _MEANS.items()}
+        critic_loss = sum(sums[SUMS:]) / total
         mean |= {f"loss/{name}": value for name, value in terms.items()}
         mean |= {
             "critic/loss": critic_loss,
             "critic/loss_unclipped": critic_loss,
             "critic/clip_fraction": 0.0,
-            "critic/quantile_crossing": float(sums[numbers.CROSSINGS])
-            / (total * network.critics * (network.quantiles - 1)),
-            "critic/mean_gap": float(sums[numbers.MEAN_GAP]) / (total * network.critics),
+            "critic/quantile_crossing": sums[numbers.CROSSINGS] / (total * network.critics * (network.quantiles - 1)),
+            "critic/mean_gap": sums[numbers.MEAN_GAP] / (total * network.critics),
         }
         if network.log_std < 0:
-            mean["policy/logit_range"] = float(sums[numbers.LOGIT_RANGE]) / total
+            mean["policy/logit_range"] = sums[numbers.LOGIT_RANGE] / total
         self.tally.mean(mean, total)
-        self.tally.largest({name: float(sums[place]) for name, place in _MAXIMA.items()})
-        self.tally.smallest({"policy/entropy_min": float(sums[numbers.ENTROPY_MIN])})
-
-    def _tally_norms(self, before: float, after: float) -> None:
-        self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
-        self.tally.largest({"grad/norm_before_max": before})
+        self.tally.largest({name: sums[place] for name, place in _MAXIMA.items()})
+        self.tally.smallest({"policy/entropy_min": sums[numbers.ENTROPY_MIN]})
 
     def measure_after(self) -> None:
         """Exact KL(old||new) over all valid rows of the rollout."""
@@ -222,17 +217,3 @@ def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
     if parts[0].envs is None:
         return [np.sort(np.concatenate([part.rows.numpy() for part in parts]))]
     return [part.envs.numpy() for part in parts if part.envs is not None]
-
-
-def _groups(backend: FusedBackend) -> tuple[list[str], np.ndarray]:
-    """Names of parameter groups and layers of the core, as `gradients.group_norms` has them, and which parameters are
-    in each: 0 or 1, [groups + 1, parameters], the last row for all."""
-    order = {parameter: i for i, parameter in enumerate(backend.model.parameters())}
-    groups = backend.model.groups()
-    if "core" in groups:
-        groups["core.layer_0"] = groups["core"]
-    members = np.zeros((len(groups) + 1, len(order)))
-    for row, group in enumerate(groups.values()):
-        members[row, [order[parameter] for parameter in group]] = 1.0
-    members[-1] = 1.0
-    return list(groups), members

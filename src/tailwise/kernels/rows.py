@@ -64,8 +64,14 @@ def empty_sums(critics: int) -> np.ndarray:
     return sums
 
 
-def merge_sums(total: np.ndarray, part: np.ndarray) -> None:
-    """Add the sums of another share, in place."""
-    high, low = np.maximum(total[_LARGEST], part[_LARGEST]), min(total[ENTROPY_MIN], part[ENTROPY_MIN])
-    total += part
-    total[_LARGEST], total[ENTROPY_MIN] = high, low
+def merged(one: list[float], other: list[float]) -> list[float]:
+    """The sums of two shares as one."""
+    result = [a + b for a, b in zip(one, other)]
+    result[_LARGEST] = map(_larger, one[_LARGEST], other[_LARGEST])
+    result[ENTROPY_MIN] = -_larger(-one[ENTROPY_MIN], -other[ENTROPY_MIN])
+    return result
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger one; NaN if one is NaN, which Python's max would drop or keep by its place."""
+    return a if a >= b or a != a else b

@@ -16,7 +16,7 @@ from tailwise.kernels.layout import IN_WIDTH, LSTM, Network, aligned_zeros
 from tailwise.kernels.particle_loss import TOTALS
 from tailwise.kernels.products import chunk_floats
 from tailwise.kernels.recurrent import Tape
-from tailwise.kernels.rows import SUMS, empty_sums, merge_sums
+from tailwise.kernels.rows import SUMS, empty_sums, merged
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk
 
 Work = Callable[[np.ndarray, int], None]  # (part of the units, number of the worker)
@@ -28,6 +28,7 @@ class Workers:
     def __init__(self, network: Network, size: int, threads: int) -> None:
         self.network = network
         self.scratches = [_scratch(network, size) for _ in range(threads)]
+        self._no_sums = empty_sums(network.critics)
         self._sequences: list[tuple[Trunk, Tape]] = []
         self._rows, self._environments = 0, 0  # what the memory for sequences is large enough for
         self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="tailwise-worker") if threads > 1 else None
@@ -44,7 +45,7 @@ class Workers:
         """No gradients and no sums yet."""
         for scratch in self.scratches:
             scratch.grad.fill(0.0)
-            scratch.sums[:] = empty_sums(self.network.critics)
+            scratch.sums[:] = self._no_sums
 
     def run(self, units: np.ndarray, work: Work) -> None:
         """Give each worker its part of `units`, in order; they add to their gradients and sums."""
@@ -60,13 +61,14 @@ class Workers:
             for future in waiting:
                 future.result()
 
-    def result(self) -> tuple[np.ndarray, np.ndarray]:
+    def result(self) -> tuple[np.ndarray, list[float]]:
         """(gradient [size], sums) of all workers, added in their order."""
-        first = self.scratches[0]
-        for scratch in self.scratches[1:]:
+        first, *others = self.scratches
+        sums: list[float] = first.sums.tolist()
+        for scratch in others:
             add(first.grad, scratch.grad)
-            merge_sums(first.sums, scratch.sums)
-        return first.grad, first.sums
+            sums = merged(sums, scratch.sums.tolist())
+        return first.grad, sums
 
 
 def _widest_input(network: Network) -> int:
