@@ -10,15 +10,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
 import tailwise
 import tailwise.market
 from tailwise.core import compiled
-from tailwise.core.compiled import FOLDERS_KEPT, PREFIX, SOURCES, cache_folder, kernel, source_digest
+from tailwise.core.compiled import FOLDERS_KEPT, PREFIX, SOURCES, cache_folder, compiled_for, kernel, source_digest
 
 PACKAGE = Path(tailwise.__file__).parent
 
@@ -247,3 +248,35 @@ def test_folders_of_old_versions_are_removed_and_the_newest_kept(tmp_path: Path)
     foreign.mkdir()
     compiled._remove_old(folders[-1])
     assert sorted(tmp_path.iterdir()) == sorted([foreign, *folders[3:]])
+
+
+class Pair(NamedTuple):
+    """Arguments as kernels get them: a tuple of arrays and numbers."""
+
+    values: np.ndarray
+    factor: int
+
+
+def test_code_for_given_types_is_that_of_the_kernel_and_follows_its_arguments() -> None:
+    """Rejects code that belongs to the first types ever seen, or that keeps the first arguments."""
+
+    @njit
+    def scaled(pair: Pair, shift: float | None) -> float:
+        return pair.values[-1] * pair.factor + (100.0 if shift is None else shift)
+
+    single, double = np.array([1.0, 2.0], dtype=np.float32), np.array([1.0, 0.1])
+    scaled(Pair(single, 3), 0.5)
+    for pair, shift in ((Pair(single, 3), 0.5), (Pair(double, 3), 0.5), (Pair(double, 3), None)):
+        made = compiled_for(scaled, (pair, shift))
+        assert made(pair, shift) == scaled(pair, shift)
+        assert made(pair._replace(factor=7), shift) == scaled(pair._replace(factor=7), shift)
+    assert len(scaled.overloads) == 3
+
+
+def test_without_compiling_the_function_itself_is_used() -> None:
+    """As with NUMBA_DISABLE_JIT, where a kernel is the Python function."""
+
+    def plain(x: float) -> float:
+        return x + 1.0
+
+    assert compiled_for(plain, (1.0,)) is plain

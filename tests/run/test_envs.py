@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tailwise.core.errors import ConfigError, EnvironmentContractError, NotBuiltError, ShapeError
 from tailwise.core.streams import Streams
-from tailwise.run.envs import EnvDriver, StepResult
+from tailwise.run.envs import EnvDriver, StepResult, StepRows
 from tailwise.run.make_env import make_driver
 
 
@@ -433,3 +433,67 @@ def test_step_before_reset_and_foreign_state_are_sentences() -> None:
     other = make_driver("CartPole-v1", num_envs=2, streams=Streams(0))
     with pytest.raises(Exception, match=r"shape \(1, 4\)"):
         other.set_state(driver.get_state())
+
+
+class Reusing(SyncVectorEnv):
+    """Gives the same arrays in every step and writes over them in the next one; some of them cannot be written to."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, infos = super().step(actions)
+        if not hasattr(self, "kept"):
+            self.kept = (obs, reward, terminated, truncated)
+        for mine, new in zip(self.kept, (obs, reward, terminated, truncated), strict=True):
+            mine.setflags(write=True)
+            mine[...] = new
+            mine.setflags(write=False)
+        return (*self.kept, infos)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_arrays_that_an_environment_uses_again_do_not_change_what_was_written(given: bool) -> None:
+    """Rejects: a step that refers to the environment's own arrays; with memory that is given, also another result."""
+    plain, reusing = (
+        make_driver(kind([Counting] * 3, autoreset_mode=AutoresetMode.SAME_STEP), streams=Streams(0))
+        for kind in (SyncVectorEnv, Reusing)
+    )
+    plain.reset()
+    expected = [plain.step(np.zeros(3, dtype=np.int64)) for _ in range(9)]
+    reusing.reset()
+    got = []
+    for _ in range(9):
+        into = None
+        if given:
+            flags = [np.empty(3, dtype=np.bool_) for _ in range(4)]
+            into = StepRows(np.empty_like(reusing.obs), np.empty(3), *flags)
+        got.append(reusing.step(np.zeros(3, dtype=np.int64), into))
+        assert into is None or (got[-1].obs is into.obs and got[-1].reward is into.reward)
+        assert reusing.obs is got[-1].obs and reusing.episode_start is got[-1].episode_start
+    assert_same(expected, got)
+    assert plain.pop_episodes() == reusing.pop_episodes() != []
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_broken_observation_is_known_until_the_next_one(mode: AutoresetMode) -> None:
+    """Rejects: looking before the reset that follows (DISABLED), or only at the step after a reset."""
+
+    class Breaking(Counting):
+        def step(self, action: Any) -> Any:
+            obs, *rest = super().step(action)
+            return (np.full_like(obs, np.nan) if self.count == 2 else obs, *rest)
+
+    driver = make_driver(SyncVectorEnv([Breaking] * 2, autoreset_mode=mode), streams=Streams(0))
+    driver.reset()
+    known = [driver.obs_is_finite]
+    for _ in range(8):
+        driver.step(np.zeros(2, dtype=np.int64))
+        assert driver.obs_is_finite == bool(np.isfinite(driver.obs).all())
+        known.append(driver.obs_is_finite)
+    assert known[0] and set(known) == {True, False}
+
+
+def test_a_broken_observation_is_known_after_a_restore() -> None:
+    driver = make_driver("tailwise/MaskedBandit-v0", num_envs=2, streams=Streams(2))
+    driver.reset()
+    assert driver.set_state(driver.get_state()).exact and driver.obs_is_finite
+    assert driver.set_state(driver.get_state() | {"obs": np.full_like(driver.obs, np.inf)}).exact
+    assert not driver.obs_is_finite

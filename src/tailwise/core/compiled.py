@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import warnings
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,20 @@ def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, i
     folder = cache_folder()
     made = _kept_in(folder, function, options) if folder is not None else None
     return made if made is not None else _njit()(**options)(function)
+
+
+def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
+    """The machine code of a kernel for arguments of exactly these types, for loops that call it again and again.
+
+    A kernel looks at the types of its arguments at every call, which takes 5 microseconds where one of them is a tuple
+    of many. What is returned does not look: dtype, number of axes, layout and what is None must stay as they are here.
+    """
+    if not hasattr(function, "overloads"):
+        return function  # NUMBA_DISABLE_JIT: the Python function itself
+    types = tuple(function.typeof_pyval(argument) for argument in arguments)
+    if types not in function.overloads:
+        function.compile(types)
+    return function.overloads[types].entry_point
 
 
 @cache

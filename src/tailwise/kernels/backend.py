@@ -16,6 +16,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from tailwise.core.compiled import compiled_for
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.kernels.coverage import why_not_fused
@@ -74,6 +75,35 @@ class _Moments:
     def __init__(self) -> None:
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         self.param_groups: list[dict[str, Any]] = []
+
+
+class _PreparedSteps:
+    """The arguments of `act` in every step of one rollout; only what is observed is missing."""
+
+    def __init__(self, backend: FusedBackend, made: Decisions) -> None:
+        steps, envs = made.noise.shape[:2]
+        self._first = (backend.bound.network, backend.flat, backend._panels, backend.log_std, backend._standardise())
+        self._state = made.states if backend._recurrent else None
+        memory, after = backend._memory_for(envs), made.states
+        discrete = backend._discrete
+        self._last = [
+            (*(noise, memory), *((chosen, _NO_ACTION) if discrete else (_NO_CHOICE, chosen)), *written, after)
+            for noise, chosen, *written in zip(
+                made.noise,
+                made.actions.reshape(steps, envs) if discrete else made.actions,
+                *(made.log_probs, made.parameters, made.looks),
+                strict=False,  # looks has one more
+            )
+        ]
+        self._act: Callable[..., Any] | None = None
+
+    def decide(self, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
+        """obs float32 [B, D], start bool [B], mask bool [B, K] or None."""
+        seen, fresh = np.ascontiguousarray(obs, np.float32), np.ascontiguousarray(start, np.bool_)
+        allowed = _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_)
+        if self._act is None:
+            self._act = compiled_for(act, (*self._first, seen, self._state, fresh, allowed, *self._last[t]))
+        self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
 
 
 class FusedBackend(TorchBackend):
@@ -152,23 +182,12 @@ class FusedBackend(TorchBackend):
         made = super().begin(update, environments, steps, state)
         self.lay_out(self.bound.network.laid_to_act)
         made.noise = made.noise if self._discrete else ndtri(made.noise)
+        made.prepared = _PreparedSteps(self, made)
         return made
 
     def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
-        choice, action = (made.actions[t].reshape(-1), _NO_ACTION) if self._discrete else (_NO_CHOICE, made.actions[t])
-        act(
-            *(self.bound.network, self.flat, self._panels, self.log_std, self._standardise(), obs),
-            *(made.states if self._recurrent else None, start),
-            *(
-                _NO_MASK if mask is None else np.ascontiguousarray(mask),
-                made.noise[t],
-                self._memory_for(len(obs)),
-                choice,
-                action,
-            ),
-            *(made.log_probs[t], made.parameters[t], made.looks[t], made.states),
-        )
+        made.prepared.decide(t, obs, start, mask)
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`; the decision that comes with it costs little and is not used."""

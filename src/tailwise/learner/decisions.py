@@ -38,6 +38,7 @@ class Decisions:
         self.log_probs: npt.NDArray[np.float32] = self.log_prob.numpy()
         self.parameters: npt.NDArray[np.float32] = self.params.numpy()
         self.looks: npt.NDArray[np.float32] = self.features.numpy()
+        self.prepared: Any = None  # what an implementation makes once per rollout and reads at every step
 
     def take(self, t: int, decision: Decision) -> None:
         """Write step t."""

@@ -120,6 +120,7 @@ class Rollout:
         A sum may also overflow, or an entry that nobody reads be broken; then one has to look closer.
         """
         record = self.critic
-        tensors = [self.obs, self.action, self.reward, self.log_prob, self.params, record.mean, record.final_mean]
-        tensors += [law for law in (record.law, record.final_law) if law is not None]
-        return all(bool(torch.isfinite(t.sum())) for t in tensors if t.is_floating_point())
+        tensors = [self.obs, self.action, self.reward, self.log_prob, self.params, record.mean, record.law]
+        if bool(self.truncated.any()):  # else nobody reads them
+            tensors += [record.final_mean, record.final_law]
+        return all(bool(torch.isfinite(t.sum())) for t in tensors if t is not None and t.is_floating_point())

@@ -159,4 +159,4 @@ class PlainMarket(VectorEnv):  # type: ignore[type-arg]
     ]:
         """See `gymnasium.vector.VectorEnv.step`."""
         obs, reward, done = self.step_all(np.asarray(actions, dtype=np.int64))
-        return obs, reward, done, self._never, ({"final_obs": self._final.copy()} if done.any() else {})
+        return obs, reward, done, self._never, ({"final_obs": self._final.copy()} if np.count_nonzero(done) else {})

@@ -7,7 +7,7 @@ sample for Box. `to_env` is applied only on the way to `env.step`, so log-probab
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -81,9 +81,11 @@ class ActionSpec:
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
     @cached_property
-    def _indices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(number of choices, first value) per component as arrays, which every step needs."""
-        return np.asarray(self.sizes, dtype=np.int64), np.asarray(self.start, dtype=np.int64)
+    def _indices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Callable[..., int]]:
+        """What every step needs: (number of choices, first value) per component as arrays, and `shift_choices`."""
+        from tailwise.core.loops.vector_step import shift_choices  # compiled code: not before somebody acts
+
+        return np.asarray(self.sizes, dtype=np.int64), np.asarray(self.start, dtype=np.int64), shift_choices
 
     def require_bounded(self) -> None:
         """A tanh-squashed policy maps onto [low, high], so both must be finite."""
@@ -107,15 +109,15 @@ class ActionSpec:
             return self._box_to_env(raw.astype(np.float64), squashed)
         if raw.dtype.kind not in "iu":
             raise ShapeError(f"Raw actions of a {self.kind} space have dtype {raw.dtype}, expected integer indices.")
-        sizes, start = self._indices
-        bad = (raw < 0) | (raw >= sizes)
-        if np.count_nonzero(bad):
-            row, component = (int(index) for index in np.argwhere(bad)[0])
+        sizes, start, shift = self._indices
+        values = np.empty(raw.shape, dtype=np.int64)
+        bad = shift(np.ascontiguousarray(raw, np.int64), sizes, start, values)
+        if bad >= 0:
+            row, component = divmod(bad, self.components)
             raise ShapeError(
                 f"Raw action row {row} component {component} is {raw[row, component]}, "
                 f"expected an index from 0 to {self.sizes[component] - 1}."
             )
-        values = raw.astype(np.int64, copy=False) + start
         if self.kind == "discrete":
             return values[:, 0]
         return values.astype(self.dtype).reshape(-1, *self.shape)

@@ -87,24 +87,42 @@ class ObservationSpec:
         flags.setflags(write=False)
         return flags
 
-    def flatten(self, batch: Any, rows: int) -> npt.NDArray[np.float32]:
+    @cached_property
+    def _whole(self) -> Leaf | None:
+        """The leaf that is the whole observation and is copied as it is; None where there is more to do."""
+        leaf = self.leaves[0]
+        return leaf if len(self.leaves) == 1 and not leaf.path and leaf.kind != "onehot" else None
+
+    def flatten(self, batch: Any, rows: int, into: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
         """Convert a batch of observations to float32 [rows, D], C-contiguous; the result never aliases the input.
 
         `batch` has the structure of the space with a leading axis of `rows` on each leaf; a leaf may be a list, an
         array of any real dtype and layout, or a torch tensor. NaN and inf of Box entries pass through: the learner
-        refuses and counts them. A value beyond the float32 range becomes inf.
+        refuses and counts them. A value beyond the float32 range becomes inf. `into`: where to write, float32
+        [rows, D]; fresh memory without it.
         """
-        if len(self.leaves) == 1 and not self.leaves[0].path and self.leaves[0].kind != "onehot":
-            return _to_float32(_leaf_array(self.leaves[0], batch, rows)).reshape(rows, -1)
+        flat = np.empty((rows, self.size), dtype=np.float32) if into is None else into
+        whole = self._whole
+        if whole is not None:
+            if (
+                type(batch) is np.ndarray
+                and batch.dtype == np.float32
+                and batch.shape == (rows, *whole.shape) == flat.shape
+            ):
+                flat[...] = batch  # by far the most frequent one
+                return flat
+            _write_float32(_leaf_array(whole, batch, rows).reshape(rows, -1), flat)
+            return flat
         self._check_structure(batch)
-        flat = np.zeros((rows, self.size), dtype=np.float32)
         column = 0
         for leaf in self.leaves:
             values = _leaf_array(leaf, _descend(batch, leaf.path), rows).reshape(rows, -1)
+            part = flat[:, column : column + leaf.width]
             if leaf.kind == "onehot":
+                part[:] = 0.0
                 _write_one_hot(leaf, values, flat, column)
             else:
-                flat[:, column : column + leaf.width] = _to_float32(values)
+                _write_float32(values, part)
             column += leaf.width
         return flat
 
@@ -273,11 +291,12 @@ def _shape_sentence(name: str, got: tuple[Any, ...], expected: tuple[Any, ...]) 
     return f"Observation '{name}' has shape {got}, expected ({', '.join(map(str, expected))}) with the rows first."
 
 
-def _to_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _write_float32(values: npt.NDArray[Any], target: npt.NDArray[np.float32]) -> None:
     if values.dtype == np.float32:
-        return np.array(values, dtype=np.float32, order="C", copy=True)
+        target[...] = values
+        return
     with np.errstate(over="ignore"):  # beyond float32: inf, which the learner refuses and counts
-        return np.array(values, dtype=np.float32, order="C", copy=True)
+        target[...] = values
 
 
 def _write_one_hot(leaf: Leaf, values: npt.NDArray[Any], flat: npt.NDArray[np.float32], column: int) -> None:

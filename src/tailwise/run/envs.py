@@ -10,8 +10,9 @@ happened. `EnvDriver` turns all three into the same stream of `StepResult`s:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tailwise.core.errors import CheckpointError, EnvironmentContractError, NotBuiltError, ShapeError
+from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
 from tailwise.core.streams import Streams
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask, check_mask
@@ -63,6 +65,17 @@ class StepResult(NamedTuple):
     infos: Mapping[str, Any]
 
 
+class StepRows(NamedTuple):
+    """Where one step is written: the arrays of that name in its `StepResult`, C-contiguous."""
+
+    obs: Floats32
+    reward: Floats64
+    terminated: Bools
+    truncated: Bools
+    valid: Bools
+    episode_start: Bools
+
+
 class EnvDriver:
     """Drives a vector environment; see the module's text for what it guarantees, `make_driver` for how to get one."""
 
@@ -81,12 +94,19 @@ class EnvDriver:
         self._restarts = 0
         self._has_mask: bool | None = None  # None until the first reset has shown it
         self._obs: Floats32 = np.zeros((self.num_envs, self.spaces.observation.size), dtype=np.float32)
+        self.obs_is_finite = True  # whether `obs` has neither NaN nor infinity
         self._mask: Bools | None = None
         self._pending = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step only resets
         self._episode_start = np.ones(self.num_envs, dtype=np.bool_)
         self._returns = np.zeros(self.num_envs, dtype=np.float64)
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
         self._finished: list[tuple[float, int]] = []
+
+    @cached_property
+    def _take_step(self) -> Callable[..., int]:
+        from tailwise.core.loops.vector_step import take_step  # compiled code: not before somebody steps
+
+        return take_step
 
     @property
     def obs(self) -> Floats32:
@@ -112,46 +132,52 @@ class EnvDriver:
         self._finished = []
         return self._begin(*self._fresh_episodes())
 
-    def step(self, action: npt.NDArray[Any]) -> StepResult:
-        """Step all environments with actions as `ActionSpec.to_env` makes them."""
+    def step(self, action: npt.NDArray[Any], into: StepRows | None = None) -> StepResult:
+        """Step all environments with actions as `ActionSpec.to_env` makes them; the result is written to `into`, or to
+        fresh memory without it."""
         if self._has_mask is None:
             raise EnvironmentContractError("step was called before reset; call reset or set_state first.")
         raw, reward, terminated, truncated, infos = self.venv.step(action)
-        reward = self._vector(reward, "rewards", np.float64)
-        terminated = self._vector(terminated, "terminations", np.bool_)
-        truncated = self._vector(truncated, "truncations", np.bool_)
-        done = terminated | truncated
-        ended = bool(np.count_nonzero(done))
-        valid = ~self._pending
-        obs = self.spaces.observation.flatten(raw, self.num_envs)
+        rows = self._fresh_rows() if into is None else into
+        spec, next_step = self.spaces.observation, self.mode is AutoresetMode.NEXT_STEP
+        obs = spec.flatten(raw, self.num_envs, rows.obs)
+        seen = self._take_step(
+            self._vector(reward, "rewards", np.float64),
+            self._vector(terminated, "terminations", np.bool_),
+            self._vector(truncated, "truncations", np.bool_),
+            *(obs, next_step, self._pending, self._returns, self._lengths),
+            *(rows.reward, rows.terminated, rows.truncated, rows.valid, rows.episode_start),
+        )
+        self.obs_is_finite = not seen & BROKEN_OBSERVATION
+        anomalies = _non_finite_numbers(infos) if infos else 0
         final: Floats32 | None = None
-        episode_start = done
-        needs_mask = self._everyone
-        anomalies = _non_finite_numbers(infos)
-        if self.mode is AutoresetMode.NEXT_STEP:
-            episode_start = self._pending
-            if (done & self._pending).any():
+        if seen & ENDED:
+            done = rows.terminated | rows.truncated
+            if seen & ENDED_IN_RESET:
                 raise EnvironmentContractError(
-                    f"Environment {int(np.argmax(done & self._pending))} ended in the step that reset it; "
+                    f"Environment {int(np.argmax(done & rows.episode_start))} ended in the step that reset it; "
                     "a NEXT_STEP environment must return terminated and truncated False there."
                 )
-            reward[self._pending] = 0.0
-            final = obs.copy() if ended else None
-            self._pending = done
-            needs_mask = ~done  # the next action of a finished row is ignored
-        elif ended and self.mode is AutoresetMode.SAME_STEP:
-            final = self._final_from(infos, done)
-        elif ended:
-            final = obs
-            mask_before = self._read_mask(raw, infos, ~done)
-            raw, infos = self.venv.reset(options={"reset_mask": done.copy()})
-            anomalies += _non_finite_numbers(infos)
-            obs = np.where(done[:, None], self.spaces.observation.flatten(raw, self.num_envs), obs)
-            mask_after = self._read_mask(raw, infos, done)
-            mask = None if mask_before is None or mask_after is None else _rows(done, mask_after, mask_before)
-            return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
-        mask = self._read_mask(raw, infos, needs_mask)
-        return self._result(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
+            if self.mode is AutoresetMode.DISABLED:
+                final, mask, more, infos = self._reset_finished(raw, infos, done, obs)
+                anomalies += more
+            else:
+                final = obs.copy() if next_step else self._final_from(infos, done)
+                # NEXT_STEP ignores the next action of a finished row.
+                mask = self._read_mask(raw, infos, ~done if next_step else self._everyone)
+            for row in np.flatnonzero(done).tolist():
+                self._finished.append((float(self._returns[row]), int(self._lengths[row])))
+                self._returns[row] = 0.0
+                self._lengths[row] = 0
+        else:
+            mask = self._read_mask(raw, infos, self._everyone)
+        if seen & BROKEN_REWARD:
+            anomalies += int(self.num_envs - np.count_nonzero(np.isfinite(rows.reward)))
+        self._obs, self._mask, self._episode_start = obs, mask, rows.episode_start
+        return StepResult(
+            *(obs, rows.reward, rows.terminated, rows.truncated, final, mask, rows.valid, rows.episode_start),
+            *(anomalies, infos),
+        )
 
     def pop_episodes(self) -> list[tuple[float, int]]:
         """(undiscounted return, length in steps) of the episodes that ended since the last call."""
@@ -197,6 +223,7 @@ class EnvDriver:
             return report
         self._has_mask = bool(state["has_mask"])
         self._obs = np.array(state["obs"], dtype=np.float32)
+        self.obs_is_finite = _all_finite(self._obs)
         self._mask = None if state["mask"] is None else np.array(state["mask"], dtype=np.bool_)
         self._pending = np.array(state["pending"], dtype=np.bool_)
         self._episode_start = np.array(state["episode_start"], dtype=np.bool_)
@@ -221,6 +248,7 @@ class EnvDriver:
             )
         self._has_mask = not box and (self.spaces.observation.mask is not None or MASK_KEY in infos)
         self._obs = self.spaces.observation.flatten(raw, self.num_envs)
+        self.obs_is_finite = _all_finite(self._obs)
         self._mask = self._read_mask(raw, infos, np.ones(self.num_envs, dtype=np.bool_))
         self._pending = np.zeros(self.num_envs, dtype=np.bool_)
         self._episode_start = np.ones(self.num_envs, dtype=np.bool_)
@@ -228,34 +256,31 @@ class EnvDriver:
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
         return self._obs, self._mask
 
-    def _result(
-        self,
-        obs: Floats32,
-        reward: Floats64,
-        terminated: Bools,
-        truncated: Bools,
-        final: Floats32 | None,
-        mask: Bools | None,
-        valid: Bools,
-        episode_start: Bools,
-        anomalies: int,
-        infos: Mapping[str, Any],
-    ) -> StepResult:
-        self._obs, self._mask, self._episode_start = obs, mask, episode_start
-        self._returns += reward
-        self._lengths += valid
-        for row in np.flatnonzero(terminated | truncated).tolist():
-            self._finished.append((float(self._returns[row]), int(self._lengths[row])))
-            self._returns[row] = 0.0
-            self._lengths[row] = 0
-        anomalies += int(self.num_envs - np.count_nonzero(np.isfinite(reward)))
-        return StepResult(obs, reward, terminated, truncated, final, mask, valid, episode_start, anomalies, infos)
+    def _reset_finished(
+        self, raw: Any, infos: Mapping[str, Any], done: Bools, obs: Floats32
+    ) -> tuple[Floats32, Bools | None, int, dict[str, Any]]:
+        """DISABLED: begin the next episodes of the rows `done`, in `obs` [B, D] as well. Returns (the observations
+        before, the mask, numbers in the reset's infos that are not finite, these infos)."""
+        final = obs.copy()
+        before = self._read_mask(raw, infos, ~done)
+        raw, begun = self.venv.reset(options={"reset_mask": done.copy()})
+        obs[done] = self.spaces.observation.flatten(raw, self.num_envs)[done]
+        self.obs_is_finite = _all_finite(obs)
+        after = self._read_mask(raw, begun, done)
+        mask = None if before is None or after is None else np.where(done[:, None], after, before)
+        return final, mask, _non_finite_numbers(begun), begun
+
+    def _fresh_rows(self) -> StepRows:
+        envs, size = self.num_envs, self.spaces.observation.size
+        flags = (np.empty(envs, dtype=np.bool_) for _ in range(4))
+        return StepRows(np.empty((envs, size), dtype=np.float32), np.empty(envs), *flags)
 
     def _vector(self, values: Any, what: str, dtype: Any) -> npt.NDArray[Any]:
-        array = np.array(values, dtype=dtype)
+        """[B] to be read at once: what the environment itself holds, where that fits."""
+        array = np.asarray(values, dtype=dtype)
         if array.shape != (self.num_envs,):
             raise ShapeError(f"The environment's {what} have shape {array.shape}, expected ({self.num_envs},).")
-        return array
+        return array if array.flags.carray else array.copy()  # a kernel is compiled again for what is read-only
 
     def _final_from(self, infos: Mapping[str, Any], done: Bools) -> Floats32:
         """infos["final_obs"]: an array of objects, one observation per finished row, or one batch for all rows."""
@@ -357,8 +382,8 @@ def _check_bounds(infos: Mapping[str, Any], rows: int) -> None:
         )
 
 
-def _rows(where: Bools, new: Bools, old: Bools) -> Bools:
-    return np.where(where[:, None], new, old)
+def _all_finite(obs: Floats32) -> bool:
+    return bool(np.isfinite(obs).all())
 
 
 def _stacked(masks: Any, width: int) -> npt.NDArray[Any]:

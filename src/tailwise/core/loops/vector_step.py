@@ -1,0 +1,58 @@
+"""What is done with every vector step of B environments, whatever they are: short loops, in one call each.
+
+As a dozen numpy calls on B numbers they took longer than the network.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
+
+_EXPONENT = np.uint32(0x7F800000)  # all ones in NaN and infinity
+
+
+@kernel
+def take_step(
+    reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, obs: np.ndarray, next_step: bool,
+    pending: np.ndarray, returns: np.ndarray, lengths: np.ndarray, reward_row: np.ndarray, terminated_row: np.ndarray,
+    truncated_row: np.ndarray, valid_row: np.ndarray, start_row: np.ndarray,
+) -> int:  # fmt: skip
+    """Write down one step and say what is to be looked at: `step_bits`, 0 in most steps.
+
+    reward float64, terminated, truncated bool [B]: what the environments gave; obs float32 [B, D], already written
+    down. next_step: finished environments are reset by the step after; pending bool [B] says which ones this step only
+    resets, and becomes those of the next one. returns float64, lengths int64 [B]: of the running episodes, go on.
+    """
+    seen = 0
+    for i in range(reward.shape[0]):
+        done, waited = terminated[i] or truncated[i], pending[i]
+        value = 0.0 if waited else reward[i]
+        reward_row[i], terminated_row[i], truncated_row[i] = value, terminated[i], truncated[i]
+        valid_row[i] = not waited
+        returns[i] += value
+        lengths[i] += 0 if waited else 1
+        start_row[i] = waited if next_step else done
+        if next_step:
+            pending[i] = done
+        seen |= ENDED if done else 0
+        seen |= 0 if np.isfinite(value) else BROKEN_REWARD
+        seen |= ENDED_IN_RESET if done and waited else 0
+    bits, broken = obs.reshape(-1).view(np.uint32), 0
+    for k in range(bits.shape[0]):
+        broken += (bits[k] & _EXPONENT) == _EXPONENT
+    return seen | (BROKEN_OBSERVATION if broken else 0)
+
+
+@kernel
+def shift_choices(raw: np.ndarray, sizes: np.ndarray, start: np.ndarray, values: np.ndarray) -> int:
+    """values = raw + start, all int64, raw and values [B, A], sizes and start [A]; returns the place in raw (counted
+    row by row) of the first index that is not within 0 and sizes - 1, -1 where all are."""
+    components = raw.shape[1]
+    for i in range(raw.shape[0]):
+        for a in range(components):
+            if raw[i, a] < 0 or raw[i, a] >= sizes[a]:
+                return int(i * components + a)
+            values[i, a] = raw[i, a] + start[a]
+    return -1
