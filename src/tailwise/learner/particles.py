@@ -121,9 +121,12 @@ def read_between(theta_sorted: Tensor, left: Tensor, fraction: Tensor) -> Tensor
 def average_law(law: Tensor) -> Tensor:
     """The critics' common law: the average over C of their sorted quantiles, [..., C, N] -> [..., N].
 
-    numpy sorts many short rows in a tenth of torch's time.
+    Quantiles of a trained critic are in order, which is quickly seen; numpy sorts many short rows in a tenth of torch's
+    time.
     """
-    ordered = torch.from_numpy(np.sort(law.detach().numpy(force=True), axis=-1)).to(law.device)
+    rows = law.detach().numpy(force=True)
+    in_order = bool((rows[..., :-1] <= rows[..., 1:]).all())  # False also for NaN
+    ordered = torch.from_numpy(rows if in_order else np.sort(rows, axis=-1)).to(law.device)
     critics = ordered.unbind(-2)
     return sum(critics[1:], start=critics[0]) / len(critics)  # of two short rows: a quarter of the time of `mean`
 
