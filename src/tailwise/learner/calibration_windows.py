@@ -18,7 +18,7 @@ from torch import Tensor
 from tailwise.core.errors import CheckpointError
 from tailwise.core.golden import golden_fractions
 from tailwise.core.loops.discounted import add_discounted
-from tailwise.learner.particles import average_law, stratified_levels
+from tailwise.learner.particles import average_law, places_of_levels, stratified_levels
 from tailwise.learner.rollout import CriticRecord
 from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
@@ -167,8 +167,15 @@ def draw_from_laws(
     law: Tensor, record: CriticRecord, critic: QuantileCritic | CategoricalCritic, uniform: Floats
 ) -> Floats:
     """One raw draw [n] from each of the laws [n, C, N], by uniforms [n]; NaN where it is not finite."""
-    levels = torch.from_numpy(uniform)[:, None]
-    draw = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
+    if isinstance(critic, QuantileCritic) and critic.quantiles > 1:  # `law_particles` in arrays, at one level a row
+        common, rows = average_law(law).numpy(), np.arange(len(uniform))
+        left, fraction = places_of_levels(uniform, critic.quantiles)
+        low = common[rows, left]
+        values = low + fraction.astype(common.dtype) * (common[rows, left + 1] - low)
+        draw = torch.from_numpy(record.mu + record.sigma * values)[:, None]
+    else:
+        levels = torch.from_numpy(uniform)[:, None]
+        draw = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
     raw: Floats = _nan_where_broken(draw, law)[:, 0].double().numpy()
     return raw
 

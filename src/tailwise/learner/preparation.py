@@ -210,12 +210,13 @@ def describe_targets(
     rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
 ) -> dict[str, float]:
     """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
-    valid = rollout.valid
-    returns, value = targets.lambda_return[valid].double(), targets.value[valid].double()
-    spread = float(returns.var(unbiased=False))
+    returns, value = (
+        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
+    )
+    spread = float(returns.var())
     metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
     if spread > 0:
-        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
+        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
     if tail_alpha is not None and targets.particles is not None:
         particles = rollout.of_valid(targets.particles)
         metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
