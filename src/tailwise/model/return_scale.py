@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tailwise.core.moments import sample_moments
 
 ABSOLUTE_FLOOR = 1e-12
-_PIECE = 1 << 14  # numbers
 RELATIVE_FLOOR = 1e-4  # of the largest sigma seen: a collapsing spread must not turn rounding noise into targets
 
 
@@ -49,16 +47,8 @@ class ReturnScale(nn.Module):
         """Raw return units, any shape -> normalised. Before the scale is set every return seen was 0, and stays 0."""
         if not self.initialised:
             return raw
-        mu, sigma = float(self.mu), float(self.sigma)
-        rows = raw.detach().numpy(force=True).reshape(-1)
-        result = np.empty_like(rows)
-        # Half a million particles: in pieces that stay in the cache while they are float64.
-        for first in range(0, len(rows), _PIECE):
-            piece = rows[first : first + _PIECE].astype(np.float64)
-            piece -= mu
-            piece /= sigma
-            result[first : first + _PIECE] = piece
-        return torch.from_numpy(result).reshape(raw.shape).to(raw.device)
+        centred = raw.to(torch.float64, copy=True)  # of its own: millions of particles, so the rest is done in place
+        return centred.sub_(self.mu).div_(self.sigma).to(raw.dtype)
 
     @torch.no_grad()
     def absorb(self, raw_returns: Tensor) -> tuple[float, float, float, float]:
