@@ -40,6 +40,14 @@ def uniform_by_hand(seed: int, name: str, *, update: int, epoch: int, env: int, 
     return ((word >> 12) + 0.5) / 2**52
 
 
+def short_uniform_by_hand(seed: int, name: str, *, update: int, epoch: int, env: int, step: int, draw: int) -> float:
+    counter = [(draw // 16) * 2**40 + step, epoch, env, update]
+    words = philox_by_hand(counter, key_by_hand(seed, "draws", name))
+    word, quarter = divmod(draw % 16, 4)
+    own, shared = words[word] >> 16 * quarter & 0xFFFF, words[(word + 1) % 4] >> 32
+    return (own * 2**32 + shared + 0.5) / 2**48
+
+
 def test_the_cipher_written_by_hand_gives_the_published_answers() -> None:
     """The known answers of the Random123 distribution for philox4x64-10; without them the next test proves little."""
     assert philox_by_hand([0] * 4, [0] * 2) == [
@@ -78,6 +86,38 @@ def test_every_draw_equals_its_address_computed_one_by_one(update: int, epoch: i
     assert drawn.tolist() == expected
     off_by_one = uniform_by_hand(11, "action", update=update, epoch=epoch, env=0, step=first_step + 1, draw=0)
     assert drawn[0, 0, 0] != off_by_one
+
+
+def test_every_short_draw_equals_its_address_computed_one_by_one() -> None:
+    """Rejects quarters of a word in another order, and low bits from the word that a draw has its own bits from."""
+    at: dict[str, Any] = {"update": 5, "epoch": 2}
+    drawn = Streams(11).short_uniforms("coin", environments=2, steps=3, draws=37, first_step=9, **at)
+    for step, env, draw in np.ndindex(drawn.shape):
+        expected = short_uniform_by_hand(11, "coin", env=env, step=9 + step, draw=draw, **at)
+        assert drawn[step, env, draw] == expected
+    part = Streams(11).short_uniforms("coin", environments=np.array([1]), steps=1, draws=18, first_step=10, **at)
+    np.testing.assert_array_equal(part[0, 0], drawn[1, 1, :18])
+    words = philox_by_hand([9, 2, 0, 5], key_by_hand(11, "draws", "coin"))
+    assert drawn[0, 0, 0] != ((words[0] & 0xFFFF) * 2**32 + (words[0] >> 32) + 0.5) / 2**48
+
+
+def test_short_uniforms_are_uniform_and_pairs_of_them_are_independent() -> None:
+    """Also pairs that share their low bits, or of which one owns those of the other: draws 0, 1 and 0, 6. Rejects draws
+    that share their high bits: those of one word then agree."""
+    drawn = Streams(0).short_uniforms("u", update=0, environments=64, steps=400, draws=16)
+    assert 0.0 < drawn.min() < 1e-4
+    assert 1 - 1e-4 < drawn.max() < 1.0
+    assert stats.kstest(drawn.ravel(), "uniform").pvalue > 0.01
+    flat = drawn.reshape(-1, 16)
+    for a, b in [(0, 1), (0, 6), (0, 7), (3, 4), (15, 2)]:
+        table = np.histogram2d(flat[:, a], flat[:, b], bins=16, range=[[0, 1], [0, 1]])[0]
+        assert stats.chisquare(table.ravel()).pvalue > 0.001, (a, b)
+    together = np.histogram2d(flat[:, 0], flat[:, 0], bins=16, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(together.ravel()).pvalue < 0.001
+    # Low bits are fair as well: each of the 48 is set in half of the draws. One draw of each word, as those of a word
+    # share their low bits: 102,400 are independent, standard deviation .0016.
+    bits = (flat[:, ::4].ravel()[:, None] * 2.0 ** np.arange(1, 49)).astype(np.int64) & 1
+    assert np.abs(bits.mean(0) - 0.5).max() < 0.008
 
 
 @given(

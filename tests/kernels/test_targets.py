@@ -48,6 +48,32 @@ def test_particles_are_the_same(seed: int) -> None:
     assert none is None and torch.equal(only[0], found[0])
 
 
+def test_a_bootstrap_is_decided_by_all_bits_of_its_uniform() -> None:
+    """lambda just above and just below one coin: only that particle changes, in both. Rejects a comparison of 16 bits,
+    which is up to 1.5e-5 off in lambda and sees no difference here."""
+    case = next(c for c in map(random_case, range(100)) if c.model["critic"]["quantiles"] > 4)
+    case.model["critic"]["target"] = "particles"
+    plain, fused = twins(case)
+    rollout = rollout_for(case, plain, 3)
+    critic, ids = plain.model.config.critic, rollout.environment.numpy()
+    arguments = (rollout, rollout.critic, critic, plain.streams)
+    inside = rollout.valid & ~rollout.terminated & ~rollout.truncated
+    t, b = inside[:-1].nonzero()[0].tolist()
+    count = critic.particle_count  # type: ignore[union-attr]
+    coins = plain.streams.short_uniforms(
+        "bootstrap", update=rollout.update, environments=ids, steps=rollout.steps, draws=count
+    )
+    coin = float(coins[t, b, 3])
+    lambdas = (coin, float(np.nextafter(coin, 1.0)))
+    _, expected = plain_particle_returns(*arguments, gamma=0.9, lambdas=lambdas)  # type: ignore[arg-type]
+    _, found = particle_returns(*arguments, gamma=0.9, lambdas=lambdas, run=fused.workers.run)  # type: ignore[arg-type]
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    for below, above in (expected, found):
+        changed = (below != above)[: t + 1, b].any(0)
+        assert changed.tolist() == [j == 3 for j in range(count)]
+
+
 def test_each_epoch_looks_at_the_same_particles() -> None:
     case = next(c for c in map(random_case, range(100)) if c.model["critic"]["minibatch_particles"] > 4)
     case.model["critic"] |= {"target": "particles", "quantiles": 12, "minibatch_particles": 6}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from tailwise.learner.tail import (
     check_resolution,
     cvar_from_atoms,
     cvar_from_quantiles,
+    pooled_tail,
     risk_utility,
     var_from_atoms,
     wang_from_quantiles,
@@ -191,3 +193,29 @@ def test_bad_atoms_are_a_sentence() -> None:
         var_from_atoms(torch.zeros(2), torch.zeros(2), 0.05)
     with pytest.raises(ConfigError, match="tail share alpha"):
         risk_utility(torch.zeros(1), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["rows of strata", "ties", "sorted", "tail where no sample looks"])
+def test_the_tail_of_many_particles_is_exact_whatever_a_sample_of_them_shows(kind: str) -> None:
+    """Against a full sort. Rejects the tail of the sample itself, and trusting its bound where it is too low."""
+    g = np.random.default_rng(0)
+    values = g.normal(size=(2000, 64)).astype(np.float32)
+    if kind == "rows of strata":
+        values = np.sort(values, axis=1)
+    flat = values.reshape(-1)
+    if kind == "ties":
+        flat = np.round(flat)
+    elif kind == "sorted":
+        flat = np.sort(flat)
+    elif kind == "tail where no sample looks":
+        flat = np.full(len(flat), 5.0, dtype=np.float32)
+        flat[:: len(flat) // 8192 | 1] = -1.0  # all that a sample sees, and fewer than the tail has
+    alpha = 0.09
+    worst = math.ceil(alpha * len(flat))
+    lowest = np.sort(flat)[:worst].astype(np.float64)
+    var, cvar = pooled_tail(torch.from_numpy(flat), alpha)
+    assert var == lowest[-1]
+    expected = (lowest.sum() - (worst - alpha * len(flat)) * lowest[-1]) / (alpha * len(flat))
+    assert cvar == pytest.approx(expected, rel=1e-6)
+    if kind == "tail where no sample looks":
+        assert np.sort(flat[:: len(flat) // 8192 | 1])[-1] < var  # the bound of a sample would miss it

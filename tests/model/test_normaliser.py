@@ -112,3 +112,15 @@ def test_empty_batch_changes_nothing() -> None:
     still = normaliser()
     assert still.absorb(torch.zeros(0, 2)) == 0.0
     assert int(still.version) == 0 and float(still.count) == 0.0
+
+
+def test_only_entries_are_drawn_in_and_not_the_bounds_of_their_moments() -> None:
+    """Bounds of moments are wider than the entries: one at 90 standard deviations stays, one at 110 is drawn in.
+    Rejects taking the bounds themselves for the extremes."""
+    g = torch.Generator().manual_seed(0)
+    for far, drawn_in in ((90.0, 0.0), (110.0, 1 / 300)):
+        kept = normaliser(1)
+        kept.absorb(torch.randn(3000, 1, generator=g))
+        batch = torch.randn(300, 1, generator=g)
+        batch[7] = kept.mean + far * kept.variance.sqrt()
+        assert kept.absorb(batch) == pytest.approx(drawn_in)

@@ -10,11 +10,17 @@ How an address becomes a value: the key of the cipher is a hash of (seed, purpos
     word 0: block * 2**40 + step      word 1: epoch      word 2: environment      word 3: update
 where block = draw // 4, because the cipher gives four 64-bit words per counter value. The step is the low end of the
 counter so that one call draws a whole rollout of an environment.
+
+Short draws take 16 bits of a block each (block = draw // 16), for the millions of small decisions of an update. Each
+has 48 bits, so that its own law is as good as uniform: the other 32 are those of another word of the block, shared with
+the three draws beside it and not independent of those that own them. Two short draws are therefore independent to 16
+bits, which is all that coins and choices among a few can see.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -26,8 +32,10 @@ from tailwise.core.errors import ConfigError, ShapeError
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
+Fill: TypeAlias = Callable[[Words, np.uint64, np.uint64, Words, np.uint64, Floats], None]
 
 _WORDS_PER_BLOCK = 4
+_SHORT_PER_BLOCK = 16  # short draws
 _STEP_BITS = 40
 _STEP_LIMIT = 1 << _STEP_BITS
 _BLOCK_LIMIT = 1 << (64 - _STEP_BITS)
@@ -109,14 +117,40 @@ class Streams:
         `environments` is their number (ids 0, 1, ...) or an array of ids; `first_step` is the address of row 0.
         Both 0 and 1 are excluded, so that logarithms and inverse distribution functions are finite.
         """
-        ids = _environment_ids(environments)
-        epoch, update = _check("epoch", epoch), _check("update", update)
-        steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * _WORDS_PER_BLOCK)
-        _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
         from tailwise.core.loops.philox import fill_uniforms  # compiled code: not before somebody draws
 
+        return self._filled(
+            fill_uniforms, _WORDS_PER_BLOCK, name, update, environments, steps, draws, epoch, first_step
+        )
+
+    def short_uniforms(
+        self,
+        name: str,
+        *,
+        update: int,
+        environments: int | NDArray[np.integer],
+        steps: int,
+        draws: int,
+        epoch: int = 0,
+        first_step: int = 0,
+    ) -> Floats:
+        """As `uniforms`, in a quarter of the time: 48 bits each, of which 16 are independent of other draws."""
+        from tailwise.core.loops.philox import fill_short_uniforms
+
+        return self._filled(
+            fill_short_uniforms, _SHORT_PER_BLOCK, name, update, environments, steps, draws, epoch, first_step
+        )
+
+    def _filled(
+        self, fill: Fill, per_block: int, name: str, update: int, environments: int | NDArray[np.integer], steps: int,
+        draws: int, epoch: int, first_step: int,
+    ) -> Floats:  # fmt: skip
+        ids = _environment_ids(environments)
+        epoch, update = _check("epoch", epoch), _check("update", update)
+        steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * per_block)
+        _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
         uniforms: Floats = np.empty((steps, len(ids), draws))
-        fill_uniforms(self.key(name), np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step), uniforms)
+        fill(self.key(name), np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step), uniforms)
         return uniforms
 
     def key(self, name: str) -> Words:
@@ -157,8 +191,12 @@ class Streams:
         epoch, update = _check("epoch", epoch), _check("update", update)
         blocks = -(-n // _WORDS_PER_BLOCK)
         words = cipher.words(word0=0, epoch=epoch, environment=0, update=update, blocks=blocks)
-        # Words are equal once in 2^64 pairs, so that any sort gives this order, and the default one is the fastest.
-        return np.argsort(words[:n]).astype(np.int64, copy=False)
+        # Sorting words that end in their own place takes half the time of an argsort. What is left of a random word, 24
+        # bits at least and 51 for a rollout of 8,192 rows, ties so rarely that the order is uniform to float64.
+        place = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
+        marked = words[:n] & ~place | np.arange(n, dtype=np.uint64)
+        marked.sort()
+        return (marked & place).astype(np.int64)
 
     def integer(self, name: str, *, environment: int = 0, index: int = 0) -> int:
         """An integer in [0, 2**31): the seed of an environment, of its `index`-th episode, or of an initialisation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tailwise.kernels.inference import standard_of, standardise
 from tailwise.kernels.rows import Rows
@@ -19,11 +20,6 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
     discrete = isinstance(model.law, CategoricalLaw)
     rows = prepared.log_prob.shape[0]
     action = prepared.action
-    # A masked logit is the smallest finite number: its log-probability stays that small, its probability is 0.
-    old = prepared.params
-    if discrete:
-        log_p = torch.log_softmax(old, -1)
-        old = torch.cat([log_p, log_p.exp()], -1)
     obs = np.empty((rows, prepared.obs.shape[-1]), dtype=np.float32)
     standardise(prepared.obs.reshape(rows, -1).contiguous().numpy(), standard_of(model.normaliser), obs.reshape(-1))
     return Rows(
@@ -31,10 +27,26 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
         choice=action[:, 0].contiguous().numpy() if discrete else np.zeros(0, dtype=np.int64),
         action=np.zeros((0, 0), dtype=np.float32) if discrete else action.contiguous().numpy(),
         mask=np.zeros((0, 0), dtype=np.bool_) if prepared.mask is None else prepared.mask.contiguous().numpy(),
-        scalars=torch.stack([prepared.log_prob, prepared.advantage, prepared.mean_target], -1).numpy(),
-        old=old.contiguous().numpy(),
+        scalars=np.column_stack(
+            [part.numpy() for part in (prepared.log_prob, prepared.advantage, prepared.mean_target)]
+        ),
+        old=_log_probabilities(prepared.params) if discrete else prepared.params.contiguous().numpy(),
         valid=prepared.valid.reshape(-1).contiguous().numpy(),
         start=rollout.start.reshape(-1).contiguous().numpy(),
         state=rollout.state.contiguous().numpy(),
         envs=rollout.envs,
     )
+
+
+def _log_probabilities(logits: Tensor) -> np.ndarray:
+    """Log-probabilities and probabilities [R, 2K] of logits [R, K].
+
+    A masked logit is the smallest finite number: its log-probability stays that small, its probability is 0. Actions as
+    rows: sums over a few of them are then sums of long rows, a third of the time.
+    """
+    log_p = torch.log_softmax(logits.t().contiguous(), 0)
+    both = torch.empty(logits.shape[0], 2 * logits.shape[1])
+    both[:, : logits.shape[1]] = log_p.t()
+    both[:, logits.shape[1] :] = log_p.exp_().t()
+    found: np.ndarray = both.numpy()
+    return found

@@ -1,4 +1,4 @@
-"""Particle targets of a rollout: SR(lambda) from the last step to the first, environment by environment.
+"""Particle targets of a rollout: SR(lambda) from the last step to the first.
 
 A bootstrap is rare (1 - lambda), so the critics' law at a step is sorted and read only where a particle needs it. The
 twin is `tailwise.learner.targets.particle_returns` with `sr_lambda` and `inverse_cdf_quantiles`.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.compiled import kernel
-from tailwise.core.loops.philox import four_words, to_uniform
+from tailwise.core.loops.philox import four_words, to_short_uniform
 from tailwise.core.streams import Streams
 from tailwise.kernels.memory import copy
 from tailwise.kernels.workers import Work
@@ -23,34 +23,61 @@ from tailwise.learner.particles import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 
-_ZERO = np.float32(0.0)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+@kernel(reorder=True)
+def _crossings(law: np.ndarray) -> np.float32:
+    """How many quantiles [N] are above the next one; counted in floats, of which a register holds more."""
+    found = _ZERO
+    for i in range(law.shape[0] - 1):
+        found += _ONE if law[i] > law[i + 1] else _ZERO
+    return found
 
 
 @kernel
-def _average_sorted(law: np.ndarray, row: np.ndarray, mean: np.ndarray) -> None:
-    """mean [N] = average over critics of their sorted quantiles; law [C, N]; row [N] is scratch.
-
-    Quantiles of a network are nearly in order, and insertion is fastest where few are out of place.
-    """
+def _in_order(law: np.ndarray, row: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Laws [C, N] themselves where their quantiles are in order, as those of a network mostly are; else `mean` [1, N],
+    the average over critics of their sorted quantiles. row [N] is scratch."""
     critics, count = law.shape
+    crossings = _ZERO
     for c in range(critics):
-        for i in range(count):
+        crossings += _crossings(law[c])
+    if crossings == _ZERO:
+        return law
+    for c in range(critics):
+        for i in range(count):  # insertion is fastest where few are out of place
             value, k = law[c, i], i
             while k > 0 and row[k - 1] > value:
                 row[k] = row[k - 1]
                 k -= 1
             row[k] = value
         for i in range(count):
-            mean[i] = row[i] if c == 0 else mean[i] + row[i]
+            mean[0, i] = row[i] if c == 0 else mean[0, i] + row[i]
     share = np.float32(1.0 / critics)
     for i in range(count):
-        mean[i] *= share
+        mean[0, i] *= share
+    return mean
 
 
 @kernel(inline=True)
-def _particle(quantiles: np.ndarray, left: int, fraction: float, mu: float, sigma: float) -> float:
-    low = quantiles[left]
-    return mu + sigma * (low + fraction * (quantiles[left + 1] - low))
+def _particle(laws: np.ndarray, left: int, fraction: float, mu: float, sigma: float) -> float:
+    """Of the average of laws [C, N] in order."""
+    low, high = laws[0, left], laws[0, left + 1]
+    for c in range(1, laws.shape[0]):
+        low += laws[c, left]
+        high += laws[c, left + 1]
+    share = np.float32(1.0 / laws.shape[0])
+    low *= share
+    return mu + sigma * (low + fraction * (high * share - low))
+
+
+@kernel(inline=True)
+def _follows(drawn: np.ndarray, j: int, lam: float) -> bool:
+    """Whether the j-th short uniform of the blocks of words `drawn` lies below lambda."""
+    at = j // 16 * 4
+    words = (drawn[at], drawn[at + 1], drawn[at + 2], drawn[at + 3])
+    return to_short_uniform(words, j % 16) < lam
 
 
 @kernel
@@ -67,43 +94,53 @@ def particle_targets(
     fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma).
     """
     steps, _, count = result.shape
-    mu, sigma, discount, trace = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma), np.float32(lam)
-    quantiles, row = np.empty(law.shape[3], dtype=np.float32), np.empty(law.shape[3], dtype=np.float32)
-    carry = np.empty(count, dtype=np.float32)
-    for b in columns:
-        _average_sorted(law[steps, b], row, quantiles)
+    mu, sigma, discount = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma)
+    mean, row = np.empty((1, law.shape[3]), dtype=np.float32), np.empty(law.shape[3], dtype=np.float32)
+    # A short uniform is below lambda where its own 16 bits are below those of lambda; the rest decides between equals.
+    blocks, whole = (count + 15) // 16, np.int64(lam * 2.0**16)
+    drawn = np.empty(4 * blocks, dtype=np.uint64)
+    pieces = drawn.view(np.uint16)
+    carries = np.empty((columns.shape[0], count), dtype=np.float32)
+    for i, b in enumerate(columns):
+        laws = _in_order(law[steps, b], row, mean)
         for j in range(count):
-            carry[j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
-        for t in range(steps - 1, -1, -1):
+            carries[i, j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
+    for t in range(steps - 1, -1, -1):  # all environments of a step together: they lie side by side
+        for i, b in enumerate(columns):
+            carry = carries[i]
             if not valid[t, b]:
-                _average_sorted(law[t, b], row, quantiles)
+                laws = _in_order(law[t, b], row, mean)
                 for j in range(count):
-                    z = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
+                    z = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
                     carry[j] = z if np.isfinite(z) else _ZERO
             elif terminated[t, b]:
                 for j in range(count):
                     carry[j] = reward[t, b]
             elif truncated[t, b]:
-                _average_sorted(final_law[t, b], row, quantiles)
+                laws = _in_order(final_law[t, b], row, mean)
                 for j in range(count):
-                    carry[j] = reward[t, b] + discount * _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
+                    carry[j] = reward[t, b] + discount * _particle(laws, left[b, j], fraction[b, j], mu, sigma)
             else:
-                sorted_here = False
-                for block in range((count + 3) // 4):
+                for block in range(blocks):
                     words = four_words(key[0], key[1], t, block, 0, environments[b], update)
-                    for k in range(min(4, count - 4 * block)):
-                        j = 4 * block + k
-                        if not np.float32(to_uniform(words[k])) < trace:
-                            if not sorted_here:
-                                _average_sorted(law[t + 1, b], row, quantiles)
-                                sorted_here = True
-                            carry[j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
-                        carry[j] = reward[t, b] + discount * carry[j]
+                    for k in range(4):
+                        drawn[4 * block + k] = words[k]
+                highest = np.uint16(0)
+                for j in range(count):
+                    highest = max(highest, pieces[j])
+                if highest >= whole:
+                    laws = _in_order(law[t + 1, b], row, mean)
+                    for j in range(count):
+                        if pieces[j] >= whole and not _follows(drawn, j, lam):
+                            carry[j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
+                for j in range(count):
+                    carry[j] = reward[t, b] + discount * carry[j]
             copy(carry, result[t, b])
-        for t in range(predicted.shape[0]):
-            _average_sorted(law[t, b], row, quantiles)
+    for t in range(predicted.shape[0]):
+        for b in columns:
+            laws = _in_order(law[t, b], row, mean)
             for j in range(count):
-                predicted[t, b, j] = _particle(quantiles, left[b, j], fraction[b, j], mu, sigma)
+                predicted[t, b, j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
 
 
 def particle_returns(

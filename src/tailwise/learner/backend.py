@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from tailwise.core.moments import Moments
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.step_size import StepSize
@@ -32,7 +33,10 @@ class Knobs:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did. `reason` says why it was refused or rolled back; None when committed."""
+    """What an update did. `reason` says why it was refused or rolled back; None when committed.
+
+    observed: moments of the valid observations, which a committed update needs for the normaliser and others may use.
+    """
 
     committed: bool
     reason: str | None
@@ -41,6 +45,7 @@ class UpdateReport:
     metrics: dict[str, float]
     term_gradients: dict[str, dict[str, float]] = field(default_factory=dict)
     went_too_far: bool = False  # rolled back because weights or KL left their bounds, not because of broken input
+    observed: Moments | None = None
 
 
 class Backend(Protocol):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tailwise.core.discount import tail_horizon
@@ -43,7 +44,7 @@ from tailwise.learner.calibration_windows import (
     transform_by_atoms,
     transform_by_quantiles,
 )
-from tailwise.learner.particles import places_between, read_between, stratified_levels
+from tailwise.learner.particles import places_between, stratified_levels
 from tailwise.learner.returns import require_fraction
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.tail import pooled_tail
@@ -59,6 +60,7 @@ STARTS_PER_HORIZON = 64  # bounds the open windows of an environment
 LONGEST = 4096  # steps; gamma = 1 has no horizon of its own
 LEVELS = (0.05, 0.50, 0.95)
 BINS = 10
+_EDGES = np.linspace(0.0, 1.0, BINS + 1)[1:-1]
 # Levels at which the law of each window is read for the pooled one. Where in its stratum a level lies differs from
 # window to window, so that together they read the whole tail; the same midpoints for all would cut off its end.
 _POOLED = 16
@@ -178,12 +180,11 @@ class Calibration:
         self.open = windows.take(~done & ~cut)
         ended, last = windows.take(done), last[done]
         final = terminated[last, ended.column]
-        after = torch.where(  # the law at the state that follows the last step
-            torch.from_numpy(truncated[last, ended.column])[:, None, None],
-            record.final_law[last, ended.column],
-            record.law[last + 1, ended.column],
-        )
-        rest = draw_from_laws(after, record, self.critic, ended.luck[:, 0])
+        laws, final_laws = record.law.numpy(), record.final_law.numpy()
+        after = laws[last + 1, ended.column]  # the law at the state that follows the last step
+        cut_off = np.flatnonzero(truncated[last, ended.column])
+        after[cut_off] = final_laws[last[cut_off], ended.column[cut_off]]
+        rest = draw_from_laws(torch.from_numpy(after), record, self.critic, ended.luck[:, 0])
         weight = self.discount[ended.age]
         realised = np.where(final, ended.total, ended.total + weight * rest)
         finite = np.isfinite(realised)
@@ -216,7 +217,7 @@ class Calibration:
         order = np.argsort(rows[index, column], kind="stable")
         index, column = index[order], column[order]
         row, luck = rows[index, column], uniform[index, column]
-        predicted = raw_laws(law[row, column], record, self.critic, luck[:, 3:])
+        predicted = raw_laws(torch.from_numpy(law.numpy()[row, column]), record, self.critic, luck[:, 3:])
         sound = np.isfinite(predicted).all(1)
         row, column, luck, predicted = row[sound], column[sound], luck[sound], predicted[sound]
         atoms = np.zeros(2)
@@ -247,8 +248,9 @@ class Calibration:
         waiting = waiting.take(np.lexsort((waiting.column, waiting.start)))
         ready = waiting.start < (self.open.start.min() if len(self.open) else np.inf)
         self.waiting = waiting.take(~ready)
-        released = self.completed.joined(waiting.take(ready))
-        self.completed = released.take(np.arange(max(len(released) - KEPT, 0), len(released)))
+        released = waiting.take(ready).take(slice(-KEPT, None))
+        outdated = max(len(self.completed) + len(released) - KEPT, 0)
+        self.completed = self.completed.take(slice(outdated, None)).joined(released)
 
     # ---------------------------------------------------------------- report
 
@@ -260,13 +262,14 @@ class Calibration:
             return None
         pit = np.sort(done.pit)
         ranks = np.arange(count + 1) / count
-        below_05, below_50, below_95 = (float((pit < level).mean()) for level in LEVELS)
+        below_05, below_50, below_95 = (float(n) / count for n in np.searchsorted(pit, LEVELS))
+        bins = np.diff(np.searchsorted(pit, _EDGES), prepend=0, append=count)
         return CalibrationReport(
             windows=count,
             coverage=(below_05, below_50, below_95),
-            pit=tuple(float(n) / count for n in np.histogram(pit, BINS, (0.0, 1.0))[0]),
+            pit=tuple(float(n) / count for n in bins),
             pit_error=float(max((ranks[1:] - pit).max(), (pit - ranks[:-1]).max())),
-            cvar_predicted=pooled_tail(self._pooled(), self.alpha)[1],
+            cvar_predicted=pooled_tail(torch.from_numpy(self._pooled()), self.alpha)[1],
             cvar_realised=pooled_tail(torch.from_numpy(done.realised), self.alpha)[1],
             spread=float(done.realised.std()),
             observed=float(done.observed.mean()),
@@ -274,22 +277,25 @@ class Calibration:
         )
 
     @cached_property
-    def _places(self) -> tuple[Tensor, Tensor | None]:
-        """Where the laws of all windows are read, see `_POOLED`: index of a value [KEPT, 16], and how far it is to the
-        next one, None where only the values themselves are read."""
+    def _places(self) -> tuple[Integers, NDArray[np.float32] | None]:
+        """Where the laws of all windows are read, see `_POOLED`: place of a value in the table of laws [KEPT * 16], and
+        how far it is to the next one, None where only the values themselves are read."""
         offset = golden_fractions(torch.arange(KEPT, dtype=torch.float64))
         levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
         if isinstance(self.critic, CategoricalCritic):
-            return (levels * self.quantiles).long(), None
-        return places_between(levels, self.quantiles)
+            left, fraction = (levels * self.quantiles).long(), None
+        else:
+            left, beyond = places_between(levels, self.quantiles)
+            fraction = beyond.float().numpy().reshape(-1)
+        rows = self.quantiles * np.arange(KEPT)[:, None]
+        return (rows + left.numpy()).reshape(-1), fraction
 
-    def _pooled(self) -> Tensor:
+    def _pooled(self) -> NDArray[np.float32]:
         """Equally likely values of the predicted laws of all completed windows together, flat."""
-        predicted, (left, fraction) = torch.from_numpy(self.completed.predicted), self._places
-        count = len(predicted)
-        if fraction is None:
-            return predicted.gather(1, left[:count]).flatten()
-        return read_between(predicted, left[:count], fraction[:count]).flatten()
+        places, fraction = self._places
+        values, count = np.ascontiguousarray(self.completed.predicted).reshape(-1), len(self.completed) * _POOLED
+        low: NDArray[np.float32] = values[places[:count]]
+        return low if fraction is None else low + fraction[:count] * (values[places[:count] + 1] - low)
 
     # ---------------------------------------------------------------- checkpoint
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tailwise.core.errors import CheckpointError
 from tailwise.core.golden import golden_fractions
 from tailwise.core.loops.discounted import add_discounted
-from tailwise.learner.particles import average_law, stratified_levels
+from tailwise.learner.particles import average_law, places_of_levels, stratified_levels
 from tailwise.learner.rollout import CriticRecord
 from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
@@ -51,8 +51,8 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def take(self, rows: NDArray[Any]) -> Self:
-        """The windows that an index or a mask names."""
+    def take(self, rows: NDArray[Any] | slice) -> Self:
+        """The windows that an index, a mask or a slice names; views in the last case."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def joined(self, other: Self) -> Self:
@@ -167,15 +167,25 @@ def draw_from_laws(
     law: Tensor, record: CriticRecord, critic: QuantileCritic | CategoricalCritic, uniform: Floats
 ) -> Floats:
     """One raw draw [n] from each of the laws [n, C, N], by uniforms [n]; NaN where it is not finite."""
-    levels = torch.from_numpy(uniform)[:, None]
-    draw = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
+    if isinstance(critic, QuantileCritic) and critic.quantiles > 1:  # `law_particles` in arrays, at one level a row
+        common, rows = average_law(law).numpy(), np.arange(len(uniform))
+        left, fraction = places_of_levels(uniform, critic.quantiles)
+        low = common[rows, left]
+        values = low + fraction.astype(common.dtype) * (common[rows, left + 1] - low)
+        draw = torch.from_numpy(record.mu + record.sigma * values)[:, None]
+    else:
+        levels = torch.from_numpy(uniform)[:, None]
+        draw = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
     raw: Floats = _nan_where_broken(draw, law)[:, 0].double().numpy()
     return raw
 
 
 def _nan_where_broken(values: Tensor, law: Tensor) -> Tensor:
     """values [n, M] of laws [n, C, N]; a law with an entry that is not finite gives NaN: a search in it would not."""
-    return torch.where(torch.isfinite(law).all(-1).all(-1)[:, None], values, torch.nan)
+    finite = np.isfinite(law.numpy())
+    if finite.all():
+        return values
+    return torch.where(torch.from_numpy(finite.all((1, 2)))[:, None], values, torch.nan)
 
 
 def gather_rewards(windows: OpenWindows, reward: Floats, first: Integers, last: Integers, discount: Floats) -> Floats:
@@ -194,14 +204,15 @@ def distribution_of_quantiles(theta: Floats, y: Floats, side: Literal["left", "r
     count = theta.shape[1]
     scores = ndtri((np.arange(count) + 0.5) / count)
     lower = theta < y[:, None] if side == "left" else theta <= y[:, None]
-    left = np.clip(lower.sum(1) - 1, 0, count - 2)
+    below = np.count_nonzero(lower, axis=1)
+    left = np.clip(below - 1, 0, count - 2)
     rows = np.arange(len(theta))
     low, high = theta[rows, left], theta[rows, left + 1]
     # Equal ones are met only beyond the ends: between two centres the count above puts y strictly apart from one.
     flat = high == low
     share = (y - low) / np.where(flat, 1.0, high - low)
     inside: Floats = ndtr(scores[left] + share * (scores[left + 1] - scores[left]))
-    return np.where(flat, lower.any(1).astype(np.float64), inside)
+    return np.where(flat, (below > 0).astype(np.float64), inside)
 
 
 def transform_by_quantiles(windows: OpenWindows, realised: Floats) -> Floats:
@@ -210,7 +221,7 @@ def transform_by_quantiles(windows: OpenWindows, realised: Floats) -> Floats:
     F(y-) + u (F(y) - F(y-)): uniform if the prediction is right, whether its law is smooth, a point or has atoms.
     """
     theta = windows.predicted.astype(np.float64)
-    slack = ROUNDING * np.maximum(np.abs(realised), np.abs(theta).max(1))
+    slack = ROUNDING * np.maximum(np.abs(realised), np.maximum(-theta[:, 0], theta[:, -1]))  # ascending
     below = distribution_of_quantiles(theta, realised - slack, "left")
     upto = distribution_of_quantiles(theta, realised + slack, "right")
     return np.asarray(below + windows.luck[:, 1] * (upto - below), dtype=np.float64)

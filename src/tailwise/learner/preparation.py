@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,18 +58,19 @@ class Prepared:
         steps = self.valid.shape[0]
         ids: np.ndarray = self.environment.numpy()
 
-        def uniforms(name: str, count: int) -> Tensor:
-            u = streams.uniforms(name, update=update, epoch=epoch, environments=ids, steps=steps, draws=count)
-            return torch.from_numpy(u).reshape(-1, count)
+        address: dict[str, Any] = {"update": update, "epoch": epoch, "environments": ids, "steps": steps}
 
         chosen: Tensor | None = None
         sampled = getattr(model.config.critic, "minibatch_particles", 0)
         if self.particles is not None and self.particles.shape[-1] > sampled > 0:
             # One particle per stratum: unbiased, and each row sees the whole range of levels.
             width = self.particles.shape[-1] // sampled
-            chosen = torch.arange(sampled) * width + (uniforms("particle", sampled) * width).long()
-        uniform = uniforms("entropy", model.law.noise) if model.law.squashed else None
-        return chosen, uniform
+            within = torch.from_numpy(streams.short_uniforms("particle", draws=sampled, **address)) * width
+            chosen = torch.arange(sampled) * width + within.reshape(-1, sampled).long()
+        if not model.law.squashed:
+            return chosen, None
+        uniform = streams.uniforms("entropy", draws=model.law.noise, **address)
+        return chosen, torch.from_numpy(uniform).reshape(-1, model.law.noise)
 
     def mask_rows(self, rows: Tensor) -> Tensor | None:
         """Action masks [n, K] of flat rows."""
@@ -208,12 +210,13 @@ def describe_targets(
     rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
 ) -> dict[str, float]:
     """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
-    valid = rollout.valid
-    returns, value = targets.lambda_return[valid].double(), targets.value[valid].double()
-    spread = float(returns.var(unbiased=False))
+    returns, value = (
+        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
+    )
+    spread = float(returns.var())
     metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
     if spread > 0:
-        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var(unbiased=False)) / spread
+        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
     if tail_alpha is not None and targets.particles is not None:
         particles = rollout.of_valid(targets.particles)
         metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar

@@ -7,9 +7,11 @@ differentiable, and computed with weights in float64.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, DataError
@@ -17,6 +19,8 @@ from tailwise.learner.returns import require_shape
 
 # alpha = 3/30 is not below 1/10 because of its last bit.
 _ROUNDING = 1e-12
+_SAMPLED = 1 << 13  # numbers that show where the tail begins
+_MARGIN = 1.3  # times the tail: 5% of 8,192 has a standard error of 5%
 
 
 def _check_alpha(alpha: float) -> None:
@@ -149,10 +153,25 @@ def pooled_tail(values: Tensor, alpha: float) -> tuple[float, float]:
     if count == 0:
         raise DataError("A tail measure was asked of no values at all; collect at least one return first.")
     worst = max(1, math.ceil(alpha * count - _ROUNDING * count))
-    # numpy parts a million numbers in an eighth of the time of torch.kthvalue. What is not in the tail adds nothing.
-    tail = np.partition(values.detach().reshape(-1).numpy(force=True), worst - 1)[:worst]
+    tail = _lowest(values.detach().reshape(-1).numpy(force=True), worst)  # what is not in the tail adds nothing
     zeta = float(tail[-1])
     return zeta, zeta - float((zeta - tail).sum(dtype=np.float64)) / count / alpha
+
+
+def _lowest(values: NDArray[Any], worst: int) -> NDArray[Any]:
+    """The `worst` lowest of values [n], the largest of them last, the others in any order.
+
+    numpy parts a million numbers in an eighth of the time of torch.kthvalue. It has less to part where a sample shows
+    a bound below which all of them lie; a bound that turns out too low is not used.
+    """
+    stride = len(values) // _SAMPLED | 1  # odd: particles of a row lie side by side, often a power of two of them
+    if stride > 1:
+        sample = values[::stride]
+        rank = int(_MARGIN * worst / stride) + 1
+        if rank < len(sample) // 2:
+            below = values[values <= np.partition(sample, rank)[rank]]
+            values = below if len(below) >= worst else values
+    return np.partition(values, worst - 1)[:worst]
 
 
 def mean_utility(values: Tensor, zeta: float, alpha: float) -> float:

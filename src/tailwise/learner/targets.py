@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,19 +124,16 @@ def particle_returns(
     count, dtype = config.particle_count, rollout.reward.dtype
     ids: np.ndarray = rollout.environment.numpy()
 
-    def draw(name: str, steps: int) -> Tensor:
-        u = streams.uniforms(name, update=rollout.update, environments=ids, steps=steps, draws=count)
-        return torch.from_numpy(u).to(dtype)
-
     # One set of levels per environment and update: steps bootstrap at independent moments, and draws cost time.
-    levels = stratified_levels(draw("levels", 1))
+    address: dict[str, Any] = {"update": rollout.update, "environments": ids, "draws": count}
+    levels = stratified_levels(torch.from_numpy(streams.uniforms("levels", steps=1, **address)).to(dtype))
     every = levels.expand(rollout.steps + 1, -1, -1)
     by_steps = levels if isinstance(config, QuantileCritic) else every  # atoms are searched row by row
     z = law_particles(record.law, config, by_steps, mu=record.mu, sigma=record.sigma)
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
     z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
-    uniform = draw("bootstrap", rollout.steps)
+    uniform = torch.from_numpy(streams.short_uniforms("bootstrap", steps=rollout.steps, **address))
     return z[:-1], [
         sr_lambda(
             rollout.reward,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
+from tailwise.core.moments import column_moments
 from tailwise.core.streams import Streams
 from tailwise.learner import batching
 from tailwise.learner.advantages import mix_advantages
@@ -153,8 +154,10 @@ class TorchBackend:
             return UpdateReport(
                 False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
             )
-        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(rollout.of_valid(rollout.obs))
-        return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients)
+        obs = rollout.of_valid(rollout.obs)
+        observed = column_moments(obs.numpy(force=True))
+        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(obs, observed)
+        return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients, observed=observed)
 
     def snapshot(self) -> Any:
         """See `Backend.snapshot`."""

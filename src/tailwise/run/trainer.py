@@ -210,7 +210,9 @@ class Trainer:
             "time/update": updated - collected,
             "time/steps_per_second": float(rollout.valid.sum()) / (updated - clock),
         }
-        metrics |= self.health.measure(rollout, self.collector.facts, metrics, kl_factor=self.kl_factor)
+        metrics |= self.health.measure(
+            rollout, self.collector.facts, metrics, kl_factor=self.kl_factor, observed=report.observed
+        )
         alerts = self.health.after(self, rollout, metrics, report, before)
         return metrics | self._evaluate(alerts), alerts
 

@@ -1,7 +1,8 @@
 """Random streams inside kernels: the words of numpy's Philox at the addresses of `tailwise.core.streams`.
 
 Philox4x64-10 (Salmon et al. 2011): ten rounds of two 64 x 64 -> 128 bit products turn a counter of four words and a key
-of two into four random words. An address (update, environment, epoch, step, block of four draws) is the counter.
+of two into four random words. An address (update, environment, epoch, step, block of draws) is the counter; a block is
+four draws, or sixteen short ones.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _high_word(context: Any, a: Any, b: Any) -> Any:
 def four_words(
     key0: int, key1: int, step: int, block: int, epoch: int, environment: int, update: int
 ) -> tuple[int, int, int, int]:
-    """The random words of draws 4*block to 4*block + 3; all uint64."""
+    """The random words of a block; all uint64."""
     c0 = np.uint64(block) << _STEP_BITS | np.uint64(step)
     c1, c2, c3 = np.uint64(epoch), np.uint64(environment), np.uint64(update)
     k0, k1 = np.uint64(key0), np.uint64(key1)
@@ -56,6 +57,17 @@ def to_uniform(word: int) -> float:
 
 
 @kernel
+def to_short_uniform(words: tuple[int, int, int, int], k: int) -> float:
+    """The k-th of the 16 numbers in (0, 1) that four words give, float64: 48 bits and a half.
+
+    Its first 16 bits are its own, a quarter of word k // 4, the lowest one first; the other 32 are the upper half of
+    the next word.
+    """
+    own = words[k // 4] >> np.uint64(16 * (k % 4)) & np.uint64(0xFFFF)
+    return (np.float64(own << np.uint64(32) | words[(k // 4 + 1) % 4] >> np.uint64(32)) + 0.5) * 2.0**-48
+
+
+@kernel
 def choose_particles(
     key: np.ndarray, update: int, epoch: int, environments: np.ndarray, particles: np.ndarray, first: int, end: int,
     chosen: np.ndarray,
@@ -66,11 +78,11 @@ def choose_particles(
     width = particles.shape[1] // count
     for r in range(first, end):
         step, environment = r // envs, environments[r % envs]
-        for block in range((count + 3) // 4):
+        for block in range((count + 15) // 16):
             words = four_words(key[0], key[1], step, block, epoch, environment, update)
-            for k in range(min(4, count - 4 * block)):
-                j = 4 * block + k
-                chosen[r, j] = particles[r, j * width + np.int64(to_uniform(words[k]) * width)]
+            for k in range(min(16, count - 16 * block)):
+                j = 16 * block + k
+                chosen[r, j] = particles[r, j * width + np.int64(to_short_uniform(words, k) * width)]
 
 
 @kernel
@@ -87,3 +99,18 @@ def fill_uniforms(
                 words = four_words(key[0], key[1], at, block, epoch, environments[b], update)
                 for k in range(min(4, draws - 4 * block)):
                     result[step, b, 4 * block + k] = to_uniform(words[k])
+
+
+@kernel
+def fill_short_uniforms(
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, first_step: int, result: np.ndarray
+) -> None:
+    """As `fill_uniforms`, sixteen numbers a block."""
+    steps, envs, draws = result.shape
+    for step in range(steps):
+        for b in range(envs):
+            for block in range((draws + 15) // 16):
+                at = first_step + np.uint64(step)
+                words = four_words(key[0], key[1], at, block, epoch, environments[b], update)
+                for k in range(min(16, draws - 16 * block)):
+                    result[step, b, 16 * block + k] = to_short_uniform(words, k)

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.moments import Moments, column_moments
+
 Floats = npt.NDArray[np.float64]
 
 RATE = 0.1  # of the moving moments: about ten rollouts
@@ -46,18 +48,15 @@ class Drift:
     def _constant(self) -> npt.NDArray[np.bool_]:
         return np.sqrt(self.variance) <= SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
 
-    def absorb(self, obs: npt.NDArray[np.float32]) -> dict[str, float]:
-        """Compare a rollout's rows obs [n, D] with the recent ones, then count them among those."""
+    def absorb(self, obs: npt.NDArray[np.float32], moments: Moments | None = None) -> dict[str, float]:
+        """Compare a rollout's rows obs [n, D] with the recent ones, then count them among those.
+
+        moments: those of obs, where they are known.
+        """
         if not len(self.columns) or not len(obs):
             return {}
-        part = obs if len(self.columns) == obs.shape[1] else obs[:, self.columns]
-        # Centred first: squares of prices near 1e5 would lose the spread.
-        centre = self.mean if self.rollouts else part[0].astype(np.float64)
-        centred = part - centre  # float64
-        # einsum: the sums of a rollout take a third of the time that reductions over the first axis take.
-        moved = np.einsum("ij->j", centred) / len(centred)
-        variance = np.maximum(np.einsum("ij,ij->j", centred, centred) / len(centred) - moved * moved, 0.0)
-        shift = moved if self.rollouts else moved + centre
+        now = column_moments(obs) if moments is None else moments
+        shift, variance = now.mean[self.columns] - self.mean, now.variance[self.columns]
         if not math.isfinite(float(variance.sum())):
             return {}
         found = self._compare(shift, variance) if self.rollouts >= WARMUP else {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tailwise.core.moments import Moments
 from tailwise.learner.config import KlFactor, LearnerConfig
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
@@ -41,9 +42,15 @@ class Signals:
         self.return_variance = 0.0
 
     def measure(
-        self, rollout: Rollout, facts: StepFacts, metrics: Mapping[str, float], *, kl_factor: float
+        self,
+        rollout: Rollout,
+        facts: StepFacts,
+        metrics: Mapping[str, float],
+        *,
+        kl_factor: float,
+        observed: Moments | None = None,
     ) -> dict[str, float]:
-        """Everything about this update; `metrics` are the learner's own."""
+        """Everything about this update; `metrics` are the learner's own, `observed` its moments of observations."""
         rows = probes.Rows.of(rollout)
         found = probes.decisions(self.model, rows) | facts.metrics()
         found |= self._rewards(rows, ended=bool(rollout.terminated.numpy().any()))
@@ -53,7 +60,7 @@ class Signals:
             found["policy/entropy_share"] = metrics["policy/entropy"] / largest
         if "policy/kl_after" in metrics:
             found["policy/kl_of_target"] = metrics["policy/kl_after"] / self.target_kl
-        found |= self.drift.absorb(rows.obs)
+        found |= self.drift.absorb(rows.obs, observed)
         if self.rollouts % self.every == 0:
             found |= self.drift.sample(rows.obs)
             dead = probes.dead_units(self.model, rollout)

@@ -11,6 +11,7 @@ import torch
 
 from tailwise.core.errors import CheckpointError
 from tailwise.core.metrics import is_compared
+from tailwise.core.moments import Moments
 from tailwise.learner.backend import UpdateReport
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
@@ -53,11 +54,17 @@ class HealthWatch:
         return kept
 
     def measure(
-        self, rollout: Rollout, facts: StepFacts, metrics: Mapping[str, float], *, kl_factor: float
+        self,
+        rollout: Rollout,
+        facts: StepFacts,
+        metrics: Mapping[str, float],
+        *,
+        kl_factor: float,
+        observed: Moments | None = None,
     ) -> dict[str, float]:
-        """Signals of this update that the learner's metrics do not have."""
+        """Signals of this update that the learner's metrics do not have; observed: see `UpdateReport`."""
         clock = time.perf_counter()
-        found = self.signals.measure(rollout, facts, metrics, kl_factor=kl_factor)
+        found = self.signals.measure(rollout, facts, metrics, kl_factor=kl_factor, observed=observed)
         self.seconds += time.perf_counter() - clock + facts.seconds
         return found
 
