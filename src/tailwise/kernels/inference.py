@@ -15,13 +15,12 @@ from tailwise.kernels.cells import gru_cell, lstm_cell
 from tailwise.kernels.dense import forward
 from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.memory import clear, copy
-from tailwise.kernels.policy_loss import log_jacobian, log_softmax
+from tailwise.kernels.policy_loss import FORBIDDEN, log_jacobian, log_softmax
 from tailwise.kernels.products import multiply
 from tailwise.kernels.recurrent import add_row
 from tailwise.kernels.shares import BLOCK
 from tailwise.model.normaliser import ObservationNormaliser
 
-_FORBIDDEN = np.float32(np.finfo(np.float32).min)
 _ZERO = np.float32(0.0)
 
 
@@ -50,7 +49,7 @@ def standard_of(normaliser: ObservationNormaliser) -> Standard:
 
 
 class StepMemory(NamedTuple):
-    """Workspaces of one vector step of `rows` rows, flat float32; policy float64 [2, K]."""
+    """Workspaces of one vector step of `rows` rows, flat float32; policy [2, rows * K]; order: 0 to rows - 1."""
 
     trunk: np.ndarray
     heads: np.ndarray
@@ -59,6 +58,7 @@ class StepMemory(NamedTuple):
     before: np.ndarray
     inner: np.ndarray
     policy: np.ndarray
+    order: np.ndarray
 
 
 def step_memory(network: Network, rows: int) -> StepMemory:
@@ -75,7 +75,8 @@ def step_memory(network: Network, rows: int) -> StepMemory:
         hidden=floats(gates),
         before=floats(2 * network.hidden),
         inner=floats(network.hidden),
-        policy=np.zeros((2, network.actor)),
+        policy=np.zeros((2, rows * network.actor), dtype=np.float32),
+        order=np.arange(rows),
     )
 
 
@@ -171,28 +172,28 @@ def act(
     for i in range(rows):
         copy(features[i], memory.heads[i * width :])
     forward(network.policy, flat, panels, memory.heads, rows)
-    out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows].reshape(rows, size)
+    out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows]
     if log_std is None:
+        log_softmax(out, size, memory.order[:rows], size, mask, memory.policy[0], memory.policy[1])
         _act_discrete(out, mask, noise, memory.policy, choice, log_prob, params)
     else:
         for i in range(rows):
-            log_prob[i] = _act_box(out[i], log_std, network.squashed, noise, i, action, params)
+            log_prob[i] = _act_box(out[i * size : (i + 1) * size], log_std, network.squashed, noise, i, action, params)
 
 
 @kernel
 def _act_discrete(
-    logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, work: np.ndarray, choice: np.ndarray,
+    logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, policy: np.ndarray, choice: np.ndarray,
     log_prob: np.ndarray, params: np.ndarray,
 ) -> None:  # fmt: skip
-    """Actions of all rows, their parameters and log-probabilities from logits [n, K]; work float64 [2, K]."""
-    everything = np.empty(0, dtype=np.bool_)
-    log_p, p = work[0], work[1]
-    for i in range(logits.shape[0]):
-        allowed = mask[i] if mask.shape[0] else everything
-        log_softmax(logits[i], allowed, log_p, p)
+    """Actions of all rows, their parameters and log-probabilities; logits flat [n * K], policy [2, n * K]: their
+    log-probabilities and probabilities."""
+    size = params.shape[1]
+    for i in range(log_prob.shape[0]):
+        log_p, p = policy[0, i * size : (i + 1) * size], policy[1, i * size : (i + 1) * size]
         best = 0
-        for k in range(logits.shape[1]):
-            params[i, k] = logits[i, k] if allowed.shape[0] == 0 or allowed[k] else _FORBIDDEN
+        for k in range(size):
+            params[i, k] = logits[i * size + k] if mask.shape[0] == 0 or mask[i, k] else FORBIDDEN
             if log_p[k] > log_p[best]:
                 best = k
         choice[i] = _choose(p, noise[i, 0]) if noise.shape[0] else best

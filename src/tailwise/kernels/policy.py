@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 
 @kernel
-def _discrete_kl(out: np.ndarray, r: int, rows: Rows, work: np.ndarray) -> float:
-    """KL of row r with logits out [K]; work: float64 [2, K]."""
-    size, kl = out.shape[0], 0.0
-    mask = rows.mask[r] if rows.mask.shape[0] > 0 else np.empty(0, dtype=np.bool_)
-    log_softmax(out, mask, work[0], work[1])
+def _discrete_kl(log_p: np.ndarray, r: int, old: np.ndarray) -> float:
+    """KL of row r with the new log-probabilities log_p [K]; old [R, 2K] as in `Rows`."""
+    size, kl = log_p.shape[0], 0.0
     for k in range(size):
-        p = np.float64(rows.old[r, size + k])
+        p = np.float64(old[r, size + k])
         if p > 0.0:
-            kl += p * (np.float64(rows.old[r, k]) - work[0, k])
+            kl += p * (np.float64(old[r, k]) - np.float64(log_p[k]))
     return kl
 
 
@@ -63,14 +61,16 @@ def sum_kl(
         else:
             copy(features[first * width : (first + n) * width], scratch.back)
         forward(network.policy, flat, panels, scratch.back, n)
+        out = scratch.back[network.policy_output * n :]
+        if log_std is None:
+            log_softmax(out, size, part, size, rows.mask, scratch.policy[0], scratch.policy[1])
         for i in range(n):
             if rows.valid[part[i]]:
-                at = network.policy_output * n + i * size
-                out = scratch.back[at : at + size]
+                mine = slice(i * size, (i + 1) * size)
                 if log_std is None:
-                    total += _discrete_kl(out, part[i], rows, scratch.policy)
+                    total += _discrete_kl(scratch.policy[0, mine], part[i], rows.old)
                 else:
-                    total += _box_kl(out, log_std, part[i], rows)
+                    total += _box_kl(out[mine], log_std, part[i], rows)
     return total
 
 

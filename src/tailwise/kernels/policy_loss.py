@@ -1,12 +1,15 @@
 """The policy's loss terms of a block of rows and their gradient by the actor's outputs.
 
 The plain twins are `tailwise.learner.surrogate` and the laws of `tailwise.model.distributions`. A policy has few
-outputs, so everything is float64.
+outputs, so everything after the probabilities is float64.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.rows import (
@@ -24,9 +27,11 @@ from tailwise.kernels.rows import (
     POLICY,
     RATIO_MAX,
 )
+from tailwise.kernels.vectors import Vectors, generated
 from tailwise.learner.surrogate import LOG_RATIO_LIMIT
 
-_FORBIDDEN = float(np.finfo(np.float32).min)  # the logit of a masked action
+FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
+_LOWEST = np.float32(-np.inf)
 _HALF_LOG_2PI = 0.9189385332046727
 _LN_2 = 0.6931471805599453
 _LIMIT = float(LOG_RATIO_LIMIT)
@@ -67,22 +72,50 @@ def _note(entropies: float, divergence: float, largest: float, smallest: float, 
     sums[ENTROPY_MIN] = min(sums[ENTROPY_MIN], smallest)
 
 
+@generated
+def _exp(context: Any, numbers: Any, count: Any) -> Any:
+    """In place exp of `count` floats at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        numbers, count = values
+        v = Vectors(builder)
+
+        def one(first: Any, mask: Any) -> None:
+            v.store(v.exp(v.load(v.at(numbers, first), mask)), v.at(numbers, first), mask)
+
+        v.over(count, one)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
+
+
 @kernel
-def log_softmax(logits: np.ndarray, mask: np.ndarray, log_p: np.ndarray, p: np.ndarray) -> None:
-    """log_p and p [K] float64 of logits [K]; mask [K] (False: forbidden), or [0] where everything is allowed."""
-    peak = -np.inf
-    for k in range(logits.shape[0]):
-        forbidden = mask.shape[0] > 0 and not mask[k]
-        log_p[k] = _FORBIDDEN if forbidden else np.float64(logits[k])
-        peak = max(peak, log_p[k])
-    total = 0.0
-    for k in range(logits.shape[0]):
-        p[k] = np.exp(log_p[k] - peak)
-        total += p[k]
-    shift, share = peak + np.log(total), 1.0 / total
-    for k in range(logits.shape[0]):
-        log_p[k] -= shift
-        p[k] *= share
+def log_softmax(
+    logits: np.ndarray, lead: int, index: np.ndarray, choices: int, mask: np.ndarray, log_p: np.ndarray, p: np.ndarray
+) -> None:
+    """log_p and p [n, K] float32, flat, of the logits of n rows: flat, `lead` apart, of which the first K count.
+
+    mask bool [R, K] (False: forbidden) whose rows are index [n], or [0, 0] where everything is allowed.
+    """
+    masked = mask.shape[0] > 0
+    for i in range(index.shape[0]):
+        at, here, peak = i * lead, i * choices, _LOWEST
+        for k in range(choices):
+            logit = logits[at + k] if not masked or mask[index[i], k] else FORBIDDEN
+            log_p[here + k] = logit
+            peak = peak if peak >= logit else logit  # written so that NaN passes
+        for k in range(choices):
+            below = log_p[here + k] - peak
+            log_p[here + k], p[here + k] = below, below
+    _exp(p.ctypes.data, index.shape[0] * choices)
+    for i in range(index.shape[0]):
+        here, total = i * choices, 0.0
+        for k in range(choices):
+            total += np.float64(p[here + k])
+        share, shift = np.float32(1.0 / total), np.log(total)
+        for k in range(choices):
+            log_p[here + k] = np.float64(log_p[here + k]) - shift
+            p[here + k] *= share
 
 
 @kernel
@@ -103,42 +136,43 @@ def discrete_rows(
     mask bool [R, K], or no rows where everything is allowed; choice int64 [R]; old [R, 2K]: log-probabilities and
     probabilities that acted; scalars [R, 3] as in `Rows`; weights: (clip, dual clip, entropy weight and 1, both divided
     by the rows of the minibatch); out, grad: flat, rows `lead` apart, of which the first K numbers are the logits;
-    work float64 [2, K].
+    work [2, at least n * K].
     """
     clip, dual_clip, bonus, per_row = weights
-    choices, masked = work.shape[1], mask.shape[0] > 0
-    log_p, p = work[0], work[1]
-    everything = np.empty(0, dtype=np.bool_)
+    choices, masked = old.shape[1] // 2, mask.shape[0] > 0
+    log_softmax(out, lead, index, choices, mask, work[0], work[1])
     count, entropies, divergence, ranges, largest, smallest = 0, 0.0, 0.0, 0.0, -np.inf, np.inf
     for i in range(index.shape[0]):
         r = index[i]
         if not valid[r]:
             continue
         count += 1
-        at, chosen = i * lead, choice[r]
-        allowed = mask[r] if masked else everything
-        log_softmax(out[at : at + choices], allowed, log_p, p)
+        at, here, chosen = i * lead, i * choices, choice[r]
+        log_p, p = work[0, here : here + choices], work[1, here : here + choices]
         entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
         for k in range(choices):
             if p[k] > 0.0:
-                entropy -= p[k] * log_p[k]
+                entropy -= np.float64(p[k]) * np.float64(log_p[k])
             before = np.float64(old[r, choices + k])
             if before > 0.0:
-                kl += before * (np.float64(old[r, k]) - log_p[k])
-            usable = not masked or allowed[k]
+                kl += before * (np.float64(old[r, k]) - np.float64(log_p[k]))
+            usable = not masked or mask[r, k]
             logit = np.float64(out[at + k])
-            high = max(high, logit if usable else _FORBIDDEN)
+            high = max(high, logit if usable else np.float64(FORBIDDEN))
             if usable:
                 low = min(low, logit)
-        step = surrogate(log_p[chosen], np.float64(scalars[r, 0]), np.float64(scalars[r, 1]), clip, dual_clip, sums)
+        step = surrogate(
+            np.float64(log_p[chosen]), np.float64(scalars[r, 0]), np.float64(scalars[r, 1]), clip, dual_clip, sums
+        )
         slope = per_row * step
         for k in range(choices):
-            g = -slope * p[k]
-            if p[k] > 0.0:
-                g += bonus * p[k] * (log_p[k] + entropy)
+            share = np.float64(p[k])
+            g = -slope * share
+            if share > 0.0:
+                g += bonus * share * (np.float64(log_p[k]) + entropy)
             if k == chosen:
                 g += slope
-            grad[at + k] = g if not masked or allowed[k] else 0.0
+            grad[at + k] = g if not masked or mask[r, k] else 0.0
         divergence += kl
         entropies += entropy
         ranges += high - low

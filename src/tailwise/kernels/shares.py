@@ -27,7 +27,7 @@ class Scratch(NamedTuple):
     """Memory of one worker; float32 unless said.
 
     work, back: activations and their gradients of a block; grad: of all parameters, [size of flat]; sums: float64;
-    policy: float64 [2, K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0]; chunk: as in
+    policy: [2, BLOCK * K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0]; chunk: as in
     `products.add_products`.
     """
 

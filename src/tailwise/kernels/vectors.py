@@ -25,6 +25,11 @@ LANES = 16 if AVX512 else 8  # floats of a vector
 BYTES = 4  # of a float
 INT, FLOAT = ir.IntType(64), ir.FloatType()
 _INDEX = ir.IntType(32)
+_LN_2_HIGH, _LN_2_LOW = 0.693359375, float(np.float32(-2.12194440e-4))
+_EXP = tuple(
+    np.float32(c)
+    for c in (5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
+)
 
 
 def generated(function: Any) -> Any:
@@ -131,6 +136,23 @@ class Vectors:
         for coefficient in coefficients[-2::-1]:
             total = self.multiply_add(total, x, self.constant(float(coefficient)))
         return total
+
+    def exp(self, x: Any) -> Any:
+        """exp(x) for x up to 80, to 2 units in the last place; 0 below -87, NaN stays NaN.
+
+        2^n times a polynomial in what n * ln(2) leaves of x (coefficients of Cephes' expf). Adding 1.5 * 2^23 rounds to
+        n and leaves it in the last bits, from where it is shifted into the exponent.
+        """
+        builder, bits = self.builder, ir.VectorType(_INDEX, self.lanes)
+        rounding = self.constant(float(1.5 * 2**23))
+        rounded = self.multiply_add(x, self.constant(float(np.float32(np.log2(np.e)))), rounding)
+        n = builder.fneg(builder.fsub(rounded, rounding))
+        rest = self.multiply_add(n, self.constant(_LN_2_LOW), self.multiply_add(n, self.constant(_LN_2_HIGH), x))
+        curve = self.multiply_add(self._polynomial(rest, _EXP), builder.fmul(rest, rest), rest)
+        power = builder.shl(builder.bitcast(rounded, bits), ir.Constant(bits, [23] * self.lanes))
+        power = builder.add(power, ir.Constant(bits, [0x3F800000] * self.lanes))
+        value = builder.fmul(builder.fadd(curve, self.constant(1.0)), builder.bitcast(power, self.kind))
+        return builder.select(builder.fcmp_ordered("<", x, self.constant(-87.0)), self.constant(0.0), value)
 
     def sum(self, *values: Any) -> Any:
         """One after the other."""

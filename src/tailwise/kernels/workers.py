@@ -83,7 +83,7 @@ def _scratch(network: Network, size: int) -> Scratch:
         back=aligned_zeros(BLOCK * network.heads_width).numpy(),
         grad=aligned_zeros(size).numpy(),
         sums=np.zeros(SUMS + 2 * network.critics),
-        policy=np.zeros((2, network.actor)),
+        policy=np.zeros((2, BLOCK * network.actor), dtype=np.float32),
         totals=np.zeros((network.critics, TOTALS), dtype=np.float32),
         log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
         chunk=aligned_zeros(chunk_floats(_widest_input(network))).numpy(),
