@@ -43,5 +43,6 @@ def sample_moments(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
     counts = np.concatenate([np.full(len(one.mean), float(one.count)) for one in found])
     means = np.concatenate([one.mean for one in found])
     mean = float(counts @ means) / len(values)
-    around = np.concatenate([one.variance for one in found]) + (means - mean) ** 2
+    with np.errstate(invalid="ignore"):  # values that are not finite have no moments: NaN, and the caller sees it
+        around = np.concatenate([one.variance for one in found]) + (means - mean) ** 2
     return mean, float(counts @ around) / len(values)

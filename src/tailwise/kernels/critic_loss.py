@@ -14,7 +14,7 @@ from tailwise.kernels.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS
 from tailwise.kernels.vectors import LANES
 
 
-@kernel
+@kernel(inline=True)
 def _lanes(totals: np.ndarray, first: int) -> float:
     """Sum of one of the totals, float64."""
     total = 0.0
@@ -23,7 +23,7 @@ def _lanes(totals: np.ndarray, first: int) -> float:
     return total
 
 
-@kernel
+@kernel(inline=True)
 def critic_rows(
     index: np.ndarray, valid: np.ndarray, particles: np.ndarray, scalars: np.ndarray, shape: tuple[int, int, int, int],
     kappa: float, per_row: float, lean: np.ndarray, out: np.ndarray, totals: np.ndarray, grad: np.ndarray,

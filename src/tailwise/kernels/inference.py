@@ -181,7 +181,7 @@ def act(
             log_prob[i] = _act_box(out[i * size : (i + 1) * size], log_std, network.squashed, noise, i, action, params)
 
 
-@kernel
+@kernel(inline=True)
 def _act_discrete(
     logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, policy: np.ndarray, choice: np.ndarray,
     log_prob: np.ndarray, params: np.ndarray,
@@ -200,7 +200,7 @@ def _act_discrete(
         log_prob[i] = log_p[choice[i]]
 
 
-@kernel
+@kernel(inline=True)
 def _act_box(
     mean: np.ndarray, log_std: np.ndarray, squashed: int, noise: np.ndarray, i: int, action: np.ndarray,
     params: np.ndarray,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
 
-@kernel
+@kernel(inline=True)
 def _discrete_kl(log_p: np.ndarray, r: int, old: np.ndarray) -> float:
     """KL of row r with the new log-probabilities log_p [K]; old [R, 2K] as in `Rows`."""
     size, kl = log_p.shape[0], 0.0
@@ -31,7 +31,7 @@ def _discrete_kl(log_p: np.ndarray, r: int, old: np.ndarray) -> float:
     return kl
 
 
-@kernel
+@kernel(inline=True)
 def _box_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows) -> float:
     """KL of row r with means out [A]."""
     size, kl = out.shape[0], 0.0

@@ -37,7 +37,7 @@ _LN_2 = 0.6931471805599453
 _LIMIT = float(LOG_RATIO_LIMIT)
 
 
-@kernel
+@kernel(inline=True)
 def surrogate(log_prob: float, old: float, advantage: float, clip: float, dual_clip: float, sums: np.ndarray) -> float:
     """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability."""
     raw = log_prob - old
@@ -64,7 +64,7 @@ def surrogate(log_prob: float, old: float, advantage: float, clip: float, dual_c
     return -plain
 
 
-@kernel
+@kernel(inline=True)
 def _note(entropies: float, divergence: float, largest: float, smallest: float, sums: np.ndarray) -> None:
     sums[KL] += divergence
     sums[ENTROPY] += entropies
@@ -125,7 +125,7 @@ def log_jacobian(x: float) -> float:
     return 2.0 * (_LN_2 - x - max(v, 0.0) - np.log1p(np.exp(-abs(v))))
 
 
-@kernel
+@kernel(inline=True)
 def discrete_rows(
     index: np.ndarray, valid: np.ndarray, mask: np.ndarray, choice: np.ndarray, old: np.ndarray, scalars: np.ndarray,
     weights: tuple[float, float, float, float], lead: int, out: np.ndarray, work: np.ndarray, grad: np.ndarray,
@@ -182,7 +182,7 @@ def discrete_rows(
     _note(entropies, divergence, largest, smallest, sums)
 
 
-@kernel
+@kernel(inline=True)
 def box_rows(
     index: np.ndarray, valid: np.ndarray, action: np.ndarray, noise: np.ndarray, old: np.ndarray, scalars: np.ndarray,
     weights: tuple[float, float, float, float], lead: int, out: np.ndarray, log_std: np.ndarray, grad: np.ndarray,

@@ -171,7 +171,8 @@ def draw_from_laws(
         common, rows = average_law(law).numpy(), np.arange(len(uniform))
         left, fraction = places_of_levels(uniform, critic.quantiles)
         low = common[rows, left]
-        values = low + fraction.astype(common.dtype) * (common[rows, left + 1] - low)
+        with np.errstate(invalid="ignore"):  # a law that is not finite is dropped below
+            values = low + fraction.astype(common.dtype) * (common[rows, left + 1] - low)
         draw = torch.from_numpy(record.mu + record.sigma * values)[:, None]
     else:
         levels = torch.from_numpy(uniform)[:, None]
