@@ -323,6 +323,8 @@ class Reference:
         self.compared(left, right)
         return left <= right
 
-    def compared(self, left: Decimal, right: Decimal) -> None:
-        if left.is_finite() and right.is_finite() and max(abs(left), abs(right)) > 0:
-            self.narrowest = min(self.narrowest, abs(left - right) / max(abs(left), abs(right)))
+    def compared(self, left: Decimal, right: Decimal, scale: Decimal = ZERO) -> None:
+        """Remember how close a call was; `scale`: of the numbers whose difference one side is, and which may cancel."""
+        size = max(abs(left), abs(right), scale)
+        if left.is_finite() and right.is_finite() and size > 0:
+            self.narrowest = min(self.narrowest, abs(left - right) / size)

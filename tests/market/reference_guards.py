@@ -110,11 +110,11 @@ class GuardedReference(Reference):
         if g.daily_turnover is not None and self.expected_day() == self.day:
             left = self.turnover_left() / equity
             if exposure >= 0:
-                target = self.clip(target, "turnover", -max(left - exposure, ZERO), exposure + left)
+                target = self.clip(target, "turnover", -max(left - exposure, ZERO), exposure + left, abs(exposure))
             else:
-                target = self.clip(target, "turnover", exposure - left, max(left + exposure, ZERO))
+                target = self.clip(target, "turnover", exposure - left, max(left + exposure, ZERO), abs(exposure))
         reach = self.largest_order(equity, close) * close / equity
-        return self.clip(target, "order_size", exposure - reach, exposure + reach)
+        return self.clip(target, "order_size", exposure - reach, exposure + reach, abs(exposure))
 
     def expected_day(self) -> int:
         if not self.settings.fill_at_open:
@@ -132,10 +132,10 @@ class GuardedReference(Reference):
             target = min(max(target, low), high)
         return target
 
-    def clip(self, value: Decimal, name: str, low: Decimal, high: Decimal) -> Decimal:
+    def clip(self, value: Decimal, name: str, low: Decimal, high: Decimal, scale: Decimal = ZERO) -> Decimal:
         for bound in (low, high):
             if name not in self.acted and value != bound:
-                self.compared(value, bound)
+                self.compared(value, bound, scale)
         if not low <= value <= high:
             self.acted.add(name)
         return min(max(value, low), high)

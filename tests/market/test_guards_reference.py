@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailwise.market.account_guards import AccountGuards, Exposure, Money, Units
 from tailwise.market.bar_checks import BAR_MEMORY, check_bars, make_bar_limits
-from tailwise.market.costs import CostConfig
+from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.guards import GUARDS, guard_names
 from tailwise.market.guards_config import GuardsConfig
 from tailwise.market.tables import MarketTable, SymbolTable
@@ -248,3 +248,12 @@ def test_flags_of_a_bar_depend_on_nothing_later() -> None:
         assert flags(built.bars[:cut], built.time[:cut]) == whole[:cut]
         assert flags(changed, built.time)[:cut] == whole[:cut]
         assert flags(changed, built.time)[cut:] != whole[cut:]
+
+
+def test_an_order_as_large_as_the_limit_is_a_tie() -> None:
+    """A short position as large as the largest order, closed again: what is left of the target is a difference that
+    cancels, and the last bit decides. Rejects a distance relative to that difference, which calls the tie clear."""
+    moves = [(0.0, 0.0, 0.0, 0.0), (0.0, 0.0078125, 0.0, 0.0), *[(0.0, 0.0, 0.0, 0.0)] * 4]
+    table = timed(bars_from(moves, [0.0] * 6, 2), [1] * 6)
+    config = exposure_config(initial_cash=1000.0, guards=GuardsConfig(order_units=3.3))
+    assert first_disagreement(table, config, NO_COSTS, [-1.0, 0.0])[1] < TOO_CLOSE

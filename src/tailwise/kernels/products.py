@@ -19,7 +19,7 @@ from tailwise.kernels.vectors import LANES
 
 _LANES, _ROWS = LANES, TILE_ROWS
 _WIDE, _PAIR = 3 * LANES, 2 * LANES
-_CHUNK = 64  # rows that a product over many rows takes together: their panels stay in the nearest cache
+CHUNK = 64  # rows that a product over many rows takes together: their panels stay in the nearest cache
 _BAND = 16  # rows of the result that take turns over all panels of a chunk: what they read of the left stays near
 _FLOAT = 4  # bytes
 NOTHING = -1  # in place of a distance between rows of what a product is added to
@@ -128,8 +128,8 @@ def add_products(
 
     panels: memory for `chunk_floats(columns)` floats.
     """
-    for first in range(0, rows, _CHUNK):
-        n = min(_CHUNK, rows - first)
+    for first in range(0, rows, CHUNK):
+        n = min(CHUNK, rows - first)
         lay_panels(b[first * b_row :], n, columns, b_row, 1, panels)
         for top in range(0, height, _BAND):
             part, target = a[first * a_row + top :], c[top * columns :]
@@ -138,7 +138,7 @@ def add_products(
 
 def chunk_floats(columns: int) -> int:
     """Floats of the memory that `add_products` lays its right side out in."""
-    return panel_floats(_CHUNK, columns)
+    return panel_floats(CHUNK, columns)
 
 
 @kernel

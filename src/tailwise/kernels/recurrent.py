@@ -1,8 +1,10 @@
 """LSTM and GRU over whole sequences with resets inside: forward, and back through time.
 
-Rows are time-major, r = t*b + i for b sequences. What does not depend on the hidden state is one product over all rows;
-per step remains the product with the hidden state and arithmetic on gates. A reset zeroes the state before a step, and
-on the way back it stops the gradient there. The twin is torch's own LSTM and GRU in `model.recurrence`.
+Rows are time-major, r = t*b + i for b sequences. What does not depend on the hidden state is one product over the rows
+of a few steps, as many as stay in the cache until these steps read them; per step remains the product with the hidden
+state and arithmetic on gates. Back it is the same: gradients of weights and inputs are made while those of the gates of
+a few steps are near, and then their memory is used again. A reset zeroes the state before a step; on the way back it
+stops the gradient there. The twin is torch's own LSTM and GRU in `model.recurrence`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tailwise.core.compiled import kernel
 from tailwise.kernels.cells import gru_cell, gru_cell_back, lstm_cell, lstm_cell_back
 from tailwise.kernels.layout import LSTM, Network
 from tailwise.kernels.memory import clear, copy
-from tailwise.kernels.products import NOTHING, add_products, multiply
+from tailwise.kernels.products import CHUNK, NOTHING, add_products, multiply
 
 
 class Tape(NamedTuple):
@@ -23,9 +25,9 @@ class Tape(NamedTuple):
 
     gates [R, G*H]: after the activations; before_h, before_c [R, H]: the state before each step, resets applied;
     inner [R, H]: tanh(c) of an LSTM, the hidden part of a GRU's new gate; features [R, H]: the results;
-    back_features [R, H]: gradient by them; back_gates [R, G*H]: by what enters the gates; back_hidden [R, 3*H]: by the
-    hidden part of it (GRU); now [b, G*H], carry_h, carry_c [b, H]: of one step (an LSTM keeps the sum of its two biases
-    in `now`).
+    back_features [R, H]: gradient by them; back_gates [together(b) * b, G*H]: by what enters the gates, of a few steps;
+    back_hidden, as large: by the hidden part of it (GRU); now [b, G*H], carry_h, carry_c [b, H]: of one step (an LSTM
+    keeps the sum of its two biases in `now`).
     """
 
     gates: np.ndarray
@@ -39,6 +41,12 @@ class Tape(NamedTuple):
     now: np.ndarray
     carry_h: np.ndarray
     carry_c: np.ndarray
+
+
+@kernel
+def together(sequences: int) -> int:
+    """How many steps of so many sequences are taken together."""
+    return max(1, CHUNK // sequences)
 
 
 @kernel(reorder=True)
@@ -70,20 +78,22 @@ def core_forward(
     """
     size, b, lstm = network.hidden, envs.shape[0], network.core == LSTM
     wide = (4 if lstm else 3) * size
-    rows, inputs = steps * b, network.encoded_width
+    few, inputs = together(b), network.encoded_width
     bias, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
     if lstm:
         copy(bias, tape.now)
         bias = tape.now[:wide]
         add_row(bias, bias_hidden)
-    multiply(rows, wide, inputs, encoded, inputs, 1, panels[network.in_panels :], bias, 0, tape.gates, wide)
-    for_hidden = panels[network.hidden_panels :]
+    for_input, for_hidden = panels[network.in_panels :], panels[network.hidden_panels :]
     for i in range(b):
         copy(state[envs[i], 0], tape.before_h[i * size :])
         if lstm:
             copy(state[envs[i], 1], tape.before_c[i * size :])
     for t in range(steps):
         first = t * b * size
+        if t % few == 0:
+            rows, seen = min(few, steps - t) * b, encoded[t * b * inputs :]
+            multiply(rows, wide, inputs, seen, inputs, 1, for_input, bias, 0, tape.gates[t * b * wide :], wide)
         for i in range(b):
             if start[t * stride + envs[i]]:
                 at = first + i * size
@@ -120,47 +130,45 @@ def core_backward(
     """
     size, b, lstm = network.hidden, envs.shape[0], network.core == LSTM
     wide = (4 if lstm else 3) * size
-    rows, inputs = steps * b, network.encoded_width
+    few, inputs = together(b), network.encoded_width
     carry_h, carry_c = tape.carry_h[: b * size], tape.carry_c[: b * size]
     clear(carry_h)
     clear(carry_c)
-    by_hidden = tape.back_gates if lstm else tape.back_hidden
+    by_gates, by_hidden = tape.back_gates, tape.back_gates if lstm else tape.back_hidden
     added = NOTHING if lstm else size  # an LSTM's state is reached through the gates alone, a GRU's also directly
-    for t in range(steps - 1, -1, -1):
-        for i in range(b):
-            at, mine = (t * b + i) * size, slice(i * size, (i + 1) * size)
-            here, wide_here = slice(at, at + size), slice((t * b + i) * wide, (t * b + i + 1) * wide)
-            above = tape.back_features[here]
-            if lstm:
-                lstm_cell_back(
-                    *(tape.gates[wide_here], tape.before_c[here], tape.inner[here], above),
-                    *(carry_h[mine], carry_c[mine], tape.back_gates[wide_here]),
-                )
-            else:
-                gru_cell_back(
-                    *(tape.gates[wide_here], tape.before_h[here], tape.inner[here], above),
-                    *(carry_h[mine], tape.back_gates[wide_here], tape.back_hidden[wide_here]),
-                )
-        if t == 0:
-            break
-        above = by_hidden[t * b * wide :]
-        multiply(b, size, wide, above, wide, 1, panels[network.hidden_back :], carry_h, added, carry_h, size)
-        for i in range(b):
-            if start[t * stride + envs[i]]:
-                clear(carry_h[i * size : (i + 1) * size])
-                clear(carry_c[i * size : (i + 1) * size])
-    add_products(rows, wide, inputs, tape.back_gates, wide, encoded, inputs, grad[network.w_in :], chunk)
-    add_products(rows, wide, size, by_hidden, wide, tape.before_h, size, grad[network.w_hidden :], chunk)
-    by_bias = tape.now[:wide]
-    clear(by_bias)
-    add_columns(tape.back_gates, rows, by_bias)
-    add_row(grad[network.b_in : network.b_in + wide], by_bias)
-    if not lstm:
-        clear(by_bias)
-        add_columns(by_hidden, rows, by_bias)
-    add_row(grad[network.b_hidden : network.b_hidden + wide], by_bias)
-    if network.trunk.shape[0]:
-        multiply(
-            *(rows, inputs, wide, tape.back_gates, wide, 1, panels[network.in_back :]),
-            *(back_encoded, NOTHING, back_encoded, inputs),
-        )
+    for end in range(steps, 0, -few):
+        first = max(end - few, 0)
+        for t in range(end - 1, first - 1, -1):
+            now = (t - first) * b * wide
+            for i in range(b):
+                at, mine = (t * b + i) * size, slice(i * size, (i + 1) * size)
+                here, wide_here = slice(at, at + size), slice((t * b + i) * wide, (t * b + i + 1) * wide)
+                into = slice(now + i * wide, now + (i + 1) * wide)
+                above = tape.back_features[here]
+                if lstm:
+                    lstm_cell_back(
+                        *(tape.gates[wide_here], tape.before_c[here], tape.inner[here], above),
+                        *(carry_h[mine], carry_c[mine], by_gates[into]),
+                    )
+                else:
+                    gru_cell_back(
+                        *(tape.gates[wide_here], tape.before_h[here], tape.inner[here], above),
+                        *(carry_h[mine], by_gates[into], by_hidden[into]),
+                    )
+            if t > 0:
+                above = by_hidden[now:]
+                multiply(b, size, wide, above, wide, 1, panels[network.hidden_back :], carry_h, added, carry_h, size)
+                for i in range(b):
+                    if start[t * stride + envs[i]]:
+                        clear(carry_h[i * size : (i + 1) * size])
+                        clear(carry_c[i * size : (i + 1) * size])
+        rows, seen, before = (end - first) * b, encoded[first * b * inputs :], tape.before_h[first * b * size :]
+        add_products(rows, wide, inputs, by_gates, wide, seen, inputs, grad[network.w_in :], chunk)
+        add_products(rows, wide, size, by_hidden, wide, before, size, grad[network.w_hidden :], chunk)
+        add_columns(by_gates, rows, grad[network.b_in : network.b_in + wide])
+        add_columns(by_hidden, rows, grad[network.b_hidden : network.b_hidden + wide])
+        if network.trunk.shape[0]:
+            target = back_encoded[first * b * inputs :]
+            multiply(
+                *(rows, inputs, wide, by_gates, wide, 1, panels[network.in_back :]), *(target, NOTHING, target, inputs)
+            )

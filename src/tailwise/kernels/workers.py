@@ -14,7 +14,7 @@ import numpy as np
 from tailwise.kernels.adam import add
 from tailwise.kernels.layout import IN_WIDTH, LSTM, Network, aligned_zeros
 from tailwise.kernels.particle_loss import TOTALS
-from tailwise.kernels.products import chunk_floats
+from tailwise.kernels.products import CHUNK, chunk_floats
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, empty_sums, merged
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk
@@ -96,7 +96,7 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
     def floats(*shape: int) -> np.ndarray:
         return aligned_zeros(int(np.prod(shape))).numpy()
 
-    hidden = network.hidden
+    hidden, few = network.hidden, max(environments, CHUNK)  # rows of the steps that are taken together
     trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width))
     tape = Tape(
         gates=floats(rows, gates),
@@ -105,8 +105,8 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
         inner=floats(rows, hidden),
         features=floats(rows, hidden),
         back_features=floats(rows, hidden),
-        back_gates=floats(rows, gates),
-        back_hidden=floats(rows if network.core != LSTM else 0, gates),
+        back_gates=floats(few, gates),
+        back_hidden=floats(few if network.core != LSTM else 0, gates),
         now=floats(environments, gates),
         carry_h=floats(environments, hidden),
         carry_c=floats(environments, hidden),

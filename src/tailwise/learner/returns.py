@@ -106,11 +106,12 @@ def gae(
     advantage = delta.detach().clone()
     rows, ends = advantage.numpy(force=True), boundary.numpy(force=True)
     carry = np.zeros(shape[1], dtype=rows.dtype)
-    for step in range(shape[0] - 1, -1, -1):
-        carry[ends[step]] = 0.0
-        carry *= gamma * lam
-        carry += rows[step]
-        rows[step] = carry
+    with np.errstate(over="ignore"):  # infinite, which the update refuses with a sentence
+        for step in range(shape[0] - 1, -1, -1):
+            carry[ends[step]] = 0.0
+            carry *= gamma * lam
+            carry += rows[step]
+            rows[step] = carry
     return torch.from_numpy(rows).to(delta.device)
 
 
