@@ -132,7 +132,7 @@ class FusedBackend(TorchBackend):
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
         # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
-        self._panels: np.ndarray = aligned_zeros(self.bound.network.panels).numpy()
+        self._panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
         self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
         self._step: np.ndarray = self.step_tensor.numpy()
         self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
@@ -167,7 +167,7 @@ class FusedBackend(TorchBackend):
         after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
-            *(network, self.flat, self.lay_out(network.laid_to_act)),
+            *(network, self.flat, self.lay_out(self.bound.laid.to_act)),
             *(self.log_std, self._standardise(), _array(obs)),
             *(_array(state) if self._recurrent else None, _array(start)),
             _NO_MASK if mask is None else _array(mask),
@@ -180,7 +180,7 @@ class FusedBackend(TorchBackend):
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
         made = super().begin(update, environments, steps, state)
-        self.lay_out(self.bound.network.laid_to_act)
+        self.lay_out(self.bound.laid.to_act)
         made.noise = made.noise if self._discrete else ndtri(made.noise)
         made.prepared = _PreparedSteps(self, made)
         return made
@@ -199,7 +199,7 @@ class FusedBackend(TorchBackend):
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
         seen, means, laws = _array(flat_features), mean.numpy(), law.numpy()
-        panels = self.lay_out(network.laid_to_value)
+        panels = self.lay_out(self.bound.laid.to_value)
 
         def work(part: np.ndarray, k: int) -> None:
             mine = slice(part[0], part[-1] + 1)

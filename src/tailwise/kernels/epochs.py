@@ -118,7 +118,7 @@ class FusedEpochs(Epochs):
             lean=backend.lean,
         )
 
-        workers, log_std, panels = backend.workers, backend.log_std, backend.lay_out(network.laid_to_learn)
+        workers, log_std, panels = backend.workers, backend.log_std, backend.lay_out(backend.bound.laid.to_learn)
         workers.begin()
         for units in _units_of(parts):
             memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []

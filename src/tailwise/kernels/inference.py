@@ -155,7 +155,7 @@ def act(
 ) -> None:  # fmt: skip
     """One vector step.
 
-    panels: what network.laid_to_act lists of `flat`; log_std [A] of a Box policy, None for Discrete; state [n, S, H],
+    panels: what `Laid.to_act` lists of `flat`; log_std [A] of a Box policy, None for Discrete; state [n, S, H],
     None without a core (what is None is not compiled); mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1]
     (Discrete) or normals [n, A], [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A],
     log_prob [n], params [n, P], features [n, H], after [n, S, H].
@@ -226,7 +226,7 @@ def values(
     law: np.ndarray,
 ) -> None:  # fmt: skip
     """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace; panels:
-    what network.laid_to_value lists of `flat`."""
+    what `Laid.to_value` lists of `flat`."""
     width, quantiles, critics = features.shape[1], network.quantiles, network.critics
     outputs = critics * (1 + quantiles)
     for first in range(0, features.shape[0], BLOCK):

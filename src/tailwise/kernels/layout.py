@@ -80,11 +80,10 @@ class Network(NamedTuple):
     trunk, heads: operations [n, 14]; trunk_width, heads_width: floats per row of their workspaces (without a core they
     share one); inputs: D; encoded: offset and width of the trunk's result; features, output: what the heads read and
     write; policy, values: operations of the actor alone and of the critics alone, in workspaces of their own that begin
-    with the features; laid_to_act, laid_to_value, laid_to_learn: which weights are laid out as panels for products, and
-    where, [n, 6] as in `products.lay_out`; panels: floats of them all; in_panels, hidden_panels, in_back, hidden_back:
-    those of the core; actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU;
-    hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete;
-    squashed: 1 where tanh maps a Box policy's actions into their bounds, else 0.
+    with the features; in_panels, hidden_panels, in_back, hidden_back: where the core's weights are laid out as panels;
+    actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU; hidden: H; w_in,
+    w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete; squashed: 1 where tanh
+    maps a Box policy's actions into their bounds, else 0.
     """
 
     trunk: np.ndarray
@@ -104,10 +103,6 @@ class Network(NamedTuple):
     values: np.ndarray
     values_width: int
     values_output: int
-    laid_to_act: np.ndarray
-    laid_to_value: np.ndarray
-    laid_to_learn: np.ndarray
-    panels: int
     in_panels: int
     hidden_panels: int
     in_back: int
@@ -125,6 +120,17 @@ class Network(NamedTuple):
     squashed: int
 
 
+class Laid(NamedTuple):
+    """Which weights are laid out as panels for products, and where, [n, 6] as in `products.lay_out`: to act, for the
+    critics' values, to learn; floats: of all panels. Apart from `Network`, because no kernel reads it, and whatever is
+    in there makes every kernel slower to compile."""
+
+    to_act: np.ndarray
+    to_value: np.ndarray
+    to_learn: np.ndarray
+    floats: int
+
+
 @dataclass(frozen=True)
 class Bound:
     """A model whose parameters are views into `flat` [size].
@@ -134,6 +140,7 @@ class Bound:
     """
 
     network: Network
+    laid: Laid
     flat: Tensor
     segments: np.ndarray
     by_name: dict[str, tuple[int, int, torch.Size]]
@@ -262,10 +269,6 @@ def bind(model: ActorCritic) -> Bound:
         values=value_rows,
         values_width=values_table.width,
         values_output=values.offset,
-        laid_to_act=_matrices(laid_trunk, laid_policy, core_panels[:2]),
-        laid_to_value=_matrices(laid_values),
-        laid_to_learn=_matrices(laid_trunk, laid_heads, core_panels),
-        panels=panels.size,
         in_panels=in_panels,
         hidden_panels=hidden_panels,
         in_back=in_back,
@@ -282,7 +285,13 @@ def bind(model: ActorCritic) -> Bound:
         log_std=log_std,
         squashed=int(model.law.squashed),
     )
-    return _move(model, network, places)
+    laid = Laid(
+        to_act=_matrices(laid_trunk, laid_policy, core_panels[:2]),
+        to_value=_matrices(laid_values),
+        to_learn=_matrices(laid_trunk, laid_heads, core_panels),
+        floats=panels.size,
+    )
+    return _move(model, network, laid, places)
 
 
 def _matrices(*laid: list[list[int]]) -> np.ndarray:
@@ -376,7 +385,7 @@ def _run_heads(
 
 
 @torch.no_grad()
-def _move(model: ActorCritic, network: Network, places: _Places) -> Bound:
+def _move(model: ActorCritic, network: Network, laid: Laid, places: _Places) -> Bound:
     flat = aligned_zeros(places.size)
     critics = {p for critic in model.critics for p in critic.parameters()}
     by_name, segments = {}, []
@@ -387,4 +396,4 @@ def _move(model: ActorCritic, network: Network, places: _Places) -> Bound:
         parameter.data = view
         by_name[name] = (first, size, parameter.shape)
         segments.append([first, size, int(parameter in critics)])
-    return Bound(network, flat, np.array(segments, dtype=np.int64), by_name)
+    return Bound(network, laid, flat, np.array(segments, dtype=np.int64), by_name)

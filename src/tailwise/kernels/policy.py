@@ -77,7 +77,7 @@ def sum_kl(
 def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
     network, flat, workers = backend.bound.network, backend.flat, backend.workers
-    panels = backend.lay_out(network.laid_to_act)
+    panels = backend.lay_out(backend.bound.laid.to_act)
     workers.begin()
 
     def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray | None) -> None:

@@ -22,6 +22,7 @@ _WIDE, _PAIR = 3 * LANES, 2 * LANES
 CHUNK = 64  # rows that a product over many rows takes together: their panels stay in the nearest cache
 _BAND = 16  # rows of the result that take turns over all panels of a chunk: what they read of the left stays near
 _FLOAT = 4  # bytes
+_ONE = np.int64(1)  # not a number of Python: numba would compile a kernel again for that very number
 NOTHING = -1  # in place of a distance between rows of what a product is added to
 
 _rows_wide, _rows_pair = make_tile(_ROWS, 3), make_tile(_ROWS, 2)
@@ -130,10 +131,10 @@ def add_products(
     """
     for first in range(0, rows, CHUNK):
         n = min(CHUNK, rows - first)
-        lay_panels(b[first * b_row :], n, columns, b_row, 1, panels)
+        lay_panels(b[first * b_row :], n, columns, b_row, _ONE, panels)
         for top in range(0, height, _BAND):
             part, target = a[first * a_row + top :], c[top * columns :]
-            multiply(min(_BAND, height - top), columns, n, part, 1, a_row, panels, target, columns, target, columns)
+            multiply(min(_BAND, height - top), columns, n, part, _ONE, a_row, panels, target, columns, target, columns)
 
 
 def chunk_floats(columns: int) -> int:

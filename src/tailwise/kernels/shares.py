@@ -67,7 +67,7 @@ def learn_rows(
 
     Without a core (features None) the trunk runs here as well. With one, features [n * H] are its results and
     back_features receives the gradient by them; copies in and out of a block are cheap beside products. panels: what
-    network.laid_to_learn lists of `flat`; log_std [A] of a Box policy, None for Discrete. What is None here is not
+    `Laid.to_learn` lists of `flat`; log_std [A] of a Box policy, None for Discrete. What is None here is not
     compiled at all.
     """
     work, back, width = scratch.work, scratch.back, network.features_width
