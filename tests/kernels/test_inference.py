@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,3 +63,30 @@ def test_the_normaliser_is_read_again_after_an_update() -> None:
     plain.model.normaliser.load_state_dict(fused.model.normaliser.state_dict())
     assert not torch.allclose(first, fused.look(obs, state, start))
     assert torch.allclose(fused.look(obs, state, start), plain.look(obs, state, start), atol=2e-6)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_steps_of_a_rollout_use_the_parameters_as_they_are(core: str) -> None:
+    """Two rollouts with other parameters in between. Rejects weights that are laid out for products once and for all:
+    the policy would act with those of an earlier update."""
+    for seed in (1, 2, 5, 6):
+        case = random_case(seed, core=core)
+        backends, envs, steps = twins(case), 5, 3
+        g = np.random.default_rng(seed)
+        obs = g.standard_normal((steps, envs, case.features)).astype(np.float32)
+        start = g.random((steps, envs)) < 0.3
+        for update in range(2):
+            rollouts = []
+            for backend in backends:
+                made = backend.begin(update, np.arange(envs), steps, backend.model.initial_state(envs))
+                for t in range(steps):
+                    backend.decide(made, t, obs[t], start[t], None)
+                rollouts.append(made)
+                with torch.no_grad():
+                    for parameter in backend.model.parameters():
+                        parameter.mul_(0.7).add_(0.05)
+            expected, found = rollouts
+            for name in ("log_prob", "params", "state"):
+                assert torch.allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=2e-6), (case, name)
+            assert torch.allclose(found.features[:steps], expected.features[:steps], rtol=1e-5, atol=2e-6), case
+            assert torch.allclose(found.action.double(), expected.action.double(), rtol=1e-5, atol=2e-6), case
