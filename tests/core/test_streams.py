@@ -91,11 +91,11 @@ def test_every_draw_equals_its_address_computed_one_by_one(update: int, epoch: i
 def test_every_short_draw_equals_its_address_computed_one_by_one() -> None:
     """Rejects quarters of a word in another order, and low bits from the word that a draw has its own bits from."""
     at: dict[str, Any] = {"update": 5, "epoch": 2}
-    drawn = Streams(11).short_uniforms("coin", environments=2, steps=3, draws=37, first_step=9, **at)
+    drawn = Streams(11).uniforms("coin", environments=2, steps=3, draws=37, first_step=9, short=True, **at)
     for step, env, draw in np.ndindex(drawn.shape):
         expected = short_uniform_by_hand(11, "coin", env=env, step=9 + step, draw=draw, **at)
         assert drawn[step, env, draw] == expected
-    part = Streams(11).short_uniforms("coin", environments=np.array([1]), steps=1, draws=18, first_step=10, **at)
+    part = Streams(11).uniforms("coin", environments=np.array([1]), steps=1, draws=18, first_step=10, short=True, **at)
     np.testing.assert_array_equal(part[0, 0], drawn[1, 1, :18])
     words = philox_by_hand([9, 2, 0, 5], key_by_hand(11, "draws", "coin"))
     assert drawn[0, 0, 0] != ((words[0] & 0xFFFF) * 2**32 + (words[0] >> 32) + 0.5) / 2**48
@@ -104,7 +104,7 @@ def test_every_short_draw_equals_its_address_computed_one_by_one() -> None:
 def test_short_uniforms_are_uniform_and_pairs_of_them_are_independent() -> None:
     """Also pairs that share their low bits, or of which one owns those of the other: draws 0, 1 and 0, 6. Rejects draws
     that share their high bits: those of one word then agree."""
-    drawn = Streams(0).short_uniforms("u", update=0, environments=64, steps=400, draws=16)
+    drawn = Streams(0).uniforms("u", update=0, environments=64, steps=400, draws=16, short=True)
     assert 0.0 < drawn.min() < 1e-4
     assert 1 - 1e-4 < drawn.max() < 1.0
     assert stats.kstest(drawn.ravel(), "uniform").pvalue > 0.01

@@ -60,8 +60,8 @@ def test_a_bootstrap_is_decided_by_all_bits_of_its_uniform() -> None:
     inside = rollout.valid & ~rollout.terminated & ~rollout.truncated
     t, b = inside[:-1].nonzero()[0].tolist()
     count = critic.particle_count  # type: ignore[union-attr]
-    coins = plain.streams.short_uniforms(
-        "bootstrap", update=rollout.update, environments=ids, steps=rollout.steps, draws=count
+    coins = plain.streams.uniforms(
+        "bootstrap", update=rollout.update, environments=ids, steps=rollout.steps, draws=count, short=True
     )
     coin = float(coins[t, b, 3])
     lambdas = (coin, float(np.nextafter(coin, 1.0)))

@@ -61,12 +61,3 @@ def _squares(grad: np.ndarray, factor: float) -> float:
         d = grad[i] * factor
         total += np.float64(d) * np.float64(d)
     return total
-
-
-@kernel(reorder=True)
-def all_finite(values: np.ndarray) -> bool:
-    """Whether a flat float32 array holds neither NaN nor infinity: x * 0 is 0 for finite x only."""
-    total = np.float32(0.0)
-    for i in range(values.shape[0]):
-        total += values[i] * np.float32(0.0)
-    return total == np.float32(0.0)

@@ -65,7 +65,7 @@ class Prepared:
         if self.particles is not None and self.particles.shape[-1] > sampled > 0:
             # One particle per stratum: unbiased, and each row sees the whole range of levels.
             width = self.particles.shape[-1] // sampled
-            within = torch.from_numpy(streams.short_uniforms("particle", draws=sampled, **address)) * width
+            within = torch.from_numpy(streams.uniforms("particle", draws=sampled, short=True, **address)) * width
             chosen = torch.arange(sampled) * width + within.reshape(-1, sampled).long()
         if not model.law.squashed:
             return chosen, None

@@ -133,7 +133,7 @@ def particle_returns(
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
     z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
-    uniform = torch.from_numpy(streams.short_uniforms("bootstrap", steps=rollout.steps, **address))
+    uniform = torch.from_numpy(streams.uniforms("bootstrap", steps=rollout.steps, short=True, **address))
     return z[:-1], [
         sr_lambda(
             rollout.reward,

@@ -87,30 +87,17 @@ def choose_particles(
 
 @kernel
 def fill_uniforms(
-    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, first_step: int, result: np.ndarray
+    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, first_step: int, short: bool, result: np.ndarray
 ) -> None:
-    """Uniforms of the steps from `first_step` on: result float64 [steps, envs, draws]; everything else uint64, key [2],
-    environments [envs]."""
+    """Uniforms of the steps from `first_step` on, or short ones: result float64 [steps, envs, draws]; everything else
+    uint64, key [2], environments [envs]."""
     steps, envs, draws = result.shape
+    per_block = 16 if short else 4
     for step in range(steps):
         for b in range(envs):
-            for block in range((draws + 3) // 4):
+            for block in range((draws + per_block - 1) // per_block):
                 at = first_step + np.uint64(step)
                 words = four_words(key[0], key[1], at, block, epoch, environments[b], update)
-                for k in range(min(4, draws - 4 * block)):
-                    result[step, b, 4 * block + k] = to_uniform(words[k])
-
-
-@kernel
-def fill_short_uniforms(
-    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, first_step: int, result: np.ndarray
-) -> None:
-    """As `fill_uniforms`, sixteen numbers a block."""
-    steps, envs, draws = result.shape
-    for step in range(steps):
-        for b in range(envs):
-            for block in range((draws + 15) // 16):
-                at = first_step + np.uint64(step)
-                words = four_words(key[0], key[1], at, block, epoch, environments[b], update)
-                for k in range(min(16, draws - 16 * block)):
-                    result[step, b, 16 * block + k] = to_short_uniform(words, k)
+                for k in range(min(per_block, draws - per_block * block)):
+                    drawn = to_short_uniform(words, k) if short else to_uniform(words[k])
+                    result[step, b, per_block * block + k] = drawn
