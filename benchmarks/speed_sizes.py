@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.report import Check, Options
 from tailwise.run.speed.contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Entry, peers_of
-from tailwise.run.speed.rounds import Result, compare, ratio
+from tailwise.run.speed.rounds import Result, compare, limits, ratio
 from tailwise.run.speed.work import Work, flops_per_sample, our_outputs
 
 JAX = Entry(
@@ -85,7 +85,7 @@ def _wall(size: Size, peer: Entry, results: dict[Entry, Result]) -> Check:
 
 def _share(size: Size, ours: Result, limit: Result, options: Options) -> Check:
     """Time that the products alone would take at the limit, over the time that it took."""
-    peaks = [turn.facts["flops"] for turn in limit.rounds]
+    peaks = limits(limit)
     each = flops_per_sample(ours.work, our_outputs(ours.work))
     value = statistics.median(each * speed / peak for speed, peak in zip(ours.per_cpu_second, peaks, strict=True))
     floor = size.share

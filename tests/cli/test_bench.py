@@ -24,7 +24,7 @@ def test_the_table_has_speeds_ratios_and_the_share(capsys: pytest.CaptureFixture
     """8192 samples in 40 ms and in 160 ms; the machine was three times as slow in one round, the limit too."""
     # Products alone would take 10 of the 40 ms.
     limit = flops_per_sample(WORK, our_outputs(WORK)) * WORK.samples / 0.010
-    products = Result(GEMM, WORK, tuple(Round(1, 1, 0.0, {"flops": limit / s}) for s in (1.0, 3.0, 1.0)), 0, 0, 0, 0)
+    products = Result(GEMM, WORK, tuple(Round(1, 1, 0.0, {"512": limit / s}) for s in (1.0, 3.0, 1.0)), 0, 0, 0, 0)
     described = describe([_result(FUSED, 0.04), _result(TORCH, 0.16)], products)
     assert described["gemm_share"] == pytest.approx(0.25)
     assert [one["fused_is_times_as_fast"] for one in described["contenders"]] == pytest.approx([1.0, 4.0])

@@ -89,11 +89,11 @@ def test_advantages_are_normalised_once_per_rollout() -> None:
 @pytest.mark.parametrize("recurrent", [True, False])
 def test_every_valid_row_is_in_exactly_one_minibatch(recurrent: bool) -> None:
     valid = torch.rand(9, 6, generator=torch.Generator().manual_seed(0)) < 0.7
-    units = len(batching.all_units(valid, recurrent=recurrent))
-    order = np.random.default_rng(0).permutation(units)
+    units = batching.all_units(valid, recurrent=recurrent)
+    order = np.random.default_rng(0).permutation(len(units))
     rows: list[int] = []
     sizes = []
-    for chunk in batching.minibatches(valid, count=3, recurrent=recurrent, permutation=order):
+    for chunk in batching.minibatches(units, count=3, permutation=order):
         sizes.append(len(chunk))
         for part in batching.parts(chunk, valid, microbatches=2, recurrent=recurrent):
             rows.extend(part.rows.tolist())

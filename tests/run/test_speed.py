@@ -7,9 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tailwise.market.plain_market import OBSERVATION
-from tailwise.run.speed.contenders import CONTRIB, FUSED, SB3, TORCH, Done, Entry
+from tailwise.run.speed.contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Done, Entry
 from tailwise.run.speed.ours import Ours
-from tailwise.run.speed.rounds import ContenderError, compare, ratio
+from tailwise.run.speed.rounds import ContenderError, Result, Round, compare, limits, ratio
 from tailwise.run.speed.work import Work, flops_per_sample, layers, our_outputs
 
 TINY = Work(environments=8, steps=8, hidden=8, quantiles=8, epochs=2, minibatches=2)
@@ -89,3 +89,10 @@ def test_a_contender_that_breaks_is_an_error() -> None:
 def test_a_ratio_pairs_the_rounds() -> None:
     """The machine was three times as slow in the second round: the ratio of medians would be 1.5 or 4.5."""
     assert ratio([300.0, 100.0, 300.0], [100.0, 100 / 3, 200.0]) == pytest.approx(3.0)
+
+
+def test_the_limit_is_one_shape_and_not_the_luckiest_of_each_round() -> None:
+    """The small square had one good moment: rejects the largest number of each round, which would be 9, 6, 7."""
+    speeds = [{"384": 9.0, "512": 5.0}, {"384": 2.0, "512": 6.0}, {"384": 3.0, "512": 7.0}]
+    turns = tuple(Round(1.0, 1.0, None, facts) for facts in speeds)
+    assert limits(Result(GEMM, TINY, turns, 0.0, 0.0, 0.0, 0)) == [5.0, 6.0, 7.0]

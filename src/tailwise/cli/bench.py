@@ -8,7 +8,7 @@ from typing import Any
 
 from tailwise.cli.output import note, number, print_json, print_table
 from tailwise.run.speed.contenders import FUSED, GEMM, TORCH, Entry, peers_of
-from tailwise.run.speed.rounds import Result, compare, ratio
+from tailwise.run.speed.rounds import Result, compare, limits, ratio
 from tailwise.run.speed.work import Work, flops_per_sample, our_outputs
 
 WORKS = (Work(), Work("lstm"))
@@ -58,7 +58,7 @@ def measure(work: Work, entries: list[Entry], *, quick: bool) -> tuple[list[Resu
 def describe(results: list[Result], limit: Result) -> dict[str, Any]:
     """Numbers of one work; results[0] is the fused one."""
     ours, work = results[0], results[0].work
-    peaks = [turn.facts["flops"] for turn in limit.rounds]
+    peaks = limits(limit)
     each = flops_per_sample(work, our_outputs(work))
     shares = [each * speed / peak for speed, peak in zip(ours.per_cpu_second, peaks, strict=True)]
     return {

@@ -95,15 +95,16 @@ class _PreparedSteps:
                 strict=False,  # looks has one more
             )
         ]
-        self._act: Callable[..., Any] | None = None
+        self._backend = backend
 
     def decide(self, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """obs float32 [B, D], start bool [B], mask bool [B, K] or None."""
         seen, fresh = np.ascontiguousarray(obs, np.float32), np.ascontiguousarray(start, np.bool_)
         allowed = _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_)
-        if self._act is None:
-            self._act = compiled_for(act, (*self._first, seen, self._state, fresh, allowed, *self._last[t]))
-        self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
+        arguments = (*self._first, seen, self._state, fresh, allowed, *self._last[t])
+        if self._backend.compiled_act is None:
+            self._backend.compiled_act = compiled_for(act, arguments)
+        self._backend.compiled_act(*arguments)
 
 
 class FusedBackend(TorchBackend):
@@ -139,6 +140,8 @@ class FusedBackend(TorchBackend):
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
+        # `act` for the arguments of every step of every rollout, whose types are always the same.
+        self.compiled_act: Callable[..., Any] | None = None
         self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None

@@ -215,5 +215,6 @@ def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
     In order: rows that are read as they lie are fetched ahead.
     """
     if parts[0].envs is None:
-        return [np.sort(np.concatenate([part.rows.numpy() for part in parts]))]
+        rows = [part.rows.numpy() for part in parts]
+        return [np.sort(rows[0] if len(rows) == 1 else np.concatenate(rows))]
     return [part.envs.numpy() for part in parts if part.envs is not None]

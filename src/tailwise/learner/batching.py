@@ -26,14 +26,13 @@ class Part:
     inside: Tensor | None
 
 
-def minibatches(valid: Tensor, *, count: int, recurrent: bool, permutation: np.ndarray) -> Iterator[np.ndarray]:
-    """Split units (environments when recurrent, else valid flat rows) into `count` parts, in the order given."""
-    units = all_units(valid, recurrent=recurrent)[permutation]
-    yield from (part for part in np.array_split(units, count) if len(part))
+def minibatches(units: np.ndarray, *, count: int, permutation: np.ndarray) -> Iterator[np.ndarray]:
+    """Split what `all_units` gave into `count` parts, in the order given."""
+    yield from (part for part in np.array_split(units[permutation], count) if len(part))
 
 
 def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
-    """What `minibatches` permutes and `parts` cuts: environments [B] when recurrent, else valid flat rows."""
+    """What `minibatches` splits and `parts` cuts: environments [B] when recurrent, else valid flat rows."""
     return np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
 
 

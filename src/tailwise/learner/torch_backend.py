@@ -269,13 +269,11 @@ class Epochs:
         """Run the epochs; a sentence when something is not finite, else None."""
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
+        units = batching.all_units(valid, recurrent=self._recurrent)
         for epoch in range(config.epochs):
             draws = self._draws(epoch)
-            units = len(batching.all_units(valid, recurrent=self._recurrent))
-            order = self.backend.streams.permutation("minibatch", units, update=update, epoch=epoch)
-            for chunk in batching.minibatches(
-                valid, count=config.minibatches, recurrent=self._recurrent, permutation=order
-            ):
+            order = self.backend.streams.permutation("minibatch", len(units), update=update, epoch=epoch)
+            for chunk in batching.minibatches(units, count=config.minibatches, permutation=order):
                 parts = batching.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
                 if not parts:
                     continue

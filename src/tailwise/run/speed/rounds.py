@@ -181,3 +181,14 @@ def compare(
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Median over rounds of ours / theirs; a round's two stand next to one another in time."""
     return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+
+
+def limits(limit: Result) -> list[float]:
+    """Operations per CPU-second of matrix products in each round, in the shape that is fastest by its median over them.
+
+    Not the fastest of each round: where a machine is noisy that is the luckiest moment of a turn, and everybody else is
+    measured over a whole one.
+    """
+    speeds = [turn.facts for turn in limit.rounds]
+    best = max(speeds[0], key=lambda side: statistics.median(facts[side] for facts in speeds))
+    return [facts[best] for facts in speeds]
