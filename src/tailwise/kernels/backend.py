@@ -19,6 +19,7 @@ from torch import Tensor
 from tailwise.core.compiled import compiled_for
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
+from tailwise.kernels.ahead import ahead_of
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
@@ -27,6 +28,7 @@ from tailwise.kernels.products import lay_out
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
+from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.decisions import Decisions
@@ -82,7 +84,7 @@ class _PreparedSteps:
 
     def __init__(self, backend: FusedBackend, made: Decisions) -> None:
         steps, envs = made.noise.shape[:2]
-        self._first = (backend.bound.network, backend.flat, backend._panels, backend.log_std, backend._standardise())
+        self._first = (backend.bound.network, backend.flat, backend.panels, backend.log_std, backend.standard())
         self._state = made.states if backend._recurrent else None
         memory, after = backend._memory_for(envs), made.states
         discrete = backend._discrete
@@ -133,7 +135,7 @@ class FusedBackend(TorchBackend):
         self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
         # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
-        self._panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
+        self.panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
         self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
         self._step: np.ndarray = self.step_tensor.numpy()
         self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
@@ -150,13 +152,14 @@ class FusedBackend(TorchBackend):
         self.groups = _groups(model)
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
 
-    def warm_up(self, tell: Callable[[str], None]) -> None:
+    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
         """See `Backend.warm_up`."""
-        if kernels_are_kept(core=self.bound.network.core):
-            return
         model = self.model
+        ahead = None if venv is None else ahead_of(self, venv)
+        if kernels_are_kept(core=self.bound.network.core, more=() if ahead is None else (ahead.kernel,)):
+            return
         throwaway = ActorCritic(model.config, model.observation, model.action, init_seed=0)
-        compile_kernels(FusedBackend(throwaway, self.config, Streams(0)), tell)
+        compile_kernels(FusedBackend(throwaway, self.config, Streams(0)), tell, venv)
 
     # ---------------------------------------------------------------- inference
 
@@ -171,7 +174,7 @@ class FusedBackend(TorchBackend):
         noise = _NO_NOISE if uniform is None else uniform.numpy()
         act(
             *(network, self.flat, self.lay_out(self.bound.laid.to_act)),
-            *(self.log_std, self._standardise(), _array(obs)),
+            *(self.log_std, self.standard(), _array(obs)),
             *(_array(state) if self._recurrent else None, _array(start)),
             _NO_MASK if mask is None else _array(mask),
             np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
@@ -191,6 +194,10 @@ class FusedBackend(TorchBackend):
     def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
         made.prepared.decide(t, obs, start, mask)
+
+    def ahead(self, venv: Any) -> Ahead | None:
+        """See `Backend.ahead`."""
+        return ahead_of(self, venv)
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`; the decision that comes with it costs little and is not used."""
@@ -215,8 +222,8 @@ class FusedBackend(TorchBackend):
 
     def lay_out(self, matrices: np.ndarray) -> np.ndarray:
         """The panels, with those that `matrices` lists made from the parameters as they are now."""
-        lay_out(matrices, self.flat, self._panels)
-        return self._panels
+        lay_out(matrices, self.flat, self.panels)
+        return self.panels
 
     def _memory_for(self, rows: int) -> StepMemory:
         width = self.bound.network.trunk_width
@@ -224,7 +231,7 @@ class FusedBackend(TorchBackend):
             self._memory = step_memory(self.bound.network, rows)
         return self._memory
 
-    def _standardise(self) -> Standard:
+    def standard(self) -> Standard:
         """The normaliser's numbers, read again when its buffers were written to."""
         written = (self._statistics[0]._version, self._statistics[1]._version)
         if self._standard is None or self._standard[0] != written:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,20 +28,24 @@ KERNELS = ("inference.act", "targets.particle_targets", "shares.learn_rows", "ad
 CORE_KERNELS = ("recurrent.core_forward", "recurrent.core_backward")
 
 
-def kernels_are_kept(*, core: int) -> bool:
-    """Whether an earlier process has compiled the kernels that a run needs."""
+def kernels_are_kept(*, core: int, more: tuple[str, ...] = ()) -> bool:
+    """Whether an earlier process has compiled the kernels that a run needs; more: beyond those of its network."""
     folder = cache_folder()
     if folder is None:
         return False
-    needed = KERNELS if core == NO_CORE else KERNELS + CORE_KERNELS
+    needed = KERNELS + more if core == NO_CORE else KERNELS + CORE_KERNELS + more
     return all(any(folder.glob(f"kernels_*/{name}-*.nbi")) for name in needed)
 
 
-def compile_kernels(made: TorchBackend, tell: Tell) -> None:
-    """Compile by using them once: a rollout of two steps and its update, by a learner that is then thrown away."""
+def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:
+    """Compile by using them once: a rollout of two steps and its update, by a learner that is then thrown away; and
+    what steps through `venv` by itself, without a step."""
     tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
     begun = time.process_time()
     two_steps(made)
+    ahead = None if venv is None else made.ahead(venv)
+    if ahead is not None:
+        ahead.compile(venv.num_envs)
     tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from tailwise.core.moments import Moments
+from tailwise.learner.ahead import Ahead
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.learner.step_size import StepSize
@@ -53,8 +54,8 @@ class Backend(Protocol):
 
     model: ActorCritic
 
-    def warm_up(self, tell: Callable[[str], None]) -> None:
-        """Whatever the first use would have to wait for; what takes long is told in sentences."""
+    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
+        """Whatever the first use, in the environments `venv` if given, would wait for; what takes long is told."""
         ...
 
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
@@ -70,6 +71,10 @@ class Backend(Protocol):
         mask: npt.NDArray[np.bool_] | None,
     ) -> None:  # fmt: skip
         """`act` on obs [B, D], start [B], mask [B, K], written to step t of a rollout; its state moves on."""
+        ...
+
+    def ahead(self, venv: Any) -> Ahead | None:
+        """Whole rollouts of these environments in compiled code, after `begin`; None where each step needs Python."""
         ...
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:

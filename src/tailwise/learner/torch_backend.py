@@ -16,6 +16,7 @@ from tailwise.core.moments import column_moments
 from tailwise.core.streams import Streams
 from tailwise.learner import batching
 from tailwise.learner.advantages import mix_advantages
+from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.decisions import Decisions
@@ -66,7 +67,7 @@ class TorchBackend:
         self.parameters = list(model.parameters())
         self.optimiser = self._make_optimiser()
 
-    def warm_up(self, tell: Callable[[str], None]) -> None:
+    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
         """See `Backend.warm_up`: nothing to wait for."""
 
     # ---------------------------------------------------------------- inference
@@ -91,6 +92,10 @@ class TorchBackend:
         made.take(t, self.act(seen, made.state, fresh, allowed, torch.from_numpy(made.noise[t])))
 
     @torch.no_grad()
+    def ahead(self, venv: Any) -> Ahead | None:
+        """See `Backend.ahead`."""
+        return None
+
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`."""
         return self.model.latent(obs[None], state, start[None]).features[0]

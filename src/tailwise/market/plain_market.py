@@ -7,7 +7,7 @@ the real thing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,20 @@ def advance(
         observe(obs[i], features, at, age, mine)
 
 
+class PlainArrays(NamedTuple):
+    """What `advance` works on, as it names them; reward float32, done bool [N]: scratch; never bool [N]: False."""
+
+    features: npt.NDArray[np.float32]
+    returns: npt.NDArray[np.float32]
+    place: npt.NDArray[np.int64]
+    account: npt.NDArray[np.float32]
+    random: npt.NDArray[np.uint64]
+    final: npt.NDArray[np.float32]
+    reward: npt.NDArray[np.float32]
+    done: npt.NDArray[np.bool_]
+    never: npt.NDArray[np.bool_]
+
+
 class PlainMarket(VectorEnv):  # type: ignore[type-arg]
     """N accounts in one compiled call; SAME_STEP autoreset; every end is a termination, so nobody bootstraps there."""
 
@@ -138,6 +152,14 @@ class PlainMarket(VectorEnv):  # type: ignore[type-arg]
         for i in range(accounts):
             observe(obs[i], self.features, self.place[i, 0], self.place[i, 1], self.account[i])
         return obs, {}
+
+    def arrays(self) -> PlainArrays:
+        """The market as it stands, for compiled code that steps by itself; its numbers move on with that."""
+        accounts = self.num_envs
+        return PlainArrays(
+            *(self.features, self.returns, self.place, self.account, self._random, self._final),
+            *(np.empty(accounts, dtype=np.float32), np.empty(accounts, dtype=np.bool_), self._never),
+        )
 
     def step_all(
         self, actions: npt.NDArray[np.int64]

@@ -56,6 +56,27 @@ class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a fr
     ledger: npt.NDArray[Any] | None
 
 
+class MarketArrays(NamedTuple):
+    """What `step_accounts` works on, as it names them, without guards; positions float64 [K]: targets of the choices;
+    targets, reward float64, terminated, truncated bool [N] and ledgers [1]: scratch."""
+
+    accounts: npt.NDArray[Any]
+    pending: npt.NDArray[np.float64]
+    positions: npt.NDArray[np.float64]
+    bars: npt.NDArray[Any]
+    features: npt.NDArray[np.float32]
+    rules: npt.NDArray[Any]
+    last_rows: Integers
+    start_rows: Integers
+    start_symbols: Integers
+    final: npt.NDArray[np.float32]
+    targets: npt.NDArray[np.float64]
+    reward: npt.NDArray[np.float64]
+    terminated: Bools
+    truncated: Bools
+    ledgers: npt.NDArray[Any]
+
+
 class Simulator:
     """Advances N accounts. Two equal calls of `seed` are followed by equal episodes."""
 
@@ -198,8 +219,26 @@ class Simulator:
         if ended and autoreset:
             final, self._final = self._final, np.zeros((n, self.size), dtype=np.float32)
             if used_up:
-                self._plan.prepare_following(np.flatnonzero(terminated | truncated), self.state.records["episode"])
+                self.prepare_starts(np.flatnonzero(terminated | truncated))
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
+
+    def arrays(self) -> MarketArrays | None:
+        """The accounts as they stand, for compiled code that steps by itself; their numbers move on with that, and
+        `prepare_starts` is due where episodes end. None where a step has to say more than observation, reward and end
+        (masks, guards, the report), or where actions are no choice of positions."""
+        if self.has_mask or self.config.report or not isinstance(self.config.action, PositionsAction):
+            return None
+        n, table, plan = self.accounts, self.table, self._plan
+        return MarketArrays(
+            *(self.state.records, self.state.pending, self._positions, table.bars, table.features, self.rules),
+            *(table.last_rows, plan.rows, plan.symbols, self._final),
+            *(np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)),
+            np.zeros(1, dtype=LEDGER),
+        )
+
+    def prepare_starts(self, ended: Integers) -> None:
+        """Lay ready the starts that follow the newest episodes of the accounts `ended`."""
+        self._plan.prepare_following(ended, self.state.records["episode"])
 
     def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] for `positions`, [low, high] float32 [N, 2] for `exposure`."""

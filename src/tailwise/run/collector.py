@@ -7,11 +7,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tailwise.core.loops.step_bits import BROKEN_REWARD
 from tailwise.core.streams import Streams
+from tailwise.learner.ahead import Ahead, Shown
 from tailwise.learner.backend import Backend
+from tailwise.learner.decisions import Decisions
 from tailwise.learner.rollout import Rollout
 from tailwise.run.envs import EnvDriver, StepRows
 from tailwise.run.health.step_facts import StepFacts
+
+_Final = tuple[Tensor, Tensor]  # features [n, H] at last observations, and their (step, environment) [n, 2]
 
 
 class Collector:
@@ -25,6 +30,7 @@ class Collector:
         self.state = backend.model.initial_state(driver.num_envs)
         self.environment = np.arange(driver.num_envs)
         self.facts = StepFacts()  # what infos told about the newest rollout
+        self.ahead: Ahead | None = None  # found with the first rollout
 
     def collect(self, update: int) -> tuple[Rollout, int]:
         """The next `steps` steps of every environment, and the number of anomalies the environments showed."""
@@ -32,37 +38,22 @@ class Collector:
         steps, dtype = self.steps, torch.get_default_dtype()
         made = backend.begin(update, self.environment, steps, self.state)
         rows = _Rows(driver, steps)
-        squashed, to_env = model.law.squashed, model.action.to_env
-        masks: list[npt.NDArray[np.bool_]] = []
-        final_features: list[Tensor] = []
-        final_index: list[Tensor] = []
         first_state = self.state.clone()
-        anomalies = 0
-        facts = self.facts = StepFacts()
-        for t, into in enumerate(rows.steps):
-            obs, mask = driver.obs, driver.mask
-            if mask is not None:
-                masks.append(mask)
-            backend.decide(made, t, obs if driver.obs_is_finite else _finite(obs), driver.episode_start, mask)
-            step = driver.step(to_env(made.actions[t], squashed=squashed), into)
-            anomalies += step.anomalies
-            if step.infos:
-                facts.see(step.infos, step.episode_start)
-            if step.final_obs is None:
-                continue
-            ended = torch.from_numpy((step.truncated & ~step.terminated & step.valid).nonzero()[0])
-            if len(ended):
-                final = torch.from_numpy(step.final_obs).to(dtype)[ended]
-                # One step from the state *before* that observation; the reset that follows does not concern it.
-                final_features.append(backend.look(_marked(final), made.state[ended], torch.zeros_like(ended).bool()))
-                final_index.append(torch.stack([torch.full_like(ended, t), ended], dim=-1))
+        self.facts = StepFacts()
+        masks: list[npt.NDArray[np.bool_]] = []
+        ahead = backend.ahead(driver.venv) if self.ahead is None else self.ahead
+        if ahead is not None:
+            self.ahead = ahead
+            anomalies, finals = self._run_ahead(ahead, made, rows)
+        else:
+            anomalies, finals = self._step_by_step(made, rows, masks)
         self.state = made.state
         last = torch.from_numpy(driver.obs).to(dtype)
         made.features[steps] = backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(
             made.features,
-            torch.cat(final_features) if final_features else torch.zeros(0, model.features),
-            torch.cat(final_index) if final_index else torch.zeros(0, 2, dtype=torch.int64),
+            torch.cat([features for features, _ in finals]) if finals else torch.zeros(0, model.features),
+            torch.cat([index for _, index in finals]) if finals else torch.zeros(0, 2, dtype=torch.int64),
         )
         rollout = Rollout(
             obs=rows.obs.to(dtype),
@@ -81,6 +72,51 @@ class Collector:
             update=update,
         )
         return rollout, anomalies
+
+    def _step_by_step(
+        self, made: Decisions, rows: _Rows, masks: list[npt.NDArray[np.bool_]]
+    ) -> tuple[int, list[_Final]]:
+        """(anomalies, what truncated episodes are continued with); masks are appended, if there are any."""
+        driver, backend = self.driver, self.backend
+        squashed, to_env = backend.model.law.squashed, backend.model.action.to_env
+        finals: list[_Final] = []
+        anomalies = 0
+        for t, into in enumerate(rows.steps):
+            obs, mask = driver.obs, driver.mask
+            if mask is not None:
+                masks.append(mask)
+            backend.decide(made, t, obs if driver.obs_is_finite else _finite(obs), driver.episode_start, mask)
+            step = driver.step(to_env(made.actions[t], squashed=squashed), into)
+            anomalies += step.anomalies
+            if step.infos:
+                self.facts.see(step.infos, step.episode_start)
+            if step.final_obs is None:
+                continue
+            ended = (step.truncated & ~step.terminated & step.valid).nonzero()[0]
+            if len(ended):
+                finals.append(self._look_at_end(t, ended, step.final_obs[ended], made.states[ended]))
+        return anomalies, finals
+
+    def _run_ahead(self, ahead: Ahead, made: Decisions, rows: _Rows) -> tuple[int, list[_Final]]:
+        """`_step_by_step` where the backend can do it by itself."""
+        driver = self.driver
+        shown = rows.shown(*driver.running())
+        went = ahead.run(made, shown, finite=driver.obs_is_finite)
+        finished = [pair for end in went.ends for pair in zip(end.returns.tolist(), end.lengths.tolist(), strict=True)]
+        driver.went_ahead(shown.last_obs, shown.last_start, finite=went.finite, finished=finished)
+        finals = [self._look_at_end(end.step, end.cut, end.final, end.state) for end in went.ends if len(end.cut)]
+        broken = shown.reward.size - np.count_nonzero(np.isfinite(shown.reward)) if went.seen & BROKEN_REWARD else 0
+        return int(broken), finals
+
+    def _look_at_end(
+        self, t: int, rows: npt.NDArray[np.int64], final: npt.NDArray[np.float32], state: npt.NDArray[np.float32]
+    ) -> _Final:
+        """Features at the last observations [n, D] of the episodes of `rows` [n] that were cut off in step t."""
+        obs, before = torch.from_numpy(final).to(torch.get_default_dtype()), torch.from_numpy(state)
+        # One step from the state *before* that observation; the reset that follows does not concern it.
+        features = self.backend.look(_marked(obs), before, torch.zeros(len(rows), dtype=torch.bool))
+        where = torch.from_numpy(rows)
+        return features, torch.stack([torch.full_like(where, t), where], dim=-1)
 
 
 class _Rows:
@@ -103,9 +139,22 @@ class _Rows:
         # The same memory as arrays: a tensor takes longer for the many small things of a step.
         obs, start = self.obs.numpy(), self.start.numpy()
         obs[0], start[0] = driver.obs, driver.episode_start
-        shown = ([*obs[1:], np.empty_like(obs[0])], [*start[1:], np.empty_like(start[0])])
-        follows = (tensor.numpy() for tensor in (self.reward, self.terminated, self.truncated, self.valid))
-        self.steps = list(map(StepRows, shown[0], *follows, shown[1]))
+        self._decided_on = (obs, start)
+        self._last = (np.empty_like(obs[0]), np.empty_like(start[0]))
+        flags = (self.terminated.numpy(), self.truncated.numpy(), self.valid.numpy())
+        self._follows = (self.reward.numpy(), *flags)
+
+    @property
+    def steps(self) -> list[StepRows]:
+        """Where each step is written."""
+        (obs, start), (last_obs, last_start) = self._decided_on, self._last
+        return list(map(StepRows, [*obs[1:], last_obs], *self._follows, [*start[1:], last_start]))
+
+    def shown(
+        self, pending: npt.NDArray[np.bool_], returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64]
+    ) -> Shown:
+        """All of it at once, with the running episodes [B]."""
+        return Shown(*self._decided_on, *self._follows, *self._last, pending, returns, lengths)
 
 
 def _finite(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

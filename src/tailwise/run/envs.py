@@ -10,7 +10,7 @@ happened. `EnvDriver` turns all three into the same stream of `StepResult`s:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -178,6 +178,22 @@ class EnvDriver:
             *(obs, rows.reward, rows.terminated, rows.truncated, final, mask, rows.valid, rows.episode_start),
             *(anomalies, infos),
         )
+
+    def running(self) -> tuple[Bools, Floats64, npt.NDArray[np.int64]]:
+        """(pending, returns, lengths) [B] of the running episodes, for compiled code that steps by itself: it goes on
+        with them in place, and `went_ahead` has to follow."""
+        if self._has_mask is None:
+            raise EnvironmentContractError("running was called before reset; call reset or set_state first.")
+        return self._pending, self._returns, self._lengths
+
+    def went_ahead(
+        self, obs: Floats32, episode_start: Bools, *, finite: bool, finished: Iterable[tuple[float, int]]
+    ) -> None:
+        """Where the environments stand after steps that were not taken here: obs float32 [B, D], finite or not,
+        episode_start bool [B]; finished: as in `pop_episodes`, in the order in which they ended."""
+        self._obs, self._mask, self._episode_start = obs, None, episode_start
+        self.obs_is_finite = finite
+        self._finished.extend(finished)
 
     def pop_episodes(self) -> list[tuple[float, int]]:
         """(undiscounted return, length in steps) of the episodes that ended since the last call."""

@@ -123,7 +123,7 @@ class Trainer:
             self.total_steps = total_steps
             try_to_save(self, self.update, [])
         total = self.total_steps
-        self.backend.warm_up(self._tell)
+        self.backend.warm_up(self._tell, self.driver.venv)
         try:
             reason = self._until_it_ends(total)
         except BaseException as error:

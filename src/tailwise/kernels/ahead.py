@@ -1,0 +1,248 @@
+"""Whole stretches of a rollout in one call: the policy and a compiled market take turns without Python in between.
+
+Covers markets whose steps say nothing but observation, reward and end, and whose actions are a choice of positions;
+everything else is driven step by step. A stretch lasts until an episode ends: Python then writes down what ended.
+Environments do not depend on one another, so workers share them, and results are the same for any number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tailwise.core.compiled import compiled_for, kernel
+from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
+from tailwise.core.loops.vector_step import take_step
+from tailwise.kernels.inference import Standard, StepMemory, act, step_memory
+from tailwise.kernels.layout import NO_CORE, Network
+from tailwise.learner.ahead import End, Shown, Stretch
+from tailwise.learner.decisions import Decisions
+from tailwise.market.engine import look_up, step_accounts
+from tailwise.market.env import MarketEnv
+from tailwise.market.plain_market import PlainArrays, PlainMarket, advance
+from tailwise.market.simulator import MarketArrays
+
+if TYPE_CHECKING:
+    from tailwise.kernels.backend import FusedBackend
+
+_NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+_NO_ACTION = np.zeros((0, 0), dtype=np.float32)
+
+
+class Policy(NamedTuple):
+    """What `act` computes with; memory: of one worker; clean float32 [B, D]: for observations without their broken
+    numbers; mask, action: of no rows."""
+
+    network: Network
+    flat: np.ndarray
+    panels: np.ndarray
+    standard: Standard
+    memory: StepMemory
+    clean: np.ndarray
+    mask: np.ndarray
+    action: np.ndarray
+
+
+class Decided(NamedTuple):
+    """What `act` draws with, and where it writes: noise [T, B, 1]; choice [T, B], log_prob [T, B], params [T, B, K],
+    features [T+1, B, H], state [B, S, H]."""
+
+    noise: np.ndarray
+    choice: np.ndarray
+    log_prob: np.ndarray
+    params: np.ndarray
+    features: np.ndarray
+    state: np.ndarray
+
+
+@kernel
+def decide(
+    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, t: int, first: int, end: int, finite: bool
+) -> None:
+    """`act` at step t in the environments `first` to `end`; state: that of `decided`, None without a core."""
+    mine = slice(first, end)
+    obs = shown.obs[t, mine]
+    if not finite:  # a broken entry counts as 0; the rollout keeps it, and the learner refuses it
+        clean = policy.clean[mine]
+        for i in range(obs.shape[0]):
+            for j in range(obs.shape[1]):
+                clean[i, j] = obs[i, j] if np.isfinite(obs[i, j]) else np.float32(0.0)
+        obs = clean
+    before = None if state is None else state[mine]
+    act(
+        policy.network, policy.flat, policy.panels, None, policy.standard, obs, before, shown.start[t, mine],
+        policy.mask, decided.noise[t, mine], policy.memory, decided.choice[t, mine], policy.action,
+        decided.log_prob[t, mine], decided.params[t, mine], decided.features[t, mine], decided.state[mine],
+    )  # fmt: skip
+
+
+@kernel(inline=True)
+def _write(
+    shown: Shown, t: int, mine: slice, obs: np.ndarray, reward: np.ndarray, terminated: np.ndarray,
+    truncated: np.ndarray,
+) -> int:  # fmt: skip
+    """`take_step` for step t of some environments, whose episodes begin again in the step that ends them."""
+    start = shown.last_start if t + 1 == shown.reward.shape[0] else shown.start[t + 1]
+    return take_step(  # type: ignore[no-any-return]
+        reward, terminated, truncated, obs, False, shown.pending[mine], shown.returns[mine], shown.lengths[mine],
+        shown.reward[t, mine], shown.terminated[t, mine], shown.truncated[t, mine], shown.valid[t, mine], start[mine],
+    )  # fmt: skip
+
+
+@kernel
+def plain_ahead(
+    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: PlainArrays, t: int, first: int,
+    end: int, finite: bool,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
+    `step_bits`, those of all steps together)."""
+    steps, mine = shown.reward.shape[0], slice(first, end)
+    seen, together = 0 if finite else BROKEN_OBSERVATION, 0
+    while t < steps:
+        decide(policy, decided, state, shown, t, first, end, seen & BROKEN_OBSERVATION == 0)
+        obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
+        reward, done = market.reward[mine], market.done[mine]
+        advance(
+            decided.choice[t, mine], market.features, market.returns, market.place[mine], market.account[mine],
+            market.random[mine], obs, market.final[mine], reward, done,
+        )  # fmt: skip
+        seen = _write(shown, t, mine, obs, reward, done, market.never[mine])
+        together |= seen
+        t += 1
+        if seen & ENDED:
+            break
+    return t, seen, together
+
+
+@kernel
+def market_ahead(
+    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: MarketArrays, t: int, first: int,
+    end: int, finite: bool,
+) -> tuple[int, int, int]:  # fmt: skip
+    """`plain_ahead` for accounts of the simulator."""
+    steps, mine = shown.reward.shape[0], slice(first, end)
+    seen, together = 0 if finite else BROKEN_OBSERVATION, 0
+    while t < steps:
+        decide(policy, decided, state, shown, t, first, end, seen & BROKEN_OBSERVATION == 0)
+        obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
+        targets, reward = market.targets[mine], market.reward[mine]
+        terminated, truncated = market.terminated[mine], market.truncated[mine]
+        look_up(market.positions, decided.choice[t, mine], targets)
+        step_accounts(
+            market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
+            market.last_rows, market.start_rows[mine], market.start_symbols[mine], True, obs, market.final[mine],
+            reward, terminated, truncated, market.ledgers,
+        )  # fmt: skip
+        seen = _write(shown, t, mine, obs, reward, terminated, truncated)
+        together |= seen
+        t += 1
+        if seen & ENDED:
+            break
+    return t, seen, together
+
+
+class FusedAhead:
+    """See `Ahead`. arrays: the market as it stands, with scratch of one worker; ended: to be told which accounts began
+    again."""
+
+    def __init__(
+        self,
+        backend: FusedBackend,
+        code: Any,
+        arrays: Callable[[], PlainArrays | MarketArrays],
+        ended: Callable[[np.ndarray], None],
+    ) -> None:
+        self._backend, self._code, self._arrays, self._ended = backend, code, arrays, ended
+        self._compiled: Callable[..., tuple[int, int, int]] | None = None
+        self._memories: list[StepMemory] = []
+        self._rows = 0  # that the memories are large enough for
+
+    @property
+    def kernel(self) -> str:
+        """Module and name of the code."""
+        return f"{self._code.__module__.rpartition('.')[2]}.{self._code.__name__}"
+
+    def compile(self, envs: int) -> None:
+        """Have the code compiled for these environments, without a step."""
+        backend = self._backend
+        made = backend.begin(0, np.arange(envs), 1, backend.model.initial_state(envs))
+        obs, flags = np.zeros((1, envs, backend.model.observation.size), np.float32), np.zeros((1, envs), np.bool_)
+        shown = Shown(
+            *(obs, flags, np.zeros((1, envs)), flags, flags, flags),
+            *(obs[0], flags[0], flags[0], np.zeros(envs), np.zeros(envs, dtype=np.int64)),
+        )
+        self._find((*self._arguments(made, shown, self._memories_for(envs)[0]), 0, 0, envs, True))
+
+    def run(self, made: Decisions, shown: Shown, *, finite: bool) -> Stretch:
+        """See `Ahead.run`."""
+        envs = shown.reward.shape[1]
+        memories = self._memories_for(envs)
+        ends: list[list[End]] = [[] for _ in memories]
+        bits, last = [0] * len(memories), [finite] * len(memories)
+
+        def work(part: np.ndarray, k: int) -> None:
+            first, end, t = int(part[0]), int(part[-1]) + 1, 0
+            arguments = self._arguments(made, shown, memories[k])
+            code = self._find((*arguments, t, first, end, finite))
+            while t < len(shown.reward):
+                t, seen, together = code(*arguments, t, first, end, last[k])
+                bits[k] |= together
+                last[k] = not seen & BROKEN_OBSERVATION
+                if seen & ENDED:
+                    ends[k].append(self._note(t - 1, first, end, made, shown, arguments[-1].final))
+
+        self._backend.workers.run(np.arange(envs), work)
+        found = sorted((one for some in ends for one in some), key=lambda one: (one.step, int(one.rows[0])))
+        return Stretch(found, int(np.bitwise_or.reduce(bits)), all(last))
+
+    def _arguments(self, made: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
+        """Of the code, but for the numbers at the end; the market comes last."""
+        backend = self._backend
+        network = backend.bound.network
+        policy = Policy(
+            *(network, backend.flat, backend.panels, backend.standard(), memory, np.empty_like(shown.last_obs)),
+            *(_NO_MASK, _NO_ACTION),
+        )
+        choice = made.actions.reshape(made.actions.shape[:2])
+        decided = Decided(made.noise, choice, made.log_probs, made.parameters, made.looks, made.states)
+        return policy, decided, made.states if network.core != NO_CORE else None, shown, self._arrays()
+
+    def _note(self, t: int, first: int, end: int, made: Decisions, shown: Shown, final: np.ndarray) -> End:
+        """Write down the episodes of environments `first` to `end` that ended in step t."""
+        terminated, truncated = shown.terminated[t, first:end], shown.truncated[t, first:end]
+        rows = first + np.flatnonzero(terminated | truncated)
+        cut = first + np.flatnonzero(truncated & ~terminated)
+        noted = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], made.states[cut])
+        shown.returns[rows] = 0.0
+        shown.lengths[rows] = 0
+        self._ended(rows)
+        return noted
+
+    def _find(self, arguments: tuple[Any, ...]) -> Callable[..., tuple[int, int, int]]:
+        """The machine code; the types of the arguments are the same in all rollouts."""
+        if self._compiled is None:
+            self._compiled = compiled_for(self._code, arguments)
+        return self._compiled
+
+    def _memories_for(self, rows: int) -> list[StepMemory]:
+        workers = len(self._backend.workers.scratches)
+        if rows > self._rows:
+            self._rows, network = rows, self._backend.bound.network
+            self._memories = [step_memory(network, -(-rows // workers)) for _ in range(workers)]
+        return self._memories
+
+
+def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:
+    """For exactly the markets whose steps are compiled here; None for everything else, also for what inherits or
+    replaces their steps."""
+    if not backend.model.law.discrete or "step" in vars(venv):
+        return None
+    if type(venv) is PlainMarket:
+        return FusedAhead(backend, plain_ahead, venv.arrays, lambda rows: None)
+    if type(venv) is MarketEnv:
+        simulator = venv.simulator
+        if simulator.arrays() is not None:
+            return FusedAhead(backend, market_ahead, simulator.arrays, simulator.prepare_starts)  # type: ignore[arg-type]
+    return None
