@@ -140,7 +140,7 @@ def fused_gradient(backend: FusedBackend, rollout: Rollout, entropy_weight: floa
     ready = prepared(backend, rollout)
     epochs = FusedEpochs(backend, rollout, ready, knobs(entropy_weight=entropy_weight))
     parts = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
-    grad, _ = epochs._gradient(parts, epochs._draws(0), sum(len(part.rows) for part in parts))
+    grad, _ = epochs._gradient(parts, epochs._draws(0), sum(part.size for part in parts))
     return backend.bound.views(torch.from_numpy(grad.copy()))
 
 

@@ -94,3 +94,18 @@ def test_fixed_scale_is_the_identity() -> None:
     scale.absorb(torch.tensor([100.0, 300.0]))
     x = torch.tensor([1.5, -2.0])
     assert scale.initialised and torch.equal(scale.to_raw(x), x) and torch.equal(scale.to_normalised(x), x)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5, 3, 2)])
+def test_compiled_and_plain_units_are_the_same_bits(shape: tuple[int, ...]) -> None:
+    """Also for numbers whose distance from a large mean float32 would lose; and a gradient passes."""
+    scale = ReturnScale(rate=0.5)
+    scale.absorb(torch.tensor([1e6, 1e6 + 0.25, 1e6 - 0.5]))
+    raw = 1e6 + torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    learnt = raw.clone().requires_grad_()
+    plain = scale.to_normalised(learnt)
+    assert torch.equal(scale.to_normalised(raw), plain.detach())
+    turned = tuple(reversed(range(raw.ndim)))
+    assert torch.equal(scale.to_normalised(raw.permute(turned)), plain.detach().permute(turned))
+    plain.sum().backward()
+    assert learnt.grad is not None and torch.equal(learnt.grad, torch.full(shape, float(1 / scale.sigma)))

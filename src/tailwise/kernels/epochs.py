@@ -70,7 +70,7 @@ class FusedEpochs(Epochs):
 
     def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:  # type: ignore[override]
         backend, config = self.fused, self.backend.config
-        total = sum(len(part.rows) for part in parts)
+        total = sum(part.size for part in parts)
         if self._first and self.knobs.measure_terms:
             self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
@@ -214,7 +214,7 @@ def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
 
     In order: rows that are read as they lie are fetched ahead.
     """
-    if parts[0].envs is None:
-        rows = [part.rows.numpy() for part in parts]
-        return [np.sort(rows[0] if len(rows) == 1 else np.concatenate(rows))]
-    return [part.envs.numpy() for part in parts if part.envs is not None]
+    units = [part.units for part in parts]
+    if parts[0].whole:
+        return units
+    return [np.sort(units[0] if len(units) == 1 else np.concatenate(units))]

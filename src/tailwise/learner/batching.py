@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,14 +17,37 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one microbatch: `rows` [n] flat indices t*B + b of valid rows; `envs` [b] for whole sequences, else None.
+    """A microbatch: `units` [u] are flat rows t*B + b, or with `whole` the environments of whole sequences.
 
-    `inside` [n]: position of each row in the [T, b] block of `envs`, None without a core.
+    Which rows those are is worked out when it is asked: kernels walk through sequences by themselves.
     """
 
-    rows: Tensor
-    envs: Tensor | None
-    inside: Tensor | None
+    units: np.ndarray
+    valid: Tensor
+    whole: bool
+
+    @property
+    def envs(self) -> Tensor | None:
+        """Environments [b] of whole sequences, None without a core."""
+        return torch.from_numpy(self.units) if self.whole else None
+
+    @cached_property
+    def size(self) -> int:
+        """n, the number of valid rows."""
+        return int(np.count_nonzero(self.valid.numpy()[:, self.units])) if self.whole else len(self.units)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Flat indices t*B + b [n] of the valid rows."""
+        if self.inside is None:
+            return torch.from_numpy(self.units)
+        steps, environments = self.valid.shape
+        return torch.from_numpy(sequence_rows(steps, environments, self.units))[self.inside]
+
+    @cached_property
+    def inside(self) -> Tensor | None:
+        """Place [n] of each row in the [T, b] block of `envs`, None without a core."""
+        return torch.from_numpy(np.flatnonzero(self.valid.numpy()[:, self.units])) if self.whole else None
 
 
 def minibatches(units: np.ndarray, *, count: int, permutation: np.ndarray) -> Iterator[np.ndarray]:
@@ -44,13 +68,6 @@ def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarr
 
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
     """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
-    result = []
-    for chunk in [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units))):
-        if not recurrent:
-            result.append(Part(torch.from_numpy(chunk), None, None))
-            continue
-        # numpy: these are many small steps, and a tensor takes longer for each.
-        rows = sequence_rows(valid.shape[0], valid.shape[1], chunk)
-        inside = np.flatnonzero(valid.numpy()[:, chunk])
-        result.append(Part(torch.from_numpy(rows[inside]), torch.from_numpy(chunk), torch.from_numpy(inside)))
-    return [part for part in result if len(part.rows)]
+    chunks = [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units)))
+    cut = [Part(chunk, valid, recurrent) for chunk in chunks]
+    return [part for part in cut if part.size]

@@ -293,12 +293,12 @@ class Epochs:
 
     def _minibatch(self, parts: list[batching.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
         backend, config = self.backend, self.backend.config
-        total = sum(len(part.rows) for part in parts)
+        total = sum(part.size for part in parts)
         backend.optimiser.zero_grad(set_to_none=True)
         kl, largest = 0.0, 0.0
         for part in parts:
             losses = self._losses(part, draws)
-            share = len(part.rows) / total
+            share = part.size / total
             loss = losses.total
             if not bool(torch.isfinite(loss)):
                 names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
@@ -307,7 +307,7 @@ class Epochs:
                 self.term_gradients = term_gradients({**losses.terms, **losses.probes}, backend.model)
                 self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
             torch.autograd.backward(loss * share)
-            self.tally.mean(losses.means, len(part.rows))
+            self.tally.mean(losses.means, part.size)
             self.tally.largest(losses.maxima)
             self.tally.smallest(losses.minima)
             kl += share * float(losses.kl.mean())
@@ -363,7 +363,7 @@ class Epochs:
         ):
             new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
             kl += float(law_kl(model.law, old[part.rows], new).sum())
-            rows += len(part.rows)
+            rows += part.size
         self.kl_after = kl / rows
 
 

@@ -47,8 +47,13 @@ class ReturnScale(nn.Module):
         """Raw return units, any shape -> normalised. Before the scale is set every return seen was 0, and stays 0."""
         if not self.initialised:
             return raw
-        centred = raw.to(torch.float64, copy=True)  # of its own: millions of particles, so the rest is done in place
-        return centred.sub_(self.mu).div_(self.sigma).to(raw.dtype)
+        if raw.dtype is not torch.float32 or raw.device.type != "cpu" or raw.requires_grad:
+            return ((raw.to(torch.float64) - self.mu) / self.sigma).to(raw.dtype)
+        from tailwise.core.loops.rescaled import rescale  # compiled code: not before somebody learns
+
+        normalised = torch.empty(raw.shape, dtype=torch.float32)
+        rescale(raw.reshape(-1).numpy(), float(self.mu), float(self.sigma), normalised.view(-1).numpy())
+        return normalised
 
     @torch.no_grad()
     def absorb(self, raw_returns: Tensor) -> tuple[float, float, float, float]:
