@@ -224,3 +224,11 @@ def test_broken_observation_is_refused_wherever_it_stands(
     assert not report.committed and report.reason is not None and name in report.reason
     clean = started(small_trainer(lambda: Poisoned("nowhere"), run={"rollout_steps": steps}))
     assert clean.collector.collect(0)[0].non_finite() == {}
+
+
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+def test_looking_builds_no_graph(backend: str) -> None:
+    """Rejects features that drag the graph of a whole network along, at every end of an episode."""
+    trainer = small_trainer(backend=backend, model={"core": {"kind": "lstm"}})
+    obs, start = torch.zeros(4, trainer.model.observation.size), torch.zeros(4, dtype=torch.bool)
+    assert not trainer.backend.look(obs, trainer.model.initial_state(4), start).requires_grad

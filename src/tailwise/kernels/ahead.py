@@ -3,6 +3,7 @@
 Covers markets whose steps say nothing but observation, reward and end, and whose actions are a choice of positions;
 everything else is driven step by step. A stretch lasts until an episode ends: Python then writes down what ended.
 Environments do not depend on one another, so workers share them, and results are the same for any number of workers.
+docs/decisions/0012-rollouts-that-run-ahead.md says what that gave, and why there is a loop for each market.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def market_ahead(
         obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
         targets, reward = market.targets[mine], market.reward[mine]
         terminated, truncated = market.terminated[mine], market.truncated[mine]
-        look_up(market.positions, decided.choice[t, mine], targets)
+        look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
         step_accounts(
             market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
             market.last_rows, market.start_rows[mine], market.start_symbols[mine], True, obs, market.final[mine],
@@ -159,10 +160,9 @@ class FusedAhead:
         self._memories: list[StepMemory] = []
         self._rows = 0  # that the memories are large enough for
 
-    @property
-    def kernel(self) -> str:
-        """Module and name of the code."""
-        return f"{self._code.__module__.rpartition('.')[2]}.{self._code.__name__}"
+    def same_as(self, other: FusedAhead) -> bool:
+        """Whether the other one runs through the same market."""
+        return self._arrays == other._arrays
 
     def compile(self, envs: int) -> None:
         """Have the code compiled for these environments, without a step."""
@@ -180,22 +180,23 @@ class FusedAhead:
         envs = shown.reward.shape[1]
         memories = self._memories_for(envs)
         ends: list[list[End]] = [[] for _ in memories]
-        bits, last = [0] * len(memories), [finite] * len(memories)
+        bits, last = [0] * len(memories), [0] * len(memories)
+        arguments = [self._arguments(made, shown, memory) for memory in memories]
+        code = self._find((*arguments[0], 0, 0, envs, finite))
 
         def work(part: np.ndarray, k: int) -> None:
-            first, end, t = int(part[0]), int(part[-1]) + 1, 0
-            arguments = self._arguments(made, shown, memories[k])
-            code = self._find((*arguments, t, first, end, finite))
+            first, end, t, sound = int(part[0]), int(part[-1]) + 1, 0, finite
             while t < len(shown.reward):
-                t, seen, together = code(*arguments, t, first, end, last[k])
+                t, last[k], together = code(*arguments[k], t, first, end, sound)
                 bits[k] |= together
-                last[k] = not seen & BROKEN_OBSERVATION
-                if seen & ENDED:
-                    ends[k].append(self._note(t - 1, first, end, made, shown, arguments[-1].final))
+                sound = not last[k] & BROKEN_OBSERVATION
+                if last[k] & ENDED:
+                    ends[k].append(self._note(t - 1, first, end, made, shown, arguments[k][-1].final))
 
         self._backend.workers.run(np.arange(envs), work)
         found = sorted((one for some in ends for one in some), key=lambda one: (one.step, int(one.rows[0])))
-        return Stretch(found, int(np.bitwise_or.reduce(bits)), all(last))
+        shows = int(np.bitwise_or.reduce(last))
+        return Stretch(found, int(np.bitwise_or.reduce(bits)), not shows & BROKEN_OBSERVATION)
 
     def _arguments(self, made: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
         """Of the code, but for the numbers at the end; the market comes last."""
@@ -241,8 +242,6 @@ def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:
         return None
     if type(venv) is PlainMarket:
         return FusedAhead(backend, plain_ahead, venv.arrays, lambda rows: None)
-    if type(venv) is MarketEnv:
-        simulator = venv.simulator
-        if simulator.arrays() is not None:
-            return FusedAhead(backend, market_ahead, simulator.arrays, simulator.prepare_starts)  # type: ignore[arg-type]
+    if type(venv) is MarketEnv and venv.simulator.says_little:
+        return FusedAhead(backend, market_ahead, venv.simulator.arrays, venv.simulator.prepare_starts)
     return None

@@ -19,14 +19,14 @@ from torch import Tensor
 from tailwise.core.compiled import compiled_for
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
-from tailwise.kernels.ahead import ahead_of
+from tailwise.kernels.ahead import FusedAhead, ahead_of
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
 from tailwise.kernels.products import lay_out
 from tailwise.kernels.targets import particle_returns
-from tailwise.kernels.warm_up import compile_kernels, kernels_are_kept
+from tailwise.kernels.warm_up import compile_ahead, compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
@@ -142,6 +142,7 @@ class FusedBackend(TorchBackend):
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
+        self._ahead: FusedAhead | None = None
         # `act` for the arguments of every step of every rollout, whose types are always the same.
         self.compiled_act: Callable[..., Any] | None = None
         self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
@@ -155,8 +156,10 @@ class FusedBackend(TorchBackend):
     def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
         """See `Backend.warm_up`."""
         model = self.model
-        ahead = None if venv is None else ahead_of(self, venv)
-        if kernels_are_kept(core=self.bound.network.core, more=() if ahead is None else (ahead.kernel,)):
+        ahead = None if venv is None else self.ahead(venv)
+        if kernels_are_kept(core=self.bound.network.core):
+            if ahead is not None:
+                compile_ahead(ahead, venv.num_envs, tell)
             return
         throwaway = ActorCritic(model.config, model.observation, model.action, init_seed=0)
         compile_kernels(FusedBackend(throwaway, self.config, Streams(0)), tell, venv)
@@ -196,8 +199,12 @@ class FusedBackend(TorchBackend):
         made.prepared.decide(t, obs, start, mask)
 
     def ahead(self, venv: Any) -> Ahead | None:
-        """See `Backend.ahead`."""
-        return ahead_of(self, venv)
+        """See `Backend.ahead`; asked anew for every rollout, because somebody may have replaced a step."""
+        found = ahead_of(self, venv)
+        if found is not None and self._ahead is not None and self._ahead.same_as(found):
+            return self._ahead  # with its memory, and its machine code known
+        self._ahead = found
+        return found
 
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`; the decision that comes with it costs little and is not used."""

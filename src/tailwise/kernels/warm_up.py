@@ -16,6 +16,7 @@ import torch
 from tailwise.core.compiled import cache_folder
 from tailwise.core.streams import Streams
 from tailwise.kernels.layout import NO_CORE
+from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.step_size import StepSize
@@ -25,15 +26,16 @@ Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
 KERNELS = ("inference.act", "targets.particle_targets", "shares.learn_rows", "adam.adam_step", "policy.sum_kl")
+LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
 CORE_KERNELS = ("recurrent.core_forward", "recurrent.core_backward")
 
 
-def kernels_are_kept(*, core: int, more: tuple[str, ...] = ()) -> bool:
-    """Whether an earlier process has compiled the kernels that a run needs; more: beyond those of its network."""
+def kernels_are_kept(*, core: int) -> bool:
+    """Whether an earlier process has compiled the kernels that a run needs."""
     folder = cache_folder()
     if folder is None:
         return False
-    needed = KERNELS + more if core == NO_CORE else KERNELS + CORE_KERNELS + more
+    needed = KERNELS if core == NO_CORE else KERNELS + CORE_KERNELS
     return all(any(folder.glob(f"kernels_*/{name}-*.nbi")) for name in needed)
 
 
@@ -47,6 +49,16 @@ def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:
     if ahead is not None:
         ahead.compile(venv.num_envs)
     tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
+
+
+def compile_ahead(ahead: Ahead, envs: int, tell: Tell) -> None:
+    """Load what steps through `envs` environments by itself; told if it had to be compiled, which is seen afterwards:
+    the names of files do not say for which network."""
+    begun = time.process_time()
+    ahead.compile(envs)
+    taken = time.process_time() - begun
+    if taken > LOADING:
+        tell(f"compiled the rollout of this market in {taken:.1f} CPU-seconds; the next start will not")
 
 
 def two_steps(backend: TorchBackend) -> None:

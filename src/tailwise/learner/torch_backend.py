@@ -91,11 +91,11 @@ class TorchBackend:
         allowed = None if mask is None else torch.from_numpy(mask)
         made.take(t, self.act(seen, made.state, fresh, allowed, torch.from_numpy(made.noise[t])))
 
-    @torch.no_grad()
     def ahead(self, venv: Any) -> Ahead | None:
         """See `Backend.ahead`."""
         return None
 
+    @torch.no_grad()
     def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.look`."""
         return self.model.latent(obs[None], state, start[None]).features[0]

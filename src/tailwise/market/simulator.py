@@ -222,12 +222,15 @@ class Simulator:
                 self.prepare_starts(np.flatnonzero(terminated | truncated))
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
 
-    def arrays(self) -> MarketArrays | None:
+    @property
+    def says_little(self) -> bool:
+        """Whether a step says nothing but observation, reward and end (no mask, guard or report), and an action is a
+        choice of positions: what `arrays` is for."""
+        return not (self.has_mask or self.config.report) and isinstance(self.config.action, PositionsAction)
+
+    def arrays(self) -> MarketArrays:
         """The accounts as they stand, for compiled code that steps by itself; their numbers move on with that, and
-        `prepare_starts` is due where episodes end. None where a step has to say more than observation, reward and end
-        (masks, guards, the report), or where actions are no choice of positions."""
-        if self.has_mask or self.config.report or not isinstance(self.config.action, PositionsAction):
-            return None
+        `prepare_starts` is due where episodes end. Guards are left out."""
         n, table, plan = self.accounts, self.table, self._plan
         return MarketArrays(
             *(self.state.records, self.state.pending, self._positions, table.bars, table.features, self.rules),

@@ -30,7 +30,7 @@ class Collector:
         self.state = backend.model.initial_state(driver.num_envs)
         self.environment = np.arange(driver.num_envs)
         self.facts = StepFacts()  # what infos told about the newest rollout
-        self.ahead: Ahead | None = None  # found with the first rollout
+        self.broken_off = False  # an exception ended a rollout: environments and hidden state do not fit each other
 
     def collect(self, update: int) -> tuple[Rollout, int]:
         """The next `steps` steps of every environment, and the number of anomalies the environments showed."""
@@ -41,13 +41,13 @@ class Collector:
         first_state = self.state.clone()
         self.facts = StepFacts()
         masks: list[npt.NDArray[np.bool_]] = []
-        ahead = backend.ahead(driver.venv) if self.ahead is None else self.ahead
+        ahead = backend.ahead(driver.venv)
+        self.broken_off = True
         if ahead is not None:
-            self.ahead = ahead
             anomalies, finals = self._run_ahead(ahead, made, rows)
         else:
             anomalies, finals = self._step_by_step(made, rows, masks)
-        self.state = made.state
+        self.state, self.broken_off = made.state, False
         last = torch.from_numpy(driver.obs).to(dtype)
         made.features[steps] = backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(

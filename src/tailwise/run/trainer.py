@@ -163,10 +163,10 @@ class Trainer:
             callback.on_note(sentence)
 
     def begin(self) -> None:
-        """Reset the environments, unless they run already."""
-        if self._fresh:
+        """Reset the environments, unless they run already; also where a rollout was broken off in the middle."""
+        if self._fresh or self.collector.broken_off:
             self.driver.reset()
-            self._fresh = False
+            self._fresh = self.collector.broken_off = False
 
     def _one_update(self, total: int, started: float) -> tuple[dict[str, float], list[Alert]]:
         clock = time.perf_counter()
@@ -373,7 +373,7 @@ class Trainer:
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
-        self._fresh = False
+        self._fresh = self.collector.broken_off = False
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
         self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
