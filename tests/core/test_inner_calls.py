@@ -1,5 +1,5 @@
 """Kernels that kernels call: same numbers, nothing compiled for itself. The tests also fail where a version of numba no
-longer does what `tailwise.core.inner_calls` relies on."""
+longer does what `tailwise.core.loops.inner_calls` relies on."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _config() -> Any:
 
 def _made(function: Any, options: dict[str, Any]) -> Any:
     """What `numba.njit(**options)` does, with another class."""
-    from tailwise.core.inner_calls import Kernel
+    from tailwise.core.loops.inner_calls import Kernel
 
     return Kernel(function, targetoptions={"nopython": True, **options})
 
