@@ -21,7 +21,8 @@ from typing import Any
 
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "market", "kernels")
-OPTIONS = {"error_model": "numpy", "nogil": True}
+# "_nrt": no kernel makes an array, so none counts references to arrays, and there are none to count when compiling.
+OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 # Fused multiply-adds; sums keep the order in which they are written.
 FUSE = frozenset({"contract", "arcp", "nsz"})
 # Sums in any order as well, which SIMD needs for them. NaN and infinity keep their meaning in both (no "nnan", no
@@ -37,7 +38,8 @@ def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, i
     """Decorator: `function` compiled in nopython mode, with numpy's rules for division and without Python's lock.
 
     `@kernel(fuse=True)` and `@kernel(reorder=True)` let the compiler round differently, see FUSE and REORDER.
-    `@kernel(inline=True)` becomes part of the kernels that call it: with one caller, half the time to compile.
+    `@kernel(inline=True)` becomes part of the source of the kernels that call it: with one caller, a little less to
+    compile. A kernel makes and returns no arrays: who calls it from Python passes the memory that it needs.
     Kept on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. A function
     outside this package is kept until its file or this package changes; other files that it calls are not looked at.
     """
@@ -47,9 +49,11 @@ def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, i
     options: dict[str, Any] = {**OPTIONS, "fastmath": set(freedom)} if freedom else OPTIONS
     if inline:
         return _njit()(inline="always", **options)(function)
+    if _config().DISABLE_JIT:
+        return function
     folder = cache_folder()
     made = _kept_in(folder, function, options) if folder is not None else None
-    return made if made is not None else _njit()(**options)(function)
+    return made if made is not None else _made(function, options)
 
 
 def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
@@ -100,7 +104,8 @@ def _kept_in(folder: Path, function: Any, options: dict[str, Any] = OPTIONS) -> 
     config = _config()
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)  # read by numba while it decorates, and not later
     try:
-        made = _njit()(cache=True, **options)(function)
+        made = _made(function, options)
+        made.enable_caching()
     except RuntimeError:  # there is no file that numba could compare
         return None
     finally:
@@ -137,6 +142,13 @@ def _config() -> Any:
     from numba import config
 
     return config
+
+
+def _made(function: Any, options: dict[str, Any]) -> Any:
+    """What `numba.njit(**options)` does, with another class."""
+    from tailwise.core.loops.inner_calls import Kernel
+
+    return Kernel(function, targetoptions={"nopython": True, **options})
 
 
 def _njit() -> Any:

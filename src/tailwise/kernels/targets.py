@@ -24,6 +24,8 @@ from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+# numpy's: a kernel that is called with a number of Python's is compiled again for that very number.
+_NOTHING, _EPOCH = np.uint16(0), np.int64(0)
 
 
 @kernel(reorder=True)
@@ -36,15 +38,16 @@ def _crossings(law: np.ndarray) -> np.float32:
 
 
 @kernel
-def _in_order(law: np.ndarray, row: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Laws [C, N] themselves where their quantiles are in order, as those of a network mostly are; else `mean` [1, N],
-    the average over critics of their sorted quantiles. row [N] is scratch."""
+def _in_order(law: np.ndarray, sorting: np.ndarray) -> bool:
+    """Whether the quantiles of the laws [C, N] are in order, as those of a network mostly are. Where they are not,
+    sorting[:1] is the average over critics of their sorted quantiles; sorting [2, N] is scratch."""
     critics, count = law.shape
     crossings = _ZERO
     for c in range(critics):
         crossings += _crossings(law[c])
     if crossings == _ZERO:
-        return law
+        return True
+    mean, row = sorting[0], sorting[1]
     for c in range(critics):
         for i in range(count):  # insertion is fastest where few are out of place
             value, k = law[c, i], i
@@ -53,23 +56,31 @@ def _in_order(law: np.ndarray, row: np.ndarray, mean: np.ndarray) -> np.ndarray:
                 k -= 1
             row[k] = value
         for i in range(count):
-            mean[0, i] = row[i] if c == 0 else mean[0, i] + row[i]
+            mean[i] = row[i] if c == 0 else mean[i] + row[i]
     share = np.float32(1.0 / critics)
     for i in range(count):
-        mean[0, i] *= share
-    return mean
+        mean[i] *= share
+    return False
 
 
-@kernel(inline=True)
-def _particle(laws: np.ndarray, left: int, fraction: float, mu: float, sigma: float) -> float:
-    """Of the average of laws [C, N] in order."""
-    low, high = laws[0, left], laws[0, left + 1]
-    for c in range(1, laws.shape[0]):
-        low += laws[c, left]
-        high += laws[c, left + 1]
-    share = np.float32(1.0 / laws.shape[0])
-    low *= share
-    return mu + sigma * (low + fraction * (high * share - low))
+@kernel
+def _read(
+    law: np.ndarray, left: np.ndarray, fraction: np.ndarray, mu: float, sigma: float, wanted: np.ndarray,
+    sorting: np.ndarray, target: np.ndarray,
+) -> None:  # fmt: skip
+    """Particles [M] of the average of the laws [C, N], where `wanted` bool [M] says so."""
+    laws = law if _in_order(law, sorting) else sorting[:1]
+    critics = laws.shape[0]
+    share = np.float32(1.0 / critics)
+    for j in range(target.shape[0]):
+        if wanted[j]:
+            at = left[j]
+            low, high = laws[0, at], laws[0, at + 1]
+            for c in range(1, critics):
+                low += laws[c, at]
+                high += laws[c, at + 1]
+            low *= share
+            target[j] = mu + sigma * (low + fraction[j] * (high * share - low))
 
 
 @kernel(inline=True)
@@ -84,63 +95,62 @@ def _follows(drawn: np.ndarray, j: int, lam: float) -> bool:
 def particle_targets(
     law: np.ndarray, final_law: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, environments: np.ndarray, update: int, key: np.ndarray, left: np.ndarray, fraction: np.ndarray,
-    scale: tuple[float, float], gamma: float, lam: float, columns: np.ndarray, predicted: np.ndarray,
+    scale: tuple[float, float], gamma: float, lam: float, columns: np.ndarray, drawn: np.ndarray,
+    pieces: np.ndarray, sorting: np.ndarray, wanted: np.ndarray, carries: np.ndarray, predicted: np.ndarray,
     result: np.ndarray,
 ) -> None:  # fmt: skip
     """Of the environments `columns` [b]: result [T, B, M]; predicted: particles of the law at every state, [T, B, M],
     or [0, B, M] where nobody asks.
 
     law [T+1, B, C, N], final_law [T, B, C, N]; key uint64 [2] of the stream of bootstraps; left int64 [B, M],
-    fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma).
+    fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma); scratch: drawn
+    uint64, the words of M short uniforms, pieces uint16, the same memory, sorting float32 [2, N], wanted bool [2, M]
+    whose second row is True, carries float32 [b, M].
     """
     steps, _, count = result.shape
     mu, sigma, discount = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma)
-    mean, row = np.empty((1, law.shape[3]), dtype=np.float32), np.empty(law.shape[3], dtype=np.float32)
     # A short uniform is below lambda where its own 16 bits are below those of lambda; the rest decides between equals.
-    blocks, whole = (count + 15) // 16, np.int64(lam * 2.0**16)
-    drawn = np.empty(4 * blocks, dtype=np.uint64)
-    pieces = drawn.view(np.uint16)
-    carries = np.empty((columns.shape[0], count), dtype=np.float32)
-    for i, b in enumerate(columns):
-        laws = _in_order(law[steps, b], row, mean)
-        for j in range(count):
-            carries[i, j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
+    whole = np.int64(lam * 2.0**16)
+    some, everything = wanted[0], wanted[1]
+    for i in range(columns.shape[0]):
+        b = columns[i]
+        _read(law[steps, b], left[b], fraction[b], mu, sigma, everything, sorting, carries[i])
     for t in range(steps - 1, -1, -1):  # all environments of a step together: they lie side by side
-        for i, b in enumerate(columns):
-            carry = carries[i]
+        for i in range(columns.shape[0]):
+            b, carry = columns[i], carries[i]
+            gain = reward[t, b]
             if not valid[t, b]:
-                laws = _in_order(law[t, b], row, mean)
+                _read(law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, carry)
                 for j in range(count):
-                    z = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
-                    carry[j] = z if np.isfinite(z) else _ZERO
-            elif terminated[t, b]:
+                    carry[j] = carry[j] if np.isfinite(carry[j]) else _ZERO
+                copy(carry, result[t, b])
+                continue
+            if terminated[t, b]:
                 for j in range(count):
-                    carry[j] = reward[t, b]
-            elif truncated[t, b]:
-                laws = _in_order(final_law[t, b], row, mean)
-                for j in range(count):
-                    carry[j] = reward[t, b] + discount * _particle(laws, left[b, j], fraction[b, j], mu, sigma)
+                    carry[j] = gain
+                copy(carry, result[t, b])
+                continue
+            if truncated[t, b]:
+                _read(final_law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, carry)
             else:
-                for block in range(blocks):
-                    words = four_words(key[0], key[1], t, block, 0, environments[b], update)
+                for block in range(drawn.shape[0] // 4):
+                    words = four_words(key[0], key[1], t, block, _EPOCH, environments[b], update)
                     for k in range(4):
                         drawn[4 * block + k] = words[k]
-                highest = np.uint16(0)
+                highest = _NOTHING
                 for j in range(count):
-                    highest = max(highest, pieces[j])
+                    highest = pieces[j] if pieces[j] > highest else highest
                 if highest >= whole:
-                    laws = _in_order(law[t + 1, b], row, mean)
                     for j in range(count):
-                        if pieces[j] >= whole and not _follows(drawn, j, lam):
-                            carry[j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
-                for j in range(count):
-                    carry[j] = reward[t, b] + discount * carry[j]
+                        some[j] = pieces[j] >= whole and not _follows(drawn, j, lam)
+                    _read(law[t + 1, b], left[b], fraction[b], mu, sigma, some, sorting, carry)
+            for j in range(count):
+                carry[j] = gain + discount * carry[j]
             copy(carry, result[t, b])
     for t in range(predicted.shape[0]):
-        for b in columns:
-            laws = _in_order(law[t, b], row, mean)
-            for j in range(count):
-                predicted[t, b, j] = _particle(laws, left[b, j], fraction[b, j], mu, sigma)
+        for i in range(columns.shape[0]):
+            b = columns[i]
+            _read(law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, predicted[t, b])
 
 
 def particle_returns(
@@ -184,7 +194,11 @@ def particle_returns(
 
 
 def _share(arguments: tuple[Any, ...], written: tuple[np.ndarray, np.ndarray], columns: np.ndarray, _: int) -> None:
-    particle_targets(*arguments, columns, *written)
+    count, quantiles = written[1].shape[2], arguments[0].shape[3]
+    drawn = np.empty((count + 15) // 16 * 4, dtype=np.uint64)
+    sorting, carries = np.empty((2, quantiles), dtype=np.float32), np.empty((len(columns), count), dtype=np.float32)
+    scratch = (drawn, drawn.view(np.uint16), sorting, np.ones((2, count), dtype=np.bool_), carries)
+    particle_targets(*arguments, columns, *scratch, *written)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

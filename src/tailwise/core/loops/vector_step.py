@@ -10,7 +10,7 @@ import numpy as np
 from tailwise.core.compiled import kernel
 from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
 
-_EXPONENT = np.uint32(0x7F800000)  # all ones in NaN and infinity
+_LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @kernel
@@ -39,9 +39,9 @@ def take_step(
         seen |= ENDED if done else 0
         seen |= 0 if np.isfinite(value) else BROKEN_REWARD
         seen |= ENDED_IN_RESET if done and waited else 0
-    bits, broken = obs.reshape(-1).view(np.uint32), 0
-    for k in range(bits.shape[0]):
-        broken += (bits[k] & _EXPONENT) == _EXPONENT
+    flat, broken = obs.reshape(-1), 0
+    for k in range(flat.shape[0]):
+        broken += not abs(flat[k]) <= _LARGEST  # so written that NaN is broken
     return seen | (BROKEN_OBSERVATION if broken else 0)
 
 

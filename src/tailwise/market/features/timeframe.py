@@ -60,7 +60,9 @@ class Timeframe:
         longer, complete = np.empty((len(bars) + 1, BAR_SIZE)), np.empty(len(bars), dtype=np.int64)
         opens = np.empty(len(bars) + 1, dtype=np.int64)
         state = np.zeros(STATE_SIZE)
-        count = int(_build(state, stamps, bars, self.size, self.step, self.around_the_clock, longer, opens, complete))
+        done = np.empty((2, BAR_SIZE))
+        rule = (self.size, self.step, self.around_the_clock)
+        count = int(_build(state, stamps, bars, *rule, done, longer, opens, complete))
         if count < 0:
             self._refuse_straddling(int(stamps[-1 - count]))
         return np.ascontiguousarray(longer[:count]), opens[:count], complete
@@ -119,12 +121,14 @@ def _build(
     size: int,
     step: int,
     around_the_clock: bool,
+    done: Any,
     longer: Any,
     opens: Any,
     complete: Any,
 ) -> int:
-    """All given bars; returns the number of longer ones, or -1 - row of a bar that straddles two of them."""
-    count, done = 0, np.empty((2, BAR_SIZE))
+    """All given bars; returns the number of longer ones, or -1 - row of a bar that straddles two of them. done [2, 6]
+    is scratch."""
+    count = 0
     for t in range(len(bars)):
         before, pending = int(state[_INTERVAL]), state[_STARTED] == 1.0 and state[_DROPPED] == 0.0
         new = _step(state, stamps[t], bars[t], size, step, around_the_clock, done)

@@ -1,0 +1,101 @@
+"""What a kernel becomes where another kernel calls it: instructions for the compiler, and no machine code of its own.
+
+numba turns every function that a compiled one calls into machine code, with entries for Python and for C, and keeps it
+on disk. Then it copies the function's instructions into the caller all the same, and nobody uses the rest. So a kernel
+has two faces: called from Python it is numba's, called from a kernel it is instructions that the caller optimises.
+docs/decisions/0011-kernels-inside-kernels.md has the reasons, and what it relies on in numba.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import cached_property
+from typing import Any
+
+from numba import types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NativeLowering
+from numba.core.typing.typeof import Purpose
+from numba.extending import typeof_impl
+
+
+class _Instructions(JITCodeLibrary):
+    """Instructions of a function and of those it calls, linked and neither optimised nor compiled."""
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerToInstructions(NativeLowering):
+    """numba's own pass, told not to make machine code; callers find the function by its overload."""
+
+    _name = "tailwise_lower_to_instructions"
+
+    def run_pass(self, state: Any) -> bool:
+        flags, target = state.flags, state.targetctx
+        if not flags.nrt and isinstance(state.return_type, types.Array):
+            raise TypeError(
+                f"kernel '{state.func_id.func_qualname}' returns an array to a kernel, and kernels do not count "
+                "references: let the caller pass the array that is to be filled."
+            )
+        state.library = _Instructions(target.codegen(), state.func_id.func_qualname)
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        super().run_pass(state)
+        state.cr = state.cr._replace(cfunc=_Place())
+        target.insert_user_function(state.cr.cfunc, state.cr.fndesc, [state.library])
+        return True
+
+
+class _Place:
+    """Stands for the machine code that there is none of."""
+
+
+class _Compiler(CompilerBase):
+    """numba's passes with another last one."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [(_LowerToInstructions if one is NativeLowering else one, why) for one, why in passes.passes]
+        passes.finalize()
+        return [passes]
+
+
+class _Inner(CPUDispatcher):
+    """The face towards kernels. It has nothing that Python could call."""
+
+    def add_overload(self, cres: Any) -> None:
+        self.overloads[tuple(cres.signature.args)] = cres
+
+
+class Kernel(CPUDispatcher):
+    """The face towards Python, which knows the other one."""
+
+    def compile(self, sig: Any) -> Any:
+        """Without Python's search for cycles, which walks over all of torch's objects again and again meanwhile."""
+        running = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            if running:
+                gc.enable()
+
+    @cached_property
+    def inner(self) -> _Inner:
+        """The face towards kernels."""
+        return _Inner(self.py_func, targetoptions=self.targetoptions, pipeline_class=_Compiler)
+
+
+@typeof_impl.register(Kernel)
+def _type_of_kernel(value: Kernel, context: Any) -> Any:
+    """A kernel that a kernel names is the inner one; as an argument it is a function with an address."""
+    return types.Dispatcher(value.inner if context.purpose is Purpose.constant else value)
