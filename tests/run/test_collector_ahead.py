@@ -37,7 +37,7 @@ def market(kind: type[MarketEnv] = MarketEnv, *, broken: bool = False, **changes
     costs = CostConfig(**changes.pop("costs", {}))
     env = kind([table], MarketEnvConfig(**{"episode_length": 9, **changes}), costs, num_envs=ENVS, seed=1)
     if broken:  # a number that no table would be made with
-        env.simulator.table.features[::150, 1] = np.nan
+        env.simulator.table.features[::150, 1], env.simulator.table.bars["close"][::197] = np.nan, np.nan
     env.spread_first_episodes()
     return env
 
