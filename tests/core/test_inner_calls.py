@@ -55,6 +55,21 @@ def test_only_what_python_calls_becomes_machine_code() -> None:
     assert list(folder.glob("test_inner_calls._both-*.nbi")) and not list(folder.glob("test_inner_calls._fill-*"))
 
 
+def test_what_both_call_is_typed_once() -> None:
+    """Rejects a second way through numba for what Python calls after a kernel did; errors pass through both."""
+    twice, once = (compiled._made(_square, compiled.OPTIONS) for _ in range(2))
+
+    def uses(x: float) -> float:
+        return twice(x)  # type: ignore[no-any-return]
+
+    assert compiled._made(uses, compiled.OPTIONS)(3.0) == 9.0
+    assert twice._implementation((types.float64,), {}) is not _square
+    assert once._implementation((types.float64,), {}) is twice._implementation((types.int64,), {}) is _square
+    assert twice(5.0) == once(5.0) == 25.0 and twice(2) == 4.0
+    with pytest.raises(ValueError, match="below 0"):
+        twice(-1.0)
+
+
 def test_errors_come_through() -> None:
     with pytest.raises(ValueError, match="below 0"):
         both(np.array([1.0, -1.0]), np.zeros(2))

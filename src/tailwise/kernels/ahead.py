@@ -28,6 +28,8 @@ from tailwise.market.simulator import MarketArrays
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
 
+# Not those of Python: numba would compile a kernel again for that very value.
+_TRUE, _FALSE = np.bool_(True), np.bool_(False)
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
 _NO_ACTION = np.zeros((0, 0), dtype=np.float32)
 
@@ -87,7 +89,7 @@ def _write(
     """`take_step` for step t of some environments, whose episodes begin again in the step that ends them."""
     start = shown.last_start if t + 1 == shown.reward.shape[0] else shown.start[t + 1]
     return take_step(  # type: ignore[no-any-return]
-        reward, terminated, truncated, obs, False, shown.pending[mine], shown.returns[mine], shown.lengths[mine],
+        reward, terminated, truncated, obs, _FALSE, shown.pending[mine], shown.returns[mine], shown.lengths[mine],
         shown.reward[t, mine], shown.terminated[t, mine], shown.truncated[t, mine], shown.valid[t, mine], start[mine],
     )  # fmt: skip
 
@@ -133,7 +135,7 @@ def market_ahead(
         look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
         step_accounts(
             market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
-            market.last_rows, market.start_rows[mine], market.start_symbols[mine], True, obs, market.final[mine],
+            market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs, market.final[mine],
             reward, terminated, truncated, market.ledgers,
         )  # fmt: skip
         seen = _write(shown, t, mine, obs, reward, terminated, truncated)

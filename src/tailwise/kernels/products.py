@@ -25,10 +25,8 @@ _FLOAT = 4  # bytes
 _ONE = np.int64(1)  # not a number of Python: numba would compile a kernel again for that very number
 NOTHING = -1  # in place of a distance between rows of what a product is added to
 
-_rows_wide, _rows_pair = make_tile(_ROWS, 3), make_tile(_ROWS, 2)
-_rows_last = make_tile(_ROWS, 1, partial=True)
+_wide, _pair, _last = make_tile(_ROWS, 3), make_tile(_ROWS, 2), make_tile(_ROWS, 1, partial=True)
 _copy_wide, _copy_pair, _copy_last = make_copy(3), make_copy(2), make_copy(1, partial=True)
-_one_wide, _one_pair, _one_last = make_tile(1, 3), make_tile(1, 2), make_tile(1, 1, partial=True)
 
 
 def panel_floats(inner: int, columns: int) -> int:
@@ -96,26 +94,15 @@ def multiply(
         left = columns - first
         width = _panel_width(left)
         b, s, out = from_panels + _FLOAT * at, begin + _FLOAT * first if begin else 0, to + _FLOAT * first
-        r = 0
-        while r < rows:
-            whole = r + _ROWS <= rows
+        for r in range(0, rows, _ROWS):
+            exist = min(_ROWS, rows - r)
             x, y, z = from_a + _FLOAT * r * a_row, out + _FLOAT * r * c_row, s + _FLOAT * r * start_row if s else 0
-            if whole:
-                if width == _WIDE:
-                    _rows_wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                elif width == _PAIR:
-                    _rows_pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                else:
-                    _rows_last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                r += _ROWS
+            if width == _WIDE:
+                _wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
+            elif width == _PAIR:
+                _pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
             else:
-                if width == _WIDE:
-                    _one_wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                elif width == _PAIR:
-                    _one_pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                else:
-                    _one_last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left)
-                r += 1
+                _last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
         first += width
         at += inner * width
 

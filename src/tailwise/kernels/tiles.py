@@ -21,27 +21,33 @@ TILE_ROWS = 8 if AVX512 else 4  # with three vectors: 24 of 32 registers hold su
 def make_tile(rows: int, vectors: int, *, lanes: int = LANES, partial: bool = False) -> Callable[..., None]:
     """A function for kernels: c [rows, vectors * lanes] = start + a @ b, with addresses in place of arrays.
 
-    (a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width): a_row and a_inner are the distances in
-    floats between neighbours in a row direction and in the inner direction, so that a may lie transposed; b_row and
+    (a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width, exist): a_row and a_inner are the distances
+    in floats between neighbours in a row direction and in the inner direction, so that a may lie transposed; b_row and
     c_row between rows. start: address of what is added, rows start_row apart (0 repeats one row, as for a bias); 0 for
-    nothing. width: with `partial`, how many of the columns exist; the others are neither read nor written.
+    nothing. width: with `partial`, how many of the columns exist; the others are neither read nor written. exist: how
+    many of the rows do, one at least; what is left of the tile repeats the last one, and writes the same to it.
     """
 
     @generated
     def tile(
         context: Any, a: Any, a_row: Any, a_inner: Any, b: Any, b_row: Any, inner: Any, start: Any, start_row: Any,
-        c: Any, c_row: Any, width: Any,
+        c: Any, c_row: Any, width: Any, exist: Any,
     ) -> Any:  # fmt: skip
-        return types.void(*[types.intp] * 11), generate
+        return types.void(*[types.intp] * 12), generate
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width = values
+        a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width, exist = values
         v = Vectors(builder, lanes)
         mask = v.exist(width) if partial else None
+        last = builder.sub(exist, number(1))
+        places = [
+            builder.select(builder.icmp_signed("<", number(i), exist), number(i), last) if i else number(0)
+            for i in range(rows)
+        ]
 
         def row_addresses(first: Any, distance: Any) -> list[Any]:
             bytes_apart = builder.mul(distance, number(BYTES))
-            return [builder.add(first, builder.mul(bytes_apart, number(i))) for i in range(rows)]
+            return [builder.add(first, builder.mul(bytes_apart, place)) for place in places]
 
         def load(address: Any) -> list[Any]:
             return [v.load(v.at(address, j * lanes), mask) for j in range(vectors)]

@@ -44,10 +44,10 @@ def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:
     what steps through `venv` by itself, without a step."""
     tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
     begun = time.process_time()
-    two_steps(made)
     ahead = None if venv is None else made.ahead(venv)
     if ahead is not None:
         ahead.compile(venv.num_envs)
+    two_steps(made)
     tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
 
 

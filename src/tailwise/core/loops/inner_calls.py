@@ -79,6 +79,20 @@ class _Inner(CPUDispatcher):
 class Kernel(CPUDispatcher):
     """The face towards Python, which knows the other one."""
 
+    def __init__(self, function: Any, *, targetoptions: dict[str, Any]) -> None:
+        super().__init__(function, targetoptions=targetoptions)
+        self._compiler._get_implementation = self._implementation
+
+    def _implementation(self, types: Any, named: Any) -> Any:
+        """What is compiled: the function, or a call of the instructions that are there already for these types."""
+        inner = vars(self).get("inner")
+        if inner is None or tuple(types) not in inner.overloads:
+            return self.py_func
+        name, numbers = self.py_func.__name__, ", ".join(f"a{k}" for k in range(len(types)))
+        made: dict[str, Any] = {"kernel": self, "__name__": self.py_func.__module__}
+        exec(f"def {name}({numbers}):\n    return kernel({numbers})", made)
+        return made[name]
+
     def compile(self, sig: Any) -> Any:
         """Without Python's search for cycles, which walks over all of torch's objects again and again meanwhile."""
         running = gc.isenabled()
