@@ -79,6 +79,8 @@ class _Inner(CPUDispatcher):
 class Kernel(CPUDispatcher):
     """The face towards Python, which knows the other one."""
 
+    _compiler: Any  # numba's
+
     def __init__(self, function: Any, *, targetoptions: dict[str, Any]) -> None:
         super().__init__(function, targetoptions=targetoptions)
         self._compiler._get_implementation = self._implementation
