@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tailwise.kernels.products import NOTHING, add_products, chunk_floats, lay_out, lay_panels, multiply, panel_floats
+from tailwise.kernels.products import NOTHING, add_products, lay_out, lay_panels, multiply, panel_floats
 from tailwise.kernels.tiles import make_copy, make_tile
 from tailwise.kernels.vectors import LANES
 
 SIZES = [(1, 1, 1), (5, 3, 4), (4, 24, 7), (3, 16, 5), (9, 17, 2), (16, 65, 33), (64, 136, 64), (2, 50, 1), (7, 9, 130)]
+SIZES += [(9, 4 * LANES, 5), (3, 10 * LANES, 6), (6, 4 * LANES + 1, 3)]  # two pairs at the end, and none
 
 
 def matrix(g: np.random.Generator, rows: int, columns: int) -> np.ndarray:
@@ -62,8 +63,7 @@ def test_products_over_many_rows_add_up(rows: int, height: int, columns: int) ->
     g = np.random.default_rng(rows)
     a, b, c = matrix(g, rows, height + 1), matrix(g, rows, columns + 2), matrix(g, height, columns)
     expected = c + a[:, :height].T.astype(np.float64) @ b[:, :columns].astype(np.float64)
-    panels = np.full(chunk_floats(columns), np.nan, np.float32)
-    add_products(*(rows, height, columns, a.reshape(-1), height + 1, b.reshape(-1), columns + 2, c.reshape(-1), panels))
+    add_products(rows, height, columns, a.reshape(-1), height + 1, b.reshape(-1), columns + 2, c.reshape(-1))
     assert c == pytest.approx(expected, rel=1e-5, abs=1e-5 * np.sqrt(rows))
 
 

@@ -40,7 +40,7 @@ def _each(arrays: int, cell: Callable[..., None]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         *addresses, size = values
         v = Vectors(builder)
-        v.over(size, lambda first, mask: cell(v, _Place(v, size, first, mask), *addresses))
+        v.over(size, lambda first, mask: cell(v, _Place(v, size, first[0], mask), *addresses))
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * (arrays + 1)), generate

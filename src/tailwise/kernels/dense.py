@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.arithmetic import activate, back_through_activation
+from tailwise.kernels.activations import activate, back_through_activation
 from tailwise.kernels.layout import (
     ACCUMULATE,
     ACTIVATION,
@@ -46,12 +46,11 @@ def forward(operations: np.ndarray, flat: np.ndarray, panels: np.ndarray, work: 
 
 @kernel
 def backward(
-    operations: np.ndarray, panels: np.ndarray, work: np.ndarray, back: np.ndarray, rows: int, grad: np.ndarray,
-    chunk: np.ndarray,
+    operations: np.ndarray, panels: np.ndarray, work: np.ndarray, back: np.ndarray, rows: int, grad: np.ndarray
 ) -> None:  # fmt: skip
     """Run the operations last to first; `back` has the workspace's layout and begins with the output's gradient.
 
-    `grad` has the layout of `flat` and grows by the gradients of weights and biases; chunk: as in `add_products`.
+    `grad` has the layout of `flat` and grows by the gradients of weights and biases.
     """
     for k in range(operations.shape[0] - 1, -1, -1):
         o = operations[k]
@@ -59,7 +58,7 @@ def backward(
         at_source, at_target = o[IN] * rows + o[IN_COLUMN], o[OUT] * rows + o[OUT_COLUMN]
         above = back[at_target:]
         back_through_activation(above, work[at_target:], lead, rows, grad[o[BIAS] : o[BIAS] + width], o[ACTIVATION])
-        add_products(rows, width, inner, above, lead, work[at_source:], o[IN_LEAD], grad[o[WEIGHT] :], chunk)
+        add_products(rows, width, inner, above, lead, work[at_source:], o[IN_LEAD], grad[o[WEIGHT] :])
         if o[IN_GRADIENT] != NO_GRADIENT:
             target, start_row = back[at_source:], o[IN_LEAD] if o[IN_GRADIENT] == ACCUMULATE else NOTHING
             multiply(

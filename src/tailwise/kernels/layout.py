@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tailwise.kernels.arithmetic import NONE, RELU, TANH
+from tailwise.kernels.activations import NONE, RELU, TANH
 from tailwise.kernels.products import panel_floats
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import MlpEncoder, QuantileCritic

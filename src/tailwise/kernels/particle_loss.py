@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.vectors import LANES, Vectors, generated, number
+from tailwise.kernels.vectors import LANES, Vectors, generated
 
 LOSS, LAW, LAW_CROSSINGS = 0, LANES, 2 * LANES  # places in `totals`
 TOTALS = 3 * LANES
@@ -47,9 +47,8 @@ def _law(
                 value = builder.select(mask, value, zero)
             builder.store(builder.fadd(builder.load(summed[place]), value), summed[place])
 
-        def vectors(first: Any, together: int, mask: Any) -> None:
-            """Some vectors of quantiles from place `first` on against all particles."""
-            places = [builder.add(first, number(j * LANES)) for j in range(together)]
+        def vectors(places: list[Any], mask: Any) -> None:
+            """Some vectors of quantiles against all particles."""
             thetas = [v.load(v.at(law, place), mask) for place in places]
             leans = [v.load(v.at(lean, place), mask) for place in places]
             pulls, losses = ([v.variable(zero) for _ in places] for _ in range(2))
@@ -69,12 +68,7 @@ def _law(
                 add(2, builder.select(builder.fcmp_ordered("<", theta, below), one, zero), mask)
                 builder.store(theta, previous)
 
-        several = _TOGETHER * LANES
-        groups = builder.udiv(width, number(several))
-        with v.count(groups) as i:
-            vectors(builder.mul(i, number(several)), _TOGETHER, None)
-        done = builder.mul(groups, number(several))
-        v.over(builder.sub(width, done), lambda first, mask: vectors(builder.add(done, first), 1, mask))
+        v.over(width, vectors, _TOGETHER)
         for place, total in zip((LOSS, LAW, LAW_CROSSINGS), summed):
             v.store(builder.load(total), v.at(totals, place))
         return context.get_dummy_value()

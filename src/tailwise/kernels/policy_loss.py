@@ -80,8 +80,9 @@ def _exp(context: Any, numbers: Any, count: Any) -> Any:
         numbers, count = values
         v = Vectors(builder)
 
-        def one(first: Any, mask: Any) -> None:
-            v.store(v.exp(v.load(v.at(numbers, first), mask)), v.at(numbers, first), mask)
+        def one(first: list[Any], mask: Any) -> None:
+            place = v.at(numbers, first[0])
+            v.store(v.exp(v.load(place, mask)), place, mask)
 
         v.over(count, one)
         return context.get_dummy_value()

@@ -19,11 +19,14 @@ from tailwise.kernels.vectors import LANES
 
 _LANES, _ROWS = LANES, TILE_ROWS
 _WIDE, _PAIR = 3 * LANES, 2 * LANES
-CHUNK = 64  # rows that a product over many rows takes together: their panels stay in the nearest cache
-_BAND = 16  # rows of the result that take turns over all panels of a chunk: what they read of the left stays near
+_FOUR = 4 * LANES  # two pairs: one vector by itself has too few sums under way to keep the processor busy
+CHUNK = 64  # rows that a product over many rows takes together: they stay in the nearest cache
+_BAND = 16  # rows of the result that take turns over all columns of a chunk: what they read of the left stays near
 _FLOAT = 4  # bytes
-_ONE = np.int64(1)  # not a number of Python: numba would compile a kernel again for that very number
 NOTHING = -1  # in place of a distance between rows of what a product is added to
+# Not numbers of Python: numba would compile a kernel again for those very numbers.
+_ONE = np.int64(1)
+_LAID_OUT = np.int64(0)  # in place of a distance between rows of the right side
 
 _wide, _pair, _last = make_tile(_ROWS, 3), make_tile(_ROWS, 2), make_tile(_ROWS, 1, partial=True)
 _copy_wide, _copy_pair, _copy_last = make_copy(3), make_copy(2), make_copy(1, partial=True)
@@ -37,7 +40,7 @@ def panel_floats(inner: int, columns: int) -> int:
 @kernel
 def _panel_width(left: int) -> int:
     """Columns of the next panel when `left` are left; the last ones are filled up with zeros."""
-    if left >= _WIDE:
+    if left >= _WIDE and left != _FOUR:
         return _WIDE
     return _PAIR if left >= _PAIR else _LANES
 
@@ -78,6 +81,31 @@ def lay_panels(matrix: np.ndarray, inner: int, columns: int, row: int, column: i
 
 
 @kernel
+def _product(
+    rows: int, columns: int, inner: int, a: int, a_row: int, a_inner: int, b: int, b_row: int, start: int,
+    start_row: int, c: int, c_row: int,
+) -> None:  # fmt: skip
+    """`multiply` on addresses; b_row: floats between rows of b where they lie, or _LAID_OUT where b is laid out."""
+    first, at = 0, b
+    while first < columns:
+        left = columns - first
+        width = _panel_width(left)
+        apart = width if b_row == _LAID_OUT else b_row
+        s, out = start + _FLOAT * first if start else 0, c + _FLOAT * first
+        for r in range(0, rows, _ROWS):
+            exist = min(_ROWS, rows - r)
+            x, y, z = a + _FLOAT * r * a_row, out + _FLOAT * r * c_row, s + _FLOAT * r * start_row if s else 0
+            if width == _WIDE:
+                _wide(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+            elif width == _PAIR:
+                _pair(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+            else:
+                _last(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+        first += width
+        at += _FLOAT * (inner * width if b_row == _LAID_OUT else width)
+
+
+@kernel
 def multiply(
     rows: int, columns: int, inner: int, a: np.ndarray, a_row: int, a_inner: int, panels: np.ndarray,
     start: np.ndarray, start_row: int, c: np.ndarray, c_row: int,
@@ -87,46 +115,29 @@ def multiply(
     a [rows, inner]: neighbours are a_row and a_inner floats apart. start [rows, columns]: rows are start_row apart, 0
     for a bias; c itself adds to what is there; with start_row NOTHING it is not read and counts as 0.
     """
-    from_a, from_panels, to = a.ctypes.data, panels.ctypes.data, c.ctypes.data
     begin = 0 if start_row == NOTHING else start.ctypes.data
-    first, at = 0, 0
-    while first < columns:
-        left = columns - first
-        width = _panel_width(left)
-        b, s, out = from_panels + _FLOAT * at, begin + _FLOAT * first if begin else 0, to + _FLOAT * first
-        for r in range(0, rows, _ROWS):
-            exist = min(_ROWS, rows - r)
-            x, y, z = from_a + _FLOAT * r * a_row, out + _FLOAT * r * c_row, s + _FLOAT * r * start_row if s else 0
-            if width == _WIDE:
-                _wide(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
-            elif width == _PAIR:
-                _pair(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
-            else:
-                _last(x, a_row, a_inner, b, width, inner, z, start_row, y, c_row, left, exist)
-        first += width
-        at += inner * width
+    _product(
+        *(rows, columns, inner, a.ctypes.data, a_row, a_inner, panels.ctypes.data, _LAID_OUT),
+        *(begin, start_row, c.ctypes.data, c_row),
+    )
 
 
 @kernel
 def add_products(
-    rows: int, height: int, columns: int, a: np.ndarray, a_row: int, b: np.ndarray, b_row: int, c: np.ndarray,
-    panels: np.ndarray,
-) -> None:  # fmt: skip
+    rows: int, height: int, columns: int, a: np.ndarray, a_row: int, b: np.ndarray, b_row: int, c: np.ndarray
+) -> None:
     """c [height, columns] += a' @ b for a [rows, height] and b [rows, columns] with rows a_row and b_row apart.
 
-    panels: memory for `chunk_floats(columns)` floats.
+    b is read once for each band of the result, and not laid out before: that would take longer than it saves.
     """
     for first in range(0, rows, CHUNK):
         n = min(CHUNK, rows - first)
-        lay_panels(b[first * b_row :], n, columns, b_row, _ONE, panels)
         for top in range(0, height, _BAND):
-            part, target = a[first * a_row + top :], c[top * columns :]
-            multiply(min(_BAND, height - top), columns, n, part, _ONE, a_row, panels, target, columns, target, columns)
-
-
-def chunk_floats(columns: int) -> int:
-    """Floats of the memory that `add_products` lays its right side out in."""
-    return panel_floats(CHUNK, columns)
+            target = c.ctypes.data + _FLOAT * top * columns
+            _product(
+                *(min(_BAND, height - top), columns, n, a.ctypes.data + _FLOAT * (first * a_row + top), _ONE, a_row),
+                *(b.ctypes.data + _FLOAT * first * b_row, b_row, target, columns, target, columns),
+            )
 
 
 @kernel

@@ -122,12 +122,9 @@ def core_forward(
 @kernel
 def core_backward(
     network: Network, panels: np.ndarray, encoded: np.ndarray, steps: int, envs: np.ndarray, start: np.ndarray,
-    stride: int, tape: Tape, back_encoded: np.ndarray, grad: np.ndarray, chunk: np.ndarray,
+    stride: int, tape: Tape, back_encoded: np.ndarray, grad: np.ndarray,
 ) -> None:  # fmt: skip
-    """From tape.back_features to the gradients of the core's parameters (added to grad) and of what it read.
-
-    chunk: memory as in `add_products`.
-    """
+    """From tape.back_features to the gradients of the core's parameters (added to grad) and of what it read."""
     size, b, lstm = network.hidden, envs.shape[0], network.core == LSTM
     wide = (4 if lstm else 3) * size
     few, inputs = together(b), network.encoded_width
@@ -163,8 +160,8 @@ def core_backward(
                         clear(carry_h[i * size : (i + 1) * size])
                         clear(carry_c[i * size : (i + 1) * size])
         rows, seen, before = (end - first) * b, encoded[first * b * inputs :], tape.before_h[first * b * size :]
-        add_products(rows, wide, inputs, by_gates, wide, seen, inputs, grad[network.w_in :], chunk)
-        add_products(rows, wide, size, by_hidden, wide, before, size, grad[network.w_hidden :], chunk)
+        add_products(rows, wide, inputs, by_gates, wide, seen, inputs, grad[network.w_in :])
+        add_products(rows, wide, size, by_hidden, wide, before, size, grad[network.w_hidden :])
         add_columns(by_gates, rows, grad[network.b_in : network.b_in + wide])
         add_columns(by_hidden, rows, grad[network.b_hidden : network.b_hidden + wide])
         if network.trunk.shape[0]:

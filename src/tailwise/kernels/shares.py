@@ -27,8 +27,7 @@ class Scratch(NamedTuple):
     """Memory of one worker; float32 unless said.
 
     work, back: activations and their gradients of a block; grad: of all parameters, [size of flat]; sums: float64;
-    policy: [2, BLOCK * K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0]; chunk: as in
-    `products.add_products`.
+    policy: [2, BLOCK * K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0].
     """
 
     work: np.ndarray
@@ -38,7 +37,6 @@ class Scratch(NamedTuple):
     policy: np.ndarray
     totals: np.ndarray
     log_std_grad: np.ndarray
-    chunk: np.ndarray
 
 
 class Trunk(NamedTuple):
@@ -98,9 +96,9 @@ def learn_rows(
                 part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, above,
                 scratch.log_std_grad, scratch.sums,
             )  # fmt: skip
-        backward(network.heads, panels, work, back, n, scratch.grad, scratch.chunk)
+        backward(network.heads, panels, work, back, n, scratch.grad)
         if back_features is None:
-            backward(network.trunk, panels, work, back, n, scratch.grad, scratch.chunk)
+            backward(network.trunk, panels, work, back, n, scratch.grad)
         else:
             copy(back[: n * width], back_features[first * width :])
     # Summed in float64 beside the other gradients, because every row adds to the same few numbers.
@@ -134,9 +132,9 @@ def learn_sequences(
     encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_backward(
         *(network, panels, encoded, steps, envs, rows.start, rows.envs, tape, back),
-        *(scratch.grad, scratch.chunk),
+        scratch.grad,
     )
-    backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad, scratch.chunk)
+    backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad)
 
 
 def encode(

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from tailwise.kernels.adam import add
-from tailwise.kernels.layout import IN_WIDTH, LSTM, Network, aligned_zeros
+from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.particle_loss import TOTALS
-from tailwise.kernels.products import CHUNK, chunk_floats
+from tailwise.kernels.products import CHUNK
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, empty_sums, merged
 from tailwise.kernels.shares import BLOCK, Scratch, Trunk
@@ -71,12 +71,6 @@ class Workers:
         return first.grad, sums
 
 
-def _widest_input(network: Network) -> int:
-    """Most columns of an input of a layer: the right side of a product that makes the gradient of its weight."""
-    layers = [*network.trunk[:, IN_WIDTH], *network.heads[:, IN_WIDTH]]
-    return int(max(*layers, network.encoded_width, network.hidden))
-
-
 def _scratch(network: Network, size: int) -> Scratch:
     return Scratch(
         work=aligned_zeros(BLOCK * network.heads_width).numpy(),
@@ -86,7 +80,6 @@ def _scratch(network: Network, size: int) -> Scratch:
         policy=np.zeros((2, BLOCK * network.actor), dtype=np.float32),
         totals=np.zeros((network.critics, TOTALS), dtype=np.float32),
         log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
-        chunk=aligned_zeros(chunk_floats(_widest_input(network))).numpy(),
     )
 
 
