@@ -16,10 +16,10 @@ def run(logits: np.ndarray, mask: np.ndarray = NO_MASK, index: np.ndarray | None
     rows, choices = logits.shape
     wide = np.full((rows, choices + 2), np.nan, np.float32)
     wide[:, :choices] = logits
-    log_p, p = np.full(rows * choices, np.nan, np.float32), np.full(rows * choices, np.nan, np.float32)
+    work = np.full((3, rows * choices), np.nan, np.float32)
     order = np.arange(rows) if index is None else index
-    log_softmax(wide.reshape(-1), choices + 2, order, choices, mask, log_p, p)
-    return log_p.reshape(logits.shape), p.reshape(logits.shape)
+    log_softmax(wide.reshape(-1), choices + 2, order, choices, mask, work)
+    return work[0].reshape(logits.shape), work[1].reshape(logits.shape)
 
 
 @pytest.mark.parametrize("choices", [1, 2, 3, 7, 50])

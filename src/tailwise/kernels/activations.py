@@ -12,7 +12,7 @@ from tailwise.kernels.vectors import Vectors, generated, number
 
 NONE, TANH, RELU = 0, 1, 2  # activations of a dense layer
 _ZERO = np.float32(0.0)
-_TOGETHER = 4  # vectors whose sums of columns grow in turn, so that no addition waits for the one before
+_TOGETHER = 4  # vectors that take turns, so that none waits for its own last step
 
 
 @generated
@@ -27,10 +27,11 @@ def _tanh(context: Any, z: Any, lead: Any, rows: Any, width: Any) -> Any:
             here = builder.load(row)
 
             def each(places: list[Any], mask: Any) -> None:
-                for address in [v.at(here, place) for place in places]:
-                    v.store(v.tanh(v.load(address, mask)), address, mask)
+                addresses = [v.at(here, place) for place in places]
+                for address, bent in zip(addresses, v.tanh(*(v.load(address, mask) for address in addresses))):
+                    v.store(bent, address, mask)
 
-            v.over(width, each)
+            v.over(width, each, _TOGETHER)
             builder.store(v.at(here, lead), row)
         return context.get_dummy_value()
 
@@ -88,6 +89,12 @@ def activate(z: np.ndarray, lead: int, rows: int, width: int, activation: int) -
 
 
 @kernel
+def sum_columns(z: np.ndarray, lead: int, rows: int, total: np.ndarray) -> None:
+    """total [width] += sums of the columns of z [rows, width], flat with `lead` numbers from row to row."""
+    _sum_columns(z.ctypes.data, z.ctypes.data, lead, rows, total.ctypes.data, total.shape[0])
+
+
+@kernel
 def back_through_activation(
     grad: np.ndarray, out: np.ndarray, lead: int, rows: int, bias_grad: np.ndarray, activation: int
 ) -> None:
@@ -101,4 +108,4 @@ def back_through_activation(
             g, y = grad[r * lead : r * lead + width], out[r * lead : r * lead + width]
             for j in range(width):
                 g[j] = g[j] if y[j] > _ZERO else _ZERO
-    _sum_columns(grad.ctypes.data, out.ctypes.data, lead, rows, bias_grad.ctypes.data, width)
+    sum_columns(grad, lead, rows, bias_grad)

@@ -1,7 +1,8 @@
-"""The arithmetic of a cell of an LSTM or GRU for one row, forward and back, in one pass over its numbers.
+"""The arithmetic of the cells of an LSTM or GRU for some rows, forward and back, in one pass over their numbers.
 
 Gates lie as torch has them, H numbers each: LSTM input, forget, cell, output; GRU reset, update, new. The twins are
-torch's own.
+torch's own. Arrays are flat float32; all gates of a row lie side by side, and so do the rows, but where a distance
+between rows is an argument. A state may be written twice: as the result of this step, and where the next one reads it.
 """
 
 from __future__ import annotations
@@ -34,16 +35,21 @@ class _Place:
 
 
 def _each(arrays: int, cell: Callable[..., None]) -> Any:
-    """Types and generator of a function of so many addresses and H: `cell(vectors, place, *addresses)` for each vector
-    of the H numbers."""
+    """Types and generator of a function of so many pairs (address, floats between rows), of H and the number of rows:
+    `cell(vectors, place, *addresses)` for each vector of the H numbers of each row."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        *addresses, size = values
+        *pairs, size, rows = values
         v = Vectors(builder)
-        v.over(size, lambda first, mask: cell(v, _Place(v, size, first[0], mask), *addresses))
+        starts = [v.variable(address) for address in pairs[::2]]
+        with v.count(rows):
+            addresses = [builder.load(start) for start in starts]
+            v.over(size, lambda first, mask: cell(v, _Place(v, size, first[0], mask), *addresses))
+            for start, address, distance in zip(starts, addresses, pairs[1::2]):
+                builder.store(v.at(address, distance), start)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * (arrays + 1)), generate
+    return types.void(*[types.intp] * (2 * arrays + 2)), generate
 
 
 def _slope(v: Vectors, gate: Any) -> Any:
@@ -52,25 +58,31 @@ def _slope(v: Vectors, gate: Any) -> Any:
 
 
 @generated
-def _lstm(context: Any, gates: Any, before_c: Any, c: Any, inner: Any, h: Any, size: Any) -> Any:
-    def cell(v: Vectors, at: _Place, gates: Any, before_c: Any, c: Any, inner: Any, h: Any) -> None:
+def _lstm(
+    context: Any, gates: Any, gates_row: Any, before_c: Any, before_c_row: Any, inner: Any, inner_row: Any, h: Any,
+    h_row: Any, c: Any, c_row: Any, next_h: Any, next_h_row: Any, size: Any, rows: Any,
+) -> Any:  # fmt: skip
+    def cell(v: Vectors, at: _Place, gates: Any, before_c: Any, inner: Any, h: Any, c: Any, next_h: Any) -> None:
         entering = [at.read(gates, k) for k in range(4)]
-        take, forget, out = (v.sigmoid(entering[k]) for k in (0, 1, 3))
-        new = v.tanh(entering[2])
+        *bent, new = v.tanh(*v.halves(*(entering[k] for k in (0, 1, 3))), entering[2])
+        take, forget, out = v.from_halves(*bent)
         now = v.multiply_add(forget, at.read(before_c), v.product(take, new))
-        bent = v.tanh(now)
+        bent = v.tanh(now)[0]
         for k, value in enumerate((take, forget, new, out)):
             at.write(value, gates, k)
-        for value, start in ((now, c), (bent, inner), (v.product(out, bent), h)):
+        result = v.product(out, bent)
+        for value, start in ((now, c), (bent, inner), (result, h), (result, next_h)):
             at.write(value, start)
 
-    return _each(5, cell)
+    return _each(6, cell)
 
 
 @generated
 def _lstm_back(
-    context: Any, gates: Any, before_c: Any, inner: Any, above: Any, carry_h: Any, carry_c: Any, back: Any, size: Any
-) -> Any:
+    context: Any, gates: Any, gates_row: Any, before_c: Any, before_c_row: Any, inner: Any, inner_row: Any, above:
+    Any, above_row: Any, carry_h: Any, carry_h_row: Any, carry_c: Any, carry_c_row: Any, back: Any, back_row: Any,
+    size: Any, rows: Any,
+) -> Any:  # fmt: skip
     def cell(
         v: Vectors, at: _Place, gates: Any, before_c: Any, inner: Any, above: Any, carry_h: Any, carry_c: Any, back: Any
     ) -> None:
@@ -92,23 +104,30 @@ def _lstm_back(
 
 
 @generated
-def _gru(context: Any, gates: Any, hidden: Any, before_h: Any, inner: Any, h: Any, size: Any) -> Any:
-    def cell(v: Vectors, at: _Place, gates: Any, hidden: Any, before_h: Any, inner: Any, h: Any) -> None:
-        reset, update = (v.sigmoid(v.sum(at.read(gates, k), at.read(hidden, k))) for k in range(2))
+def _gru(
+    context: Any, gates: Any, gates_row: Any, hidden: Any, hidden_row: Any, before_h: Any, before_h_row: Any, inner:
+    Any, inner_row: Any, h: Any, h_row: Any, next_h: Any, next_h_row: Any, size: Any, rows: Any,
+) -> Any:  # fmt: skip
+    def cell(v: Vectors, at: _Place, gates: Any, hidden: Any, before_h: Any, inner: Any, h: Any, next_h: Any) -> None:
+        reset, update = v.sigmoid(*(v.sum(at.read(gates, k), at.read(hidden, k)) for k in range(2)))
         last = at.read(hidden, 2)
-        new = v.tanh(v.multiply_add(reset, last, at.read(gates, 2)))
+        new = v.tanh(v.multiply_add(reset, last, at.read(gates, 2)))[0]
         for k, value in enumerate((reset, update, new)):
             at.write(value, gates, k)
         at.write(last, inner)
-        at.write(v.multiply_add(update, v.minus(at.read(before_h), new), new), h)
+        result = v.multiply_add(update, v.minus(at.read(before_h), new), new)
+        at.write(result, h)
+        at.write(result, next_h)
 
-    return _each(5, cell)
+    return _each(6, cell)
 
 
 @generated
 def _gru_back(
-    context: Any, gates: Any, before_h: Any, inner: Any, above: Any, carry: Any, back: Any, hidden: Any, size: Any
-) -> Any:
+    context: Any, gates: Any, gates_row: Any, before_h: Any, before_h_row: Any, inner: Any, inner_row: Any, above:
+    Any, above_row: Any, carry: Any, carry_row: Any, back: Any, back_row: Any, hidden: Any, hidden_row: Any, size:
+    Any, rows: Any,
+) -> Any:  # fmt: skip
     def cell(
         v: Vectors, at: _Place, gates: Any, before_h: Any, inner: Any, above: Any, carry: Any, back: Any, hidden: Any
     ) -> None:
@@ -127,36 +146,50 @@ def _gru_back(
 
 
 @kernel
-def lstm_cell(gates: np.ndarray, before_c: np.ndarray, c: np.ndarray, inner: np.ndarray, h: np.ndarray) -> None:
-    """One row: gates [4H] in place from what enters them to their values; c, inner = tanh(c), h [H] are written."""
-    _lstm(gates.ctypes.data, before_c.ctypes.data, c.ctypes.data, inner.ctypes.data, h.ctypes.data, h.shape[0])
-
-
-@kernel
-def lstm_cell_back(
-    gates: np.ndarray, before_c: np.ndarray, inner: np.ndarray, above: np.ndarray, carry_h: np.ndarray,
-    carry_c: np.ndarray, back: np.ndarray,
+def lstm_cells(
+    rows: int, size: int, gates: np.ndarray, before_c: np.ndarray, inner: np.ndarray, h: np.ndarray, c: np.ndarray,
+    next_h: np.ndarray, next_row: int,
 ) -> None:  # fmt: skip
-    """One row: carry_h, carry_c [H] come from the next step; carry_c leaves for the step before; back [4H]."""
-    _lstm_back(
-        *(gates.ctypes.data, before_c.ctypes.data, inner.ctypes.data, above.ctypes.data, carry_h.ctypes.data),
-        *(carry_c.ctypes.data, back.ctypes.data, above.shape[0]),
+    """gates [rows, 4H] in place from what enters them to their values; written: inner = tanh(c) and h [rows, H]; c and
+    next_h = h, whose rows are next_row floats apart."""
+    _lstm(
+        *(gates.ctypes.data, 4 * size, before_c.ctypes.data, size, inner.ctypes.data, size, h.ctypes.data, size),
+        *(c.ctypes.data, next_row, next_h.ctypes.data, next_row, size, rows),
     )
 
 
 @kernel
-def gru_cell(gates: np.ndarray, hidden: np.ndarray, before_h: np.ndarray, inner: np.ndarray, h: np.ndarray) -> None:
-    """One row: gates [3H] hold the input's part and become values; hidden [3H] the state's part; both with biases."""
-    _gru(gates.ctypes.data, hidden.ctypes.data, before_h.ctypes.data, inner.ctypes.data, h.ctypes.data, h.shape[0])
+def lstm_cells_back(
+    rows: int, size: int, gates: np.ndarray, before_c: np.ndarray, inner: np.ndarray, above: np.ndarray,
+    carry_h: np.ndarray, carry_c: np.ndarray, back: np.ndarray,
+) -> None:  # fmt: skip
+    """carry_h, carry_c [rows, H] come from the next step; carry_c leaves for the step before; back [rows, 4H]."""
+    _lstm_back(
+        *(gates.ctypes.data, 4 * size, before_c.ctypes.data, size, inner.ctypes.data, size, above.ctypes.data, size),
+        *(carry_h.ctypes.data, size, carry_c.ctypes.data, size, back.ctypes.data, 4 * size, size, rows),
+    )
 
 
 @kernel
-def gru_cell_back(
-    gates: np.ndarray, before_h: np.ndarray, inner: np.ndarray, above: np.ndarray, carry: np.ndarray, back: np.ndarray,
-    hidden: np.ndarray,
+def gru_cells(
+    rows: int, size: int, gates: np.ndarray, hidden: np.ndarray, before_h: np.ndarray, inner: np.ndarray,
+    h: np.ndarray, next_h: np.ndarray, next_row: int,
 ) -> None:  # fmt: skip
-    """One row: carry [H] comes from the next step and leaves with what passes the update gate; back, hidden [3H]."""
+    """gates [rows, 3H] hold the input's part and become values; hidden [rows, 3H] the state's part; both with biases.
+    Written: inner, h [rows, H] and next_h = h, whose rows are next_row floats apart."""
+    _gru(
+        *(gates.ctypes.data, 3 * size, hidden.ctypes.data, 3 * size, before_h.ctypes.data, size),
+        *(inner.ctypes.data, size, h.ctypes.data, size, next_h.ctypes.data, next_row, size, rows),
+    )
+
+
+@kernel
+def gru_cells_back(
+    rows: int, size: int, gates: np.ndarray, before_h: np.ndarray, inner: np.ndarray, above: np.ndarray,
+    carry: np.ndarray, back: np.ndarray, hidden: np.ndarray,
+) -> None:  # fmt: skip
+    """carry [rows, H] comes from the next step and leaves with what passes the update gate; back, hidden [rows, 3H]."""
     _gru_back(
-        *(gates.ctypes.data, before_h.ctypes.data, inner.ctypes.data, above.ctypes.data, carry.ctypes.data),
-        *(back.ctypes.data, hidden.ctypes.data, above.shape[0]),
+        *(gates.ctypes.data, 3 * size, before_h.ctypes.data, size, inner.ctypes.data, size, above.ctypes.data, size),
+        *(carry.ctypes.data, size, back.ctypes.data, 3 * size, hidden.ctypes.data, 3 * size, size, rows),
     )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.cells import gru_cell, lstm_cell
+from tailwise.kernels.cells import gru_cells, lstm_cells
 from tailwise.kernels.dense import forward
 from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.memory import clear, copy
@@ -49,7 +49,7 @@ def standard_of(normaliser: ObservationNormaliser) -> Standard:
 
 
 class StepMemory(NamedTuple):
-    """Workspaces of one vector step of `rows` rows, flat float32; policy [2, rows * K]; order: 0 to rows - 1."""
+    """Workspaces of one vector step of `rows` rows, flat float32; policy [3, rows * K]; order: 0 to rows - 1."""
 
     trunk: np.ndarray
     heads: np.ndarray
@@ -75,7 +75,7 @@ def step_memory(network: Network, rows: int) -> StepMemory:
         hidden=floats(gates),
         before=floats(2 * network.hidden),
         inner=floats(network.hidden),
-        policy=np.zeros((2, rows * network.actor), dtype=np.float32),
+        policy=np.zeros((3, rows * network.actor), dtype=np.float32),
         order=np.arange(rows),
     )
 
@@ -121,13 +121,12 @@ def core_step(
     multiply(rows, wide, inputs, encoded, inputs, 1, panels[network.in_panels :], bias, 0, gates, wide)
     target, added, distance = (gates, gates, wide) if lstm else (hidden, bias_hidden, 0)
     multiply(rows, wide, size, before_h, size, 1, panels[network.hidden_panels :], added, distance, target, wide)
-    for i in range(rows):
-        mine, all_gates = slice(i * size, (i + 1) * size), slice(i * wide, (i + 1) * wide)
-        if lstm:
-            lstm_cell(gates[all_gates], before_c[mine], after[i, 1], memory.inner[mine], features[i])
-        else:
-            gru_cell(gates[all_gates], hidden[all_gates], before_h[mine], memory.inner[mine], features[i])
-        copy(features[i], after[i, 0])
+    flat_after, inner, h = after.reshape(-1), memory.inner, features.reshape(-1)
+    next_row = after.shape[1] * size
+    if lstm:
+        lstm_cells(rows, size, gates, before_c, inner, h, flat_after[size:], flat_after, next_row)
+    else:
+        gru_cells(rows, size, gates, hidden, before_h, inner, h, flat_after, next_row)
 
 
 @kernel(inline=True)
@@ -174,7 +173,7 @@ def act(
     forward(network.policy, flat, panels, memory.heads, rows)
     out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows]
     if log_std is None:
-        log_softmax(out, size, memory.order[:rows], size, mask, memory.policy[0], memory.policy[1])
+        log_softmax(out, size, memory.order[:rows], size, mask, memory.policy)
         _act_discrete(out, mask, noise, memory.policy, choice, log_prob, params)
     else:
         for i in range(rows):
@@ -186,8 +185,8 @@ def _act_discrete(
     logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, policy: np.ndarray, choice: np.ndarray,
     log_prob: np.ndarray, params: np.ndarray,
 ) -> None:  # fmt: skip
-    """Actions of all rows, their parameters and log-probabilities; logits flat [n * K], policy [2, n * K]: their
-    log-probabilities and probabilities."""
+    """Actions of all rows, their parameters and log-probabilities; logits flat [n * K], policy [3, n * K]: as from
+    `log_softmax`."""
     size = params.shape[1]
     for i in range(log_prob.shape[0]):
         log_p, p = policy[0, i * size : (i + 1) * size], policy[1, i * size : (i + 1) * size]

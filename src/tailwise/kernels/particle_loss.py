@@ -35,8 +35,7 @@ def _law(
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         law, particles, count, lean, kappa, scale, grad, width, totals = values
         v = Vectors(builder)
-        high, low = v.spread(kappa), v.spread(builder.fneg(kappa))
-        to_grad, half = v.spread(scale), v.constant(-0.5)
+        bound, to_grad, half = v.spread(kappa), v.spread(scale), v.constant(-0.5)
         one, zero = v.constant(1.0), v.constant(0.0)
         summed = [v.variable(v.load(v.at(totals, place))) for place in (LOSS, LAW, LAW_CROSSINGS)]
 
@@ -56,7 +55,7 @@ def _law(
                 y = v.load_all(v.at(particles, k))
                 for theta, slope, pull, loss in zip(thetas, leans, pulls, losses):
                     u = builder.fsub(y, theta)
-                    c = v.clamp(u, low, high)
+                    c = v.within(u, bound)
                     p = v.multiply_add(slope, v.absolute(c), c)
                     builder.store(builder.fadd(builder.load(pull), p), pull)
                     builder.store(v.multiply_add(p, v.multiply_add(half, c, u), builder.load(loss)), loss)

@@ -63,7 +63,7 @@ def sum_kl(
         forward(network.policy, flat, panels, scratch.back, n)
         out = scratch.back[network.policy_output * n :]
         if log_std is None:
-            log_softmax(out, size, part, size, rows.mask, scratch.policy[0], scratch.policy[1])
+            log_softmax(out, size, part, size, rows.mask, scratch.policy)
         for i in range(n):
             if rows.valid[part[i]]:
                 mine = slice(i * size, (i + 1) * size)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.cells import gru_cell, gru_cell_back, lstm_cell, lstm_cell_back
+from tailwise.kernels.activations import sum_columns
+from tailwise.kernels.cells import gru_cells, gru_cells_back, lstm_cells, lstm_cells_back
 from tailwise.kernels.layout import LSTM, Network
 from tailwise.kernels.memory import clear, copy
 from tailwise.kernels.products import CHUNK, NOTHING, add_products, multiply
@@ -56,16 +57,6 @@ def add_row(total: np.ndarray, row: np.ndarray) -> None:
         total[j] += row[j]
 
 
-@kernel(reorder=True)
-def add_columns(z: np.ndarray, rows: int, total: np.ndarray) -> None:
-    """total [width] += sums of the columns of z [rows, width], flat."""
-    width = total.shape[0]
-    for r in range(rows):
-        row = z[r * width : (r + 1) * width]
-        for j in range(width):
-            total[j] += row[j]
-
-
 @kernel
 def core_forward(
     network: Network, flat: np.ndarray, panels: np.ndarray, encoded: np.ndarray, steps: int, envs: np.ndarray,
@@ -102,21 +93,14 @@ def core_forward(
         gates = tape.gates[t * b * wide : (t + 1) * b * wide]
         target, added, distance = (gates, gates, wide) if lstm else (tape.now[: b * wide], bias_hidden, 0)
         multiply(b, wide, size, tape.before_h[first:], size, 1, for_hidden, added, distance, target, wide)
-        for i in range(b):
-            at = first + i * size
-            h = tape.features[at : at + size]
-            row = gates[i * wide : (i + 1) * wide]
-            if lstm:
-                c = tape.carry_c[i * size : (i + 1) * size]
-                lstm_cell(row, tape.before_c[at : at + size], c, tape.inner[at : at + size], h)
-            else:
-                hidden = target[i * wide : (i + 1) * wide]
-                gru_cell(row, hidden, tape.before_h[at : at + size], tape.inner[at : at + size], h)
-        if t + 1 < steps:
-            after = first + b * size
-            copy(tape.features[first:after], tape.before_h[after:])
-            if lstm:
-                copy(tape.carry_c[: b * size], tape.before_c[after:])
+        # The state goes where the next step reads it; after the last step nobody does.
+        last, after = t + 1 == steps, first + b * size
+        inner, h = tape.inner[first:after], tape.features[first:after]
+        next_h, next_c = (tape.carry_h, tape.carry_c) if last else (tape.before_h[after:], tape.before_c[after:])
+        if lstm:
+            lstm_cells(b, size, gates, tape.before_c[first:], inner, h, next_c, next_h, size)
+        else:
+            gru_cells(b, size, gates, target, tape.before_h[first:], inner, h, next_h, size)
 
 
 @kernel
@@ -137,21 +121,17 @@ def core_backward(
         first = max(end - few, 0)
         for t in range(end - 1, first - 1, -1):
             now = (t - first) * b * wide
-            for i in range(b):
-                at, mine = (t * b + i) * size, slice(i * size, (i + 1) * size)
-                here, wide_here = slice(at, at + size), slice((t * b + i) * wide, (t * b + i + 1) * wide)
-                into = slice(now + i * wide, now + (i + 1) * wide)
-                above = tape.back_features[here]
-                if lstm:
-                    lstm_cell_back(
-                        *(tape.gates[wide_here], tape.before_c[here], tape.inner[here], above),
-                        *(carry_h[mine], carry_c[mine], by_gates[into]),
-                    )
-                else:
-                    gru_cell_back(
-                        *(tape.gates[wide_here], tape.before_h[here], tape.inner[here], above),
-                        *(carry_h[mine], by_gates[into], by_hidden[into]),
-                    )
+            here, gates, above = t * b * size, tape.gates[t * b * wide :], tape.back_features[t * b * size :]
+            if lstm:
+                lstm_cells_back(
+                    *(b, size, gates, tape.before_c[here:], tape.inner[here:], above),
+                    *(carry_h, carry_c, by_gates[now:]),
+                )
+            else:
+                gru_cells_back(
+                    *(b, size, gates, tape.before_h[here:], tape.inner[here:], above),
+                    *(carry_h, by_gates[now:], by_hidden[now:]),
+                )
             if t > 0:
                 above = by_hidden[now:]
                 multiply(b, size, wide, above, wide, 1, panels[network.hidden_back :], carry_h, added, carry_h, size)
@@ -162,10 +142,13 @@ def core_backward(
         rows, seen, before = (end - first) * b, encoded[first * b * inputs :], tape.before_h[first * b * size :]
         add_products(rows, wide, inputs, by_gates, wide, seen, inputs, grad[network.w_in :])
         add_products(rows, wide, size, by_hidden, wide, before, size, grad[network.w_hidden :])
-        add_columns(by_gates, rows, grad[network.b_in : network.b_in + wide])
-        add_columns(by_hidden, rows, grad[network.b_hidden : network.b_hidden + wide])
+        sum_columns(by_gates, wide, rows, grad[network.b_in : network.b_in + wide])
+        if not lstm:
+            sum_columns(by_hidden, wide, rows, grad[network.b_hidden : network.b_hidden + wide])
         if network.trunk.shape[0]:
             target = back_encoded[first * b * inputs :]
             multiply(
                 *(rows, inputs, wide, by_gates, wide, 1, panels[network.in_back :]), *(target, NOTHING, target, inputs)
             )
+    if lstm:  # both biases are added to the same gates, so that their gradients are equal
+        copy(grad[network.b_in : network.b_in + wide], grad[network.b_hidden :])

@@ -18,7 +18,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+_HAS = llvm.get_host_cpu_features()
+AVX512 = bool(_HAS.get("avx512f", False) and _HAS.get("avx512dq", False))
 LANES = 16 if AVX512 else 8  # floats of a vector
 BYTES = 4  # of a float
 INT, FLOAT = ir.IntType(64), ir.FloatType()
@@ -40,6 +41,15 @@ _EXP = tuple(
     np.float32(c)
     for c in (5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
 )
+
+_LOG = tuple(
+    np.float32(c)
+    for c in (
+        *(3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1),
+        *(-1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2),
+    )
+)
+_ROOT_HALF = 0x3F3504F3  # bits of sqrt(1/2)
 
 
 def generated(function: Any) -> Any:
@@ -127,37 +137,57 @@ class Vectors:
         a = self.builder.select(self.builder.fcmp_ordered("<", a, low), low, a)
         return self.builder.select(self.builder.fcmp_ordered(">", a, high), high, a)
 
-    def tanh(self, x: Any) -> Any:
-        """tanh(x) to 3e-7; NaN stays NaN."""
-        x = self.clamp(x, self.constant(-_TANH_LIMIT), self.constant(_TANH_LIMIT))
-        square = self.builder.fmul(x, x)
-        above, below = (self._polynomial(square, numbers) for numbers in (_TANH_ABOVE, _TANH_BELOW))
-        return self.ratio(self.builder.fmul(above, x), below)
+    def within(self, a: Any, bound: Any) -> Any:
+        """a between -bound and bound > 0. NaN may become the bound: it is one instruction with AVX-512."""
+        if not AVX512 or self.lanes != LANES:
+            return self.clamp(a, self.builder.fneg(bound), bound)
+        every, smaller_size = ir.Constant(ir.IntType(16), 0xFFFF), ir.Constant(_INDEX, 2)  # and the sign of a
+        rounding = ir.Constant(_INDEX, 4)  # as it is set
+        return self._call("llvm.x86.avx512.mask.range.ps.512", self.kind, [a, bound, smaller_size, a, every, rounding])
 
-    def ratio(self, a: Any, b: Any) -> Any:
-        """a / b for b far from 0 and infinity.
+    def tanh(self, *values: Any) -> list[Any]:
+        """tanh to 3e-7 of one or several vectors, step by step in turn, so that none waits for its own last step; NaN
+        stays NaN."""
+        low, high = self.constant(-_TANH_LIMIT), self.constant(_TANH_LIMIT)
+        values = tuple(self.clamp(x, low, high) for x in values)
+        squares = [self.builder.fmul(x, x) for x in values]
+        above, below = (self._polynomials(squares, numbers) for numbers in (_TANH_ABOVE, _TANH_BELOW))
+        return self.ratios([self.builder.fmul(a, x) for a, x in zip(above, values)], below)
+
+    def ratios(self, above: list[Any], below: list[Any]) -> list[Any]:
+        """above / below for numbers below that are far from 0 and infinity.
 
         With AVX-512 a division takes longer than the polynomials of a tanh. There, a reciprocal of 14 bits and what it
-        leaves of a gives the quotient to a unit in the last place.
+        leaves of the number above give the quotient to a unit in the last place.
         """
         if not AVX512 or self.lanes != LANES:
-            return self.builder.fdiv(a, b)
-        every = ir.Constant(ir.IntType(16), 0xFFFF)
-        reciprocal = self._call("llvm.x86.avx512.rcp14.ps.512", self.kind, [b, self.constant(0.0), every])
-        first = self.builder.fmul(a, reciprocal)
-        return self.multiply_add(self.multiply_add(self.builder.fneg(b), first, a), reciprocal, first)
+            return [self.builder.fdiv(a, b) for a, b in zip(above, below)]
+        nothing, every = self.constant(0.0), ir.Constant(ir.IntType(16), 0xFFFF)
+        near = [self._call("llvm.x86.avx512.rcp14.ps.512", self.kind, [b, nothing, every]) for b in below]
+        first = [self.builder.fmul(a, r) for a, r in zip(above, near)]
+        left = [self.multiply_add(self.builder.fneg(b), q, a) for a, b, q in zip(above, below, first)]
+        return [self.multiply_add(rest, r, q) for rest, r, q in zip(left, near, first)]
 
-    def sigmoid(self, x: Any) -> Any:
-        """1 / (1 + exp(-x))."""
+    def sigmoid(self, *values: Any) -> list[Any]:
+        """1 / (1 + exp(-x)) of one or several vectors, from tanh(x / 2)."""
+        return self.from_halves(*self.tanh(*self.halves(*values)))
+
+    def halves(self, *values: Any) -> list[Any]:
+        """x / 2."""
+        return [self.builder.fmul(self.constant(0.5), x) for x in values]
+
+    def from_halves(self, *values: Any) -> list[Any]:
+        """The sigmoid of x from tanh(x / 2)."""
         half = self.constant(0.5)
-        return self.multiply_add(half, self.tanh(self.builder.fmul(half, x)), half)
+        return [self.multiply_add(half, bent, half) for bent in values]
 
-    def _polynomial(self, x: Any, coefficients: tuple[np.float32, ...]) -> Any:
-        """Coefficients from the constant one on."""
-        total = self.constant(float(coefficients[-1]))
+    def _polynomials(self, values: list[Any], coefficients: tuple[np.float32, ...]) -> list[Any]:
+        """Of each vector; coefficients from the constant one on."""
+        totals = [self.constant(float(coefficients[-1]))] * len(values)
         for coefficient in coefficients[-2::-1]:
-            total = self.multiply_add(total, x, self.constant(float(coefficient)))
-        return total
+            added = self.constant(float(coefficient))
+            totals = [self.multiply_add(total, x, added) for total, x in zip(totals, values)]
+        return totals
 
     def exp(self, x: Any) -> Any:
         """exp(x) for x up to 80, to 2 units in the last place; 0 below -87, NaN stays NaN.
@@ -170,11 +200,34 @@ class Vectors:
         rounded = self.multiply_add(x, self.constant(float(np.float32(np.log2(np.e)))), rounding)
         n = builder.fneg(builder.fsub(rounded, rounding))
         rest = self.multiply_add(n, self.constant(_LN_2_LOW), self.multiply_add(n, self.constant(_LN_2_HIGH), x))
-        curve = self.multiply_add(self._polynomial(rest, _EXP), builder.fmul(rest, rest), rest)
-        power = builder.shl(builder.bitcast(rounded, bits), ir.Constant(bits, [23] * self.lanes))
-        power = builder.add(power, ir.Constant(bits, [0x3F800000] * self.lanes))
+        curve = self.multiply_add(self._polynomials([rest], _EXP)[0], builder.fmul(rest, rest), rest)
+        power = builder.shl(builder.bitcast(rounded, bits), self._bits(23))
+        power = builder.add(power, self._bits(0x3F800000))
         value = builder.fmul(builder.fadd(curve, self.constant(1.0)), builder.bitcast(power, self.kind))
         return builder.select(builder.fcmp_ordered("<", x, self.constant(-87.0)), self.constant(0.0), value)
+
+    def log(self, x: Any) -> Any:
+        """ln(x) for normal numbers x > 0, to 2 units in the last place; NaN stays NaN.
+
+        x = 2^n * (1 + rest) with 1 + rest between sqrt(1/2) and sqrt(2), then a polynomial (coefficients of Cephes'
+        logf).
+        """
+        builder, bits = self.builder, ir.VectorType(_INDEX, self.lanes)
+        power = builder.ashr(builder.sub(builder.bitcast(x, bits), self._bits(_ROOT_HALF)), self._bits(23))
+        shifted = builder.sub(builder.bitcast(x, bits), builder.shl(power, self._bits(23)))
+        rest, n = (
+            builder.fsub(builder.bitcast(shifted, self.kind), self.constant(1.0)),
+            builder.sitofp(power, self.kind),
+        )
+        square = builder.fmul(rest, rest)
+        curve = self.product(self._polynomials([rest], _LOG)[0], rest, square)
+        curve = self.multiply_add(n, self.constant(_LN_2_LOW), curve)
+        curve = self.multiply_add(square, self.constant(-0.5), curve)
+        value = self.multiply_add(n, self.constant(_LN_2_HIGH), builder.fadd(rest, curve))
+        return builder.select(builder.fcmp_unordered("uno", x, x), x, value)
+
+    def _bits(self, value: int) -> Any:
+        return ir.Constant(ir.VectorType(_INDEX, self.lanes), [value] * self.lanes)
 
     def sum(self, *values: Any) -> Any:
         """One after the other."""
