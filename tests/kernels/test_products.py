@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 
 from tailwise.kernels.products import NOTHING, add_products, lay_out, lay_panels, multiply, panel_floats
-from tailwise.kernels.tiles import make_copy, make_tile
+from tailwise.kernels.tiles import make_copy, make_tile, make_turn
 from tailwise.kernels.vectors import LANES
 
 SIZES = [(1, 1, 1), (5, 3, 4), (4, 24, 7), (3, 16, 5), (9, 17, 2), (16, 65, 33), (64, 136, 64), (2, 50, 1), (7, 9, 130)]
@@ -122,3 +122,18 @@ def test_tiles_of_other_processors_multiply_as_well(lanes: int) -> None:
     assert c[:-2] == pytest.approx((a @ b)[:-2], rel=1e-5, abs=1e-5) and not c[-2:].any()
     assert np.array_equal(copied, b)
     assert one[:3] == pytest.approx((a @ b)[0, :3], rel=1e-5, abs=1e-5) and not one[3:].any()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_squares_are_transposed(lanes: int) -> None:
+    """Rows further apart than they are long; what lies beside stays as it is. Rejects a pair of rows that is left out."""
+    turn = make_turn(lanes=lanes)
+    a = np.arange(lanes * (lanes + 3), dtype=np.float32).reshape(lanes, lanes + 3)
+    b = np.full((lanes, lanes + 5), -1.0, np.float32)
+
+    @njit
+    def run(a: np.ndarray, b: np.ndarray) -> None:
+        turn(a.ctypes.data, a.shape[1], b.ctypes.data, b.shape[1])
+
+    run(a, b)
+    assert np.array_equal(b[:, :lanes], a[:, :lanes].T) and (b[:, lanes:] == -1.0).all()

@@ -152,7 +152,7 @@ def test_workers_share_nothing_that_they_write_to() -> None:
         ahead = ahead_of(backend, env)
         assert ahead is not None
         taken: list[dict[str, np.ndarray]] = []
-        for memory in ahead._memories_for(ENVS):
+        for memory in ahead._backend.workers.step_memories(ENVS):
             arrays = {f"memory.{name}": part for name, part in memory._asdict().items() if name != "order"}
             scratch = ahead._arrays()._asdict()
             names = ("reward", "done", "targets", "terminated", "truncated", "ledgers")

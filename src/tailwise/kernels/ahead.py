@@ -16,7 +16,7 @@ import numpy as np
 from tailwise.core.compiled import compiled_for, kernel
 from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
 from tailwise.core.loops.vector_step import take_step
-from tailwise.kernels.inference import Standard, StepMemory, act, step_memory
+from tailwise.kernels.inference import Standard, StepMemory, act
 from tailwise.kernels.layout import NO_CORE, Network
 from tailwise.learner.ahead import End, Shown, Stretch
 from tailwise.learner.decisions import Decisions
@@ -159,8 +159,6 @@ class FusedAhead:
     ) -> None:
         self._backend, self._code, self._arrays, self._ended = backend, code, arrays, ended
         self._compiled: Callable[..., tuple[int, int, int]] | None = None
-        self._memories: list[StepMemory] = []
-        self._rows = 0  # that the memories are large enough for
 
     def same_as(self, other: FusedAhead) -> bool:
         """Whether the other one runs through the same market."""
@@ -175,12 +173,12 @@ class FusedAhead:
             *(obs, flags, np.zeros((1, envs)), flags, flags, flags),
             *(obs[0], flags[0], flags[0], np.zeros(envs), np.zeros(envs, dtype=np.int64)),
         )
-        self._find((*self._arguments(made, shown, self._memories_for(envs)[0]), 0, 0, envs, True))
+        self._find((*self._arguments(made, shown, self._backend.workers.step_memories(envs)[0]), 0, 0, envs, True))
 
     def run(self, made: Decisions, shown: Shown, *, finite: bool) -> Stretch:
         """See `Ahead.run`."""
         envs = shown.reward.shape[1]
-        memories = self._memories_for(envs)
+        memories = self._backend.workers.step_memories(envs)
         ends: list[list[End]] = [[] for _ in memories]
         bits, last = [0] * len(memories), [0] * len(memories)
         arguments = [self._arguments(made, shown, memory) for memory in memories]
@@ -228,13 +226,6 @@ class FusedAhead:
         if self._compiled is None:
             self._compiled = compiled_for(self._code, arguments)
         return self._compiled
-
-    def _memories_for(self, rows: int) -> list[StepMemory]:
-        workers = len(self._backend.workers.scratches)
-        if rows > self._rows:
-            self._rows, network = rows, self._backend.bound.network
-            self._memories = [step_memory(network, -(-rows // workers)) for _ in range(workers)]
-        return self._memories
 
 
 def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:

@@ -8,12 +8,12 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.dense import forward
+from tailwise.kernels.inference import StepMemory, core_step
 from tailwise.kernels.layout import NO_CORE, Network
 from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import log_softmax
-from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import Rows
-from tailwise.kernels.shares import BLOCK, Scratch, Trunk, encode, gather
+from tailwise.kernels.shares import BLOCK, Scratch, gather
 from tailwise.learner.batching import sequence_rows
 
 if TYPE_CHECKING:
@@ -43,60 +43,84 @@ def _box_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows) -> float:
     return kl
 
 
+@kernel(inline=True)
+def _sum_rows(out: np.ndarray, part: np.ndarray, log_std: np.ndarray | None, rows: Rows, policy: np.ndarray) -> float:
+    """Sum of KL over the valid ones of the rows `part` [n] whose outputs are out [n * K], flat; policy: as in
+    `log_softmax`."""
+    n, total = part.shape[0], 0.0
+    size = out.shape[0] // n
+    if log_std is None:
+        log_softmax(out, size, part, size, rows.mask, policy)
+    for i in range(n):
+        if rows.valid[part[i]]:
+            mine = slice(i * size, (i + 1) * size)
+            if log_std is None:
+                total += _discrete_kl(policy[0, mine], part[i], rows.old)
+            else:
+                total += _box_kl(out[mine], log_std, part[i], rows)
+    return total
+
+
 @kernel
 def sum_kl(
     network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
-    features: np.ndarray | None, scratch: Scratch,
+    scratch: Scratch,
 ) -> float:  # fmt: skip
-    """Sum of KL over the valid rows among `index` [n]; features [n * H], or None where the trunk makes them; log_std
-    [A] of a Box policy or None."""
-    width, size, total = network.features_width, network.actor, 0.0
+    """Sum of KL over the valid rows among `index` [n], without a core; log_std [A] of a Box policy or None."""
+    width, total = network.features_width, 0.0
     for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
         n = part.shape[0]
-        if features is None:
-            gather(rows.obs, part, scratch.work)
-            forward(network.trunk, flat, panels, scratch.work, n)
-            copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
-        else:
-            copy(features[first * width : (first + n) * width], scratch.back)
+        gather(rows.obs, part, scratch.work)
+        forward(network.trunk, flat, panels, scratch.work, n)
+        copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
         forward(network.policy, flat, panels, scratch.back, n)
-        out = scratch.back[network.policy_output * n :]
-        if log_std is None:
-            log_softmax(out, size, part, size, rows.mask, scratch.policy)
-        for i in range(n):
-            if rows.valid[part[i]]:
-                mine = slice(i * size, (i + 1) * size)
-                if log_std is None:
-                    total += _discrete_kl(scratch.policy[0, mine], part[i], rows.old)
-                else:
-                    total += _box_kl(out[mine], log_std, part[i], rows)
+        out = scratch.back[network.policy_output * n : (network.policy_output + network.actor) * n]
+        total += _sum_rows(out, part, log_std, rows, scratch.policy)
+    return total
+
+
+@kernel
+def sum_kl_along(
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, order: np.ndarray,
+    state: np.ndarray, memory: StepMemory,
+) -> float:  # fmt: skip
+    """Sum of KL over the valid steps of some neighbouring environments, step by step as they were decided: nothing is
+    kept for a way back.
+
+    order [T, n]: their rows; state [n, S, H] before step 0, in place; log_std [A] of a Box policy or None.
+    """
+    steps, n = order.shape
+    width, size, total = network.features_width, rows.obs.shape[1], 0.0
+    features = memory.heads[: n * width].reshape(n, width)
+    out = memory.heads[network.policy_output * n : (network.policy_output + network.actor) * n]
+    encoded = memory.trunk[network.encoded * n :]
+    for t in range(steps):
+        part = order[t]
+        copy(rows.obs[part[0] : part[0] + n].reshape(n * size), memory.trunk)
+        forward(network.trunk, flat, panels, memory.trunk, n)
+        start = rows.start[part[0] : part[0] + n]
+        core_step(network, flat, panels, encoded, state, start, memory, features, state)
+        forward(network.policy, flat, panels, memory.heads, n)
+        total += _sum_rows(out, part, log_std, rows, memory.policy)
     return total
 
 
 def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
-    """Mean of KL(old || new) over all valid rows, nats; sequences in as many parts as training used."""
-    network, flat, workers = backend.bound.network, backend.flat, backend.workers
-    panels = backend.lay_out(backend.bound.laid.to_act)
-    workers.begin()
+    """Mean of KL(old || new) over all valid rows, nats."""
+    network, flat, workers, log_std = backend.bound.network, backend.flat, backend.workers, backend.log_std
+    panels, sums = backend.lay_out(backend.bound.laid.to_act), [0.0] * len(workers.scratches)
 
-    def add_to(scratch: Scratch, index: np.ndarray, features: np.ndarray | None) -> None:
-        scratch.sums[0] += sum_kl(network, flat, panels, backend.log_std, rows, index, features, scratch)
+    def of_rows(part: np.ndarray, k: int) -> None:
+        sums[k] = sum_kl(network, flat, panels, log_std, rows, part, workers.scratches[k])
+
+    def of_sequences(part: np.ndarray, k: int) -> None:
+        order, memory = sequence_rows(steps, rows.envs, part).reshape(steps, -1), memories[k]
+        sums[k] = sum_kl_along(network, flat, panels, log_std, rows, order, rows.state[part], memory)
 
     if network.core == NO_CORE:
-        workers.run(
-            np.flatnonzero(rows.valid),
-            lambda part, k: add_to(workers.scratches[k], part, None),
-        )
+        workers.run(np.flatnonzero(rows.valid), of_rows)
     else:
-        count = min(rows.envs, backend.config.minibatches * backend.config.microbatches)
-        for envs in np.array_split(np.arange(rows.envs), count):
-            memory = workers.sequences(steps, len(envs))
-
-            def work(part: np.ndarray, k: int, memory: list[tuple[Trunk, Tape]] = memory) -> None:
-                index = sequence_rows(steps, rows.envs, part)
-                encode(network, flat, panels, rows, index, part, *memory[k])
-                add_to(workers.scratches[k], index, memory[k][1].features)
-
-            workers.run(envs, work)
-    return workers.result()[1][0] / int(rows.valid.sum())
+        memories = workers.step_memories(rows.envs)
+        workers.run(np.arange(rows.envs), of_sequences)
+    return sum(sums) / int(rows.valid.sum())

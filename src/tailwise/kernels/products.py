@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailwise.core.compiled import kernel
-from tailwise.kernels.tiles import TILE_ROWS, make_copy, make_tile
+from tailwise.kernels.tiles import TILE_ROWS, make_copy, make_tile, make_turn
 from tailwise.kernels.vectors import LANES
 
 _LANES, _ROWS = LANES, TILE_ROWS
@@ -30,6 +30,7 @@ _LAID_OUT = np.int64(0)  # in place of a distance between rows of the right side
 
 _wide, _pair, _last = make_tile(_ROWS, 3), make_tile(_ROWS, 2), make_tile(_ROWS, 1, partial=True)
 _copy_wide, _copy_pair, _copy_last = make_copy(3), make_copy(2), make_copy(1, partial=True)
+_turn = make_turn()
 
 
 def panel_floats(inner: int, columns: int) -> int:
@@ -69,9 +70,14 @@ def lay_panels(matrix: np.ndarray, inner: int, columns: int, row: int, column: i
                 *(panels.ctypes.data + _FLOAT * at, width, inner, exist),
             )
         else:
+            squares = inner // _LANES * _LANES if row == 1 else 0  # rows of whole squares
+            for j in range(0, exist // _LANES * _LANES, _LANES):
+                for k in range(0, squares, _LANES):
+                    from_here, to_here = _FLOAT * ((first + j) * column + k), _FLOAT * (at + k * width + j)
+                    _turn(matrix.ctypes.data + from_here, column, panels.ctypes.data + to_here, width)
             for j in range(exist):
                 source, target = matrix[(first + j) * column :], panels[at + j :]
-                for k in range(inner):
+                for k in range(squares if j < exist // _LANES * _LANES else 0, inner):
                     target[k * width] = source[k * row]
             for j in range(exist, width):
                 for k in range(inner):

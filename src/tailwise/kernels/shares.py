@@ -126,26 +126,16 @@ def learn_sequences(
     steps = len(rows.valid) // rows.envs
     index = sequence_rows(steps, rows.envs, envs)
     n = len(index)
-    encode(network, flat, panels, rows, index, envs, trunk, tape)
+    gather(rows.obs, index, trunk.work)
+    forward(network.trunk, flat, panels, trunk.work, n)
+    encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
+    core_forward(network, flat, panels, encoded, steps, envs, rows.state, rows.start, rows.envs, tape)
     learn_rows(
         *(network, flat, panels, log_std, rows, index, draws, weights),
         *(tape.features, tape.back_features, scratch),
     )
-    encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_backward(
         *(network, panels, encoded, steps, envs, rows.start, rows.envs, tape, back),
         scratch.grad,
     )
     backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad)
-
-
-def encode(
-    network: Network, flat: np.ndarray, panels: np.ndarray, rows: Rows, index: np.ndarray, envs: np.ndarray,
-    trunk: Trunk, tape: Tape,
-) -> None:  # fmt: skip
-    """Trunk and core forward over whole sequences; the features are tape.features."""
-    n, steps = len(index), len(rows.valid) // rows.envs
-    gather(rows.obs, index, trunk.work)
-    forward(network.trunk, flat, panels, trunk.work, n)
-    encoded = trunk.work[network.encoded * n :]
-    core_forward(network, flat, panels, encoded, steps, envs, rows.state, rows.start, rows.envs, tape)

@@ -108,3 +108,28 @@ def make_copy(vectors: int, *, lanes: int = LANES, partial: bool = False) -> Cal
         return context.get_dummy_value()
 
     return copy  # type: ignore[no-any-return]
+
+
+def make_turn(*, lanes: int = LANES) -> Callable[..., None]:
+    """A function for kernels: (source, source_row, target, target_row) writes the transposed of a square of `lanes`
+    rows and columns; addresses, and distances between rows in floats."""
+
+    @generated
+    def turn(context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+        return types.void(*[types.intp] * 4), generate
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        source, source_row, target, target_row = values
+        v = Vectors(builder, lanes)
+        rows = [v.load(v.at(source, builder.mul(source_row, number(i)))) for i in range(lanes)]
+        apart = 1
+        while apart < lanes:  # squares of twice `apart` change their corners, until the whole square has
+            for i in range(lanes):
+                if not i & apart:
+                    rows[i], rows[i + apart] = v.change_corners(rows[i], rows[i + apart], apart)
+            apart *= 2
+        for i, row in enumerate(rows):
+            v.store(row, v.at(target, builder.mul(target_row, number(i))))
+        return context.get_dummy_value()
+
+    return turn  # type: ignore[no-any-return]

@@ -92,6 +92,15 @@ class Vectors:
         order = ir.Constant(ir.VectorType(_INDEX, self.lanes), list(range(self.lanes - 1, 2 * self.lanes - 1)))
         return self.builder.shuffle_vector(before, a, order)
 
+    def change_corners(self, upper: Any, lower: Any, apart: int) -> tuple[Any, Any]:
+        """Two rows of a matrix, `apart` rows from each other, of which the upper one gives away its lanes with the bit
+        `apart` for those of the lower one without it."""
+        kind = ir.VectorType(_INDEX, self.lanes)
+        first = [i if not i & apart else self.lanes + i - apart for i in range(self.lanes)]
+        second = [i + apart if not i & apart else self.lanes + i for i in range(self.lanes)]
+        changed = [self.builder.shuffle_vector(upper, lower, ir.Constant(kind, order)) for order in (first, second)]
+        return changed[0], changed[1]
+
     # ---------------------------------------------------------------- memory
 
     def at(self, address: Any, floats: Any) -> Any:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from tailwise.kernels.adam import add
+from tailwise.kernels.inference import StepMemory, step_memory
 from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.particle_loss import TOTALS
 from tailwise.kernels.policy_loss import COLUMNS
@@ -31,6 +32,7 @@ class Workers:
         self.scratches = [_scratch(network, size) for _ in range(threads)]
         self._no_sums = empty_sums(network.critics)
         self._sequences: list[tuple[Trunk, Tape]] = []
+        self._steps = [step_memory(network, 1) for _ in range(threads)]
         self._rows, self._environments = 0, 0  # what the memory for sequences is large enough for
         self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="tailwise-worker") if threads > 1 else None
 
@@ -41,6 +43,13 @@ class Workers:
             self._rows, self._environments = max(self._rows, steps * part), max(self._environments, part)
             self._sequences = [_sequence_memory(self.network, self._rows, self._environments) for _ in self.scratches]
         return self._sequences
+
+    def step_memories(self, rows: int) -> list[StepMemory]:
+        """Memory of each worker for its part of a vector step of `rows` rows."""
+        part = -(-rows // len(self.scratches))
+        if part > len(self._steps[0].order):
+            self._steps = [step_memory(self.network, part) for _ in self.scratches]
+        return self._steps
 
     def begin(self) -> None:
         """No gradients and no sums yet."""
