@@ -23,9 +23,9 @@ def panels_of(b: np.ndarray, *, transposed: bool) -> np.ndarray:
     inner, columns = b.shape
     panels = np.full(panel_floats(inner, columns), np.nan, np.float32)
     if transposed:
-        lay_panels(np.ascontiguousarray(b.T).reshape(-1), inner, columns, 1, inner, panels)
+        lay_panels(np.ascontiguousarray(b.T).reshape(-1), inner, columns, 1, inner, panels, inner, 0)
     else:
-        lay_panels(b.reshape(-1), inner, columns, columns, 1, panels)
+        lay_panels(b.reshape(-1), inner, columns, columns, 1, panels, inner, 0)
     return panels
 
 
@@ -94,7 +94,7 @@ def test_several_matrices_are_laid_out_where_the_table_says() -> None:
     first, second = flat[:12].reshape(3, 4), flat[20:40].reshape(4, 5).T
     size = panel_floats(3, 4)
     panels = np.zeros(size + panel_floats(5, 4), np.float32)
-    lay_out(np.array([[0, 3, 4, 4, 1, 0], [20, 5, 4, 1, 5, size]]), flat, panels)
+    lay_out(np.array([[0, 3, 4, 4, 1, 0, 3, 0], [20, 5, 4, 1, 5, size, 5, 0]]), flat, panels)
     assert np.array_equal(panels[:size].reshape(3, LANES)[:, :4], first)
     assert np.array_equal(panels[size:].reshape(5, LANES)[:, :4], second)
 

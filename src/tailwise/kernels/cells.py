@@ -148,13 +148,13 @@ def _gru_back(
 @kernel
 def lstm_cells(
     rows: int, size: int, gates: np.ndarray, before_c: np.ndarray, inner: np.ndarray, h: np.ndarray, c: np.ndarray,
-    next_h: np.ndarray, next_row: int,
+    c_row: int, next_h: np.ndarray, next_row: int,
 ) -> None:  # fmt: skip
-    """gates [rows, 4H] in place from what enters them to their values; written: inner = tanh(c) and h [rows, H]; c and
-    next_h = h, whose rows are next_row floats apart."""
+    """gates [rows, 4H] in place from what enters them to their values; written: inner = tanh(c) and h [rows, H]; c,
+    whose rows are c_row floats apart, and next_h = h, next_row apart."""
     _lstm(
         *(gates.ctypes.data, 4 * size, before_c.ctypes.data, size, inner.ctypes.data, size, h.ctypes.data, size),
-        *(c.ctypes.data, next_row, next_h.ctypes.data, next_row, size, rows),
+        *(c.ctypes.data, c_row, next_h.ctypes.data, next_row, size, rows),
     )
 
 
@@ -172,24 +172,25 @@ def lstm_cells_back(
 
 @kernel
 def gru_cells(
-    rows: int, size: int, gates: np.ndarray, hidden: np.ndarray, before_h: np.ndarray, inner: np.ndarray,
-    h: np.ndarray, next_h: np.ndarray, next_row: int,
+    rows: int, size: int, gates: np.ndarray, hidden: np.ndarray, before_h: np.ndarray, before_row: int,
+    inner: np.ndarray, h: np.ndarray, next_h: np.ndarray, next_row: int,
 ) -> None:  # fmt: skip
-    """gates [rows, 3H] hold the input's part and become values; hidden [rows, 3H] the state's part; both with biases.
-    Written: inner, h [rows, H] and next_h = h, whose rows are next_row floats apart."""
+    """gates [rows, 3H] hold the input's part and become values; hidden [rows, 3H] the state's part; both with biases;
+    before_h: rows before_row apart. Written: inner, h [rows, H] and next_h = h, rows next_row apart."""
     _gru(
-        *(gates.ctypes.data, 3 * size, hidden.ctypes.data, 3 * size, before_h.ctypes.data, size),
+        *(gates.ctypes.data, 3 * size, hidden.ctypes.data, 3 * size, before_h.ctypes.data, before_row),
         *(inner.ctypes.data, size, h.ctypes.data, size, next_h.ctypes.data, next_row, size, rows),
     )
 
 
 @kernel
 def gru_cells_back(
-    rows: int, size: int, gates: np.ndarray, before_h: np.ndarray, inner: np.ndarray, above: np.ndarray,
-    carry: np.ndarray, back: np.ndarray, hidden: np.ndarray,
+    rows: int, size: int, gates: np.ndarray, before_h: np.ndarray, before_row: int, inner: np.ndarray,
+    above: np.ndarray, carry: np.ndarray, back: np.ndarray, hidden: np.ndarray,
 ) -> None:  # fmt: skip
     """carry [rows, H] comes from the next step and leaves with what passes the update gate; back, hidden [rows, 3H]."""
     _gru_back(
-        *(gates.ctypes.data, 3 * size, before_h.ctypes.data, size, inner.ctypes.data, size, above.ctypes.data, size),
-        *(carry.ctypes.data, size, back.ctypes.data, 3 * size, hidden.ctypes.data, 3 * size, size, rows),
+        *(gates.ctypes.data, 3 * size, before_h.ctypes.data, before_row, inner.ctypes.data, size),
+        *(above.ctypes.data, size, carry.ctypes.data, size, back.ctypes.data, 3 * size),
+        *(hidden.ctypes.data, 3 * size, size, rows),
     )

@@ -73,7 +73,7 @@ def step_memory(network: Network, rows: int) -> StepMemory:
         heads=floats(network.policy_width),
         gates=floats(gates),
         hidden=floats(gates),
-        before=floats(2 * network.hidden),
+        before=floats(network.hidden),
         inner=floats(network.hidden),
         policy=np.zeros((3, rows * network.actor), dtype=np.float32),
         order=np.arange(rows),
@@ -81,11 +81,11 @@ def step_memory(network: Network, rows: int) -> StepMemory:
 
 
 @kernel(fuse=True)
-def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None:
-    """obs [n, D] raw -> target, flat; NaN passes."""
+def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray, lead: int) -> None:
+    """obs [n, D] raw -> target, flat, `lead` floats apart; NaN passes."""
     size, clip = obs.shape[1], np.float32(standard.clip)
     for i in range(obs.shape[0]):
-        row, out = obs[i], target[i * size : (i + 1) * size]
+        row, out = obs[i], target[i * lead : i * lead + size]
         for j in range(size):
             x = (row[j] - standard.mean[j]) * standard.scale[j]
             x = -clip if x < -clip else x
@@ -95,38 +95,40 @@ def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray) -> None
 
 @kernel(inline=True)
 def core_step(
-    network: Network, flat: np.ndarray, panels: np.ndarray, encoded: np.ndarray, state: np.ndarray, start: np.ndarray,
+    network: Network, flat: np.ndarray, panels: np.ndarray, read: np.ndarray, state: np.ndarray, start: np.ndarray,
     memory: StepMemory, features: np.ndarray, after: np.ndarray,
 ) -> None:  # fmt: skip
-    """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from encoded [n * I], flat."""
-    rows, inputs = features.shape[0], network.encoded_width
+    """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from read [n, I+H], flat: what the trunk
+    encoded, and room for the state beside it."""
+    rows, inputs, lead = features.shape[0], network.encoded_width, network.encoded_lead
     size, lstm = network.hidden, network.core == LSTM
     wide = (4 if lstm else 3) * size
-    before_h, before_c = memory.before[: rows * size], memory.before[rows * size : 2 * rows * size]
     for i in range(rows):
-        mine = slice(i * size, (i + 1) * size)
+        h, c = read[i * lead + inputs : (i + 1) * lead], memory.before[i * size : (i + 1) * size]
         if start[i]:
-            clear(before_h[mine])
-            clear(before_c[mine])
+            clear(h)
+            clear(c)
         else:
-            copy(state[i, 0], before_h[mine])
+            copy(state[i, 0], h)
             if lstm:
-                copy(state[i, 1], before_c[mine])
+                copy(state[i, 1], c)
     gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
     bias, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
     if lstm:
         copy(bias, hidden)
         bias = hidden[:wide]
         add_row(bias, bias_hidden)
-    multiply(rows, wide, inputs, encoded, inputs, 1, panels[network.in_panels :], bias, 0, gates, wide)
-    target, added, distance = (gates, gates, wide) if lstm else (hidden, bias_hidden, 0)
-    multiply(rows, wide, size, before_h, size, 1, panels[network.hidden_panels :], added, distance, target, wide)
-    flat_after, inner, h = after.reshape(-1), memory.inner, features.reshape(-1)
+    to_gates, flat_after, h = panels[network.in_panels :], after.reshape(-1), features.reshape(-1)
     next_row = after.shape[1] * size
     if lstm:
-        lstm_cells(rows, size, gates, before_c, inner, h, flat_after[size:], flat_after, next_row)
+        multiply(rows, wide, lead, read, lead, 1, to_gates, bias, 0, gates, wide)
+        c = flat_after[size:]
+        lstm_cells(rows, size, gates, memory.before, memory.inner, h, c, next_row, flat_after, next_row)
     else:
-        gru_cells(rows, size, gates, hidden, before_h, inner, h, flat_after, next_row)
+        multiply(rows, wide, inputs, read, lead, 1, to_gates, bias, 0, gates, wide)
+        before_h = read[inputs:]
+        multiply(rows, wide, size, before_h, lead, 1, panels[network.hidden_panels :], bias_hidden, 0, hidden, wide)
+        gru_cells(rows, size, gates, hidden, before_h, lead, memory.inner, h, flat_after, next_row)
 
 
 @kernel(inline=True)
@@ -160,7 +162,7 @@ def act(
     log_prob [n], params [n, P], features [n, H], after [n, S, H].
     """
     rows, size, width = obs.shape[0], network.actor, features.shape[1]
-    standardise(obs, standard, memory.trunk)
+    standardise(obs, standard, memory.trunk, network.input_lead)
     forward(network.trunk, flat, panels, memory.trunk, rows)
     encoded = memory.trunk[network.encoded * rows :]
     if state is None:

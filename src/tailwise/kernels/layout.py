@@ -31,6 +31,7 @@ IN, IN_LEAD, IN_COLUMN, IN_WIDTH, OUT, OUT_LEAD, OUT_COLUMN, OUT_WIDTH, WEIGHT, 
 )
 PANELS, BACK_PANELS = 12, 13  # where W' and W are laid out for products, in floats of `Bound.panels`
 _OPERATION = 14
+FIRST, LAID = 5, 8  # of a row of `products.lay_out`: where its panels begin, and how many numbers it has
 NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with the gradient of the input
 NO_CORE, LSTM, GRU = 0, 1, 2
 
@@ -48,9 +49,23 @@ class _Panels:
     def place(self, weight: int, outputs: int, inputs: int, *, back: bool = False) -> list[int]:
         """A row of `products.lay_out` for the weight [outputs, inputs]: W' to go forward, W to go back."""
         matrix = [outputs, inputs, inputs, 1] if back else [inputs, outputs, 1, inputs]
+        return [weight, *matrix, self._floats(matrix[0], matrix[1]), matrix[0], 0]
+
+    def place_below(self, weights: list[tuple[int, int]], outputs: int) -> list[list[int]]:
+        """Rows for weights [outputs, inputs], given as (place, inputs), that are multiplied with neighbouring inputs:
+        each W' below the one before, to go forward."""
+        whole, above, rows = sum(inputs for _, inputs in weights), 0, []
+        first = self._floats(whole, outputs)
+        for weight, inputs in weights:
+            rows.append([weight, inputs, outputs, 1, inputs, first, whole, above])
+            above += inputs
+        return rows
+
+    def _floats(self, inner: int, columns: int) -> int:
+        """Where there is room for panels."""
         first = -(-self.size // ALIGN) * ALIGN
-        self.size = first + panel_floats(matrix[0], matrix[1])
-        return [weight, *matrix, first]
+        self.size = first + panel_floats(inner, columns)
+        return first
 
     def of(self, operations: np.ndarray, *, back: bool = False) -> tuple[np.ndarray, list[list[int]]]:
         """(operations [n, 14] that know their panels, rows of `products.lay_out`)."""
@@ -58,10 +73,10 @@ class _Panels:
         rows[:, :PANELS] = operations
         for row in rows:
             laid.append(self.place(row[WEIGHT], row[OUT_WIDTH], row[IN_WIDTH]))
-            row[PANELS] = laid[-1][-1]
+            row[PANELS] = laid[-1][FIRST]
             if back and row[IN_GRADIENT] != NO_GRADIENT:
                 laid.append(self.place(row[WEIGHT], row[OUT_WIDTH], row[IN_WIDTH], back=True))
-                row[BACK_PANELS] = laid[-1][-1]
+                row[BACK_PANELS] = laid[-1][FIRST]
         return rows, laid
 
 
@@ -78,12 +93,14 @@ class Network(NamedTuple):
     """Where everything is: offsets count floats in the flat buffer, or floats per row in a workspace.
 
     trunk, heads: operations [n, 14]; trunk_width, heads_width: floats per row of their workspaces (without a core they
-    share one); inputs: D; encoded: offset and width of the trunk's result; features, output: what the heads read and
-    write; policy, values: operations of the actor alone and of the critics alone, in workspaces of their own that begin
-    with the features; in_panels, hidden_panels, in_back, hidden_back: where the core's weights are laid out as panels;
-    actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM or GRU; hidden: H; w_in,
-    w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete; squashed: 1 where tanh
-    maps a Box policy's actions into their bounds, else 0.
+    share one); inputs: D, and input_lead: floats between rows of them; encoded: offset, width I and distance between
+    rows of the trunk's result, which leave room for the H numbers of the state that a core reads beside it; features,
+    output: what the heads read and write; policy, values: operations of the actor alone and of the critics alone, in
+    workspaces of their own that begin with the features; in_panels, hidden_panels, in_back, hidden_back: where the
+    core's weights are laid out as panels (for an LSTM, which adds what it reads and its state up, in_panels has both
+    and hidden_panels is not used); actor: width of the actor's output; critics, quantiles: C and N; core: NO_CORE, LSTM
+    or GRU; hidden: H; w_in, w_hidden, b_in, b_hidden: the core's parameters; log_std: of a Box policy, -1 for Discrete;
+    squashed: 1 where tanh maps a Box policy's actions into their bounds, else 0.
     """
 
     trunk: np.ndarray
@@ -91,8 +108,10 @@ class Network(NamedTuple):
     trunk_width: int
     heads_width: int
     inputs: int
+    input_lead: int
     encoded: int
     encoded_width: int
+    encoded_lead: int
     features: int
     features_width: int
     output: int
@@ -121,7 +140,7 @@ class Network(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """Which weights are laid out as panels for products, and where, [n, 6] as in `products.lay_out`: to act, for the
+    """Which weights are laid out as panels for products, and where, [n, 8] as in `products.lay_out`: to act, for the
     critics' values, to learn; floats: of all panels. Apart from `Network`, because no kernel reads it, and whatever is
     in there makes every kernel slower to compile."""
 
@@ -181,15 +200,15 @@ class _Places:
 class _Table:
     """Operations over the buffers of one workspace."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, beside: int = 0) -> None:
         self.width = 0
         self.rows: list[list[int]] = []
-        self.input = self.buffer(width)
+        self.input = self.buffer(width, beside)
 
-    def buffer(self, width: int) -> Slice:
-        """A new buffer, whole."""
-        made = Slice(self.width, width, 0, width)
-        self.width += width
+    def buffer(self, width: int, beside: int = 0) -> Slice:
+        """A new buffer, with room for `beside` numbers of somebody else in each row."""
+        made = Slice(self.width, width + beside, 0, width)
+        self.width += made.lead
         return made
 
     def dense(self, source: Slice, target: Slice, weight: int, bias: int, activation: int, *, gradient: bool) -> Slice:
@@ -213,11 +232,12 @@ def bind(model: ActorCritic) -> Bound:
     assert isinstance(model.config.encoder, MlpEncoder) and isinstance(model.config.critic, QuantileCritic)
     activation = _ACTIVATIONS[model.config.encoder.activation]
     places = _Places()
-    table = _Table(model.observation.size)
-    encoded = table.input
-    for layer in _linears(model.encoder):
+    layers, state = _linears(model.encoder), 0 if model.core is None else model.core.hidden
+    table = _Table(model.observation.size, 0 if layers else state)
+    encoded, input_lead = table.input, table.input.lead
+    for layer in layers:
         weight, bias = places.matrix(layer.weight), places.matrix(layer.bias)
-        target = table.buffer(layer.out_features)
+        target = table.buffer(layer.out_features, state if layer is layers[-1] else 0)
         encoded = table.dense(encoded, target, weight, bias, activation, gradient=bool(table.rows))
     trunk_rows, trunk_width = len(table.rows), table.width
     core, hidden, at = NO_CORE, 0, (0, 0, 0, 0)
@@ -244,12 +264,10 @@ def bind(model: ActorCritic) -> Bound:
     policy_rows, laid_policy = panels.of(policy_table.operations())
     value_rows, laid_values = panels.of(values_table.operations())
     gates, inputs = (4 if core == LSTM else 3) * hidden, encoded.width
-    core_panels = [
-        panels.place(weight, gates, width, back=back)
-        for back in (False, True)
-        for weight, width in (((at[0], inputs), (at[1], hidden)) if core != NO_CORE else ())
-    ]
-    in_panels, hidden_panels, in_back, hidden_back = [row[-1] for row in core_panels] or [0, 0, 0, 0]
+    weights = [(at[0], inputs), (at[1], hidden)] if core != NO_CORE else []
+    to_core = panels.place_below(weights, gates) if core == LSTM else [panels.place(w, gates, n) for w, n in weights]
+    core_panels = [*to_core, *(panels.place(w, gates, n, back=True) for w, n in weights)]
+    in_panels, hidden_panels, in_back, hidden_back = [row[FIRST] for row in core_panels] or [0, 0, 0, 0]
     log_std = -1 if model.actor.log_std is None else places.matrix(model.actor.log_std)
     network = Network(
         trunk=trunk,
@@ -257,8 +275,10 @@ def bind(model: ActorCritic) -> Bound:
         trunk_width=trunk_width,
         heads_width=table.width,
         inputs=model.observation.size,
+        input_lead=input_lead,
         encoded=encoded.offset,
         encoded_width=encoded.width,
+        encoded_lead=encoded.lead,
         features=features.offset,
         features_width=features.width,
         output=output.offset,
@@ -286,7 +306,7 @@ def bind(model: ActorCritic) -> Bound:
         squashed=int(model.law.squashed),
     )
     laid = Laid(
-        to_act=_matrices(laid_trunk, laid_policy, core_panels[:2]),
+        to_act=_matrices(laid_trunk, laid_policy, to_core),
         to_value=_matrices(laid_values),
         to_learn=_matrices(laid_trunk, laid_heads, core_panels),
         floats=panels.size,
@@ -296,7 +316,7 @@ def bind(model: ActorCritic) -> Bound:
 
 def _matrices(*laid: list[list[int]]) -> np.ndarray:
     """Rows of `products.lay_out` as one table."""
-    return np.array([row for rows in laid for row in rows], dtype=np.int64).reshape(-1, 6)
+    return np.array([row for rows in laid for row in rows], dtype=np.int64).reshape(-1, LAID)
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:

@@ -71,7 +71,7 @@ def sum_kl(
     for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
         n = part.shape[0]
-        gather(rows.obs, part, scratch.work)
+        gather(rows.obs, part, scratch.work, network.input_lead)
         forward(network.trunk, flat, panels, scratch.work, n)
         copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
         forward(network.policy, flat, panels, scratch.back, n)
@@ -91,16 +91,16 @@ def sum_kl_along(
     order [T, n]: their rows; state [n, S, H] before step 0, in place; log_std [A] of a Box policy or None.
     """
     steps, n = order.shape
-    width, size, total = network.features_width, rows.obs.shape[1], 0.0
+    width, total = network.features_width, 0.0
     features = memory.heads[: n * width].reshape(n, width)
     out = memory.heads[network.policy_output * n : (network.policy_output + network.actor) * n]
-    encoded = memory.trunk[network.encoded * n :]
+    read = memory.trunk[network.encoded * n :]
     for t in range(steps):
         part = order[t]
-        copy(rows.obs[part[0] : part[0] + n].reshape(n * size), memory.trunk)
+        gather(rows.obs, part, memory.trunk, network.input_lead)
         forward(network.trunk, flat, panels, memory.trunk, n)
         start = rows.start[part[0] : part[0] + n]
-        core_step(network, flat, panels, encoded, state, start, memory, features, state)
+        core_step(network, flat, panels, read, state, start, memory, features, state)
         forward(network.policy, flat, panels, memory.heads, n)
         total += _sum_rows(out, part, log_std, rows, memory.policy)
     return total

@@ -21,7 +21,12 @@ def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
     rows = prepared.log_prob.shape[0]
     action = prepared.action
     obs = np.empty((rows, prepared.obs.shape[-1]), dtype=np.float32)
-    standardise(prepared.obs.reshape(rows, -1).contiguous().numpy(), standard_of(model.normaliser), obs.reshape(-1))
+    standardise(
+        prepared.obs.reshape(rows, -1).contiguous().numpy(),
+        standard_of(model.normaliser),
+        obs.reshape(-1),
+        obs.shape[1],
+    )
     return Rows(
         obs=obs,
         choice=action[:, 0].contiguous().numpy() if discrete else np.zeros(0, dtype=np.int64),

@@ -58,12 +58,17 @@ def _copy_columns(source: int, source_row: int, target: int, width: int, rows: i
 
 
 @kernel
-def lay_panels(matrix: np.ndarray, inner: int, columns: int, row: int, column: int, panels: np.ndarray) -> None:
-    """panels of the matrix [inner, columns] whose neighbours are `row` and `column` floats apart."""
-    first, at = 0, 0
+def lay_panels(
+    matrix: np.ndarray, inner: int, columns: int, row: int, column: int, panels: np.ndarray, whole: int, above: int
+) -> None:
+    """panels of the matrix [inner, columns] whose neighbours are `row` and `column` floats apart.
+
+    It may be a part of a matrix [whole, columns], with `above` rows of others above it.
+    """
+    first, begin = 0, 0
     while first < columns:
         width = _panel_width(columns - first)
-        exist = min(width, columns - first)
+        exist, at = min(width, columns - first), begin + above * width
         if column == 1:
             _copy_columns(
                 *(matrix.ctypes.data + _FLOAT * first, row),
@@ -83,7 +88,7 @@ def lay_panels(matrix: np.ndarray, inner: int, columns: int, row: int, column: i
                 for k in range(inner):
                     panels[at + k * width + j] = np.float32(0.0)
         first += width
-        at += inner * width
+        begin += whole * width
 
 
 @kernel
@@ -148,8 +153,8 @@ def add_products(
 
 @kernel
 def lay_out(matrices: np.ndarray, flat: np.ndarray, panels: np.ndarray) -> None:
-    """Lay out all `matrices`, int64 [n, 6]: first float in `flat`, inner, columns, distances of rows and of columns,
-    first float in `panels`."""
+    """Lay out all `matrices`, int64 [n, 8]: first float in `flat`, inner, columns, distances of rows and of columns,
+    first float in `panels`, rows of the whole matrix and those above."""
     for k in range(matrices.shape[0]):
         m = matrices[k]
-        lay_panels(flat[m[0] :], m[1], m[2], m[3], m[4], panels[m[5] :])
+        lay_panels(flat[m[0] :], m[1], m[2], m[3], m[4], panels[m[5] :], m[6], m[7])

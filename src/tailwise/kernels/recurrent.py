@@ -24,7 +24,8 @@ from tailwise.kernels.products import CHUNK, NOTHING, add_products, multiply
 class Tape(NamedTuple):
     """What the way back needs, and its results; all float32, flat, for R = T*b rows and G = 4 (LSTM) or 3 (GRU) gates.
 
-    gates [R, G*H]: after the activations; before_h, before_c [R, H]: the state before each step, resets applied;
+    gates [R, G*H]: after the activations; before_c [R, H]: before each step, resets applied (h lies beside what the
+    core reads);
     inner [R, H]: tanh(c) of an LSTM, the hidden part of a GRU's new gate; features [R, H]: the results;
     back_features [R, H]: gradient by them; back_gates [together(b) * b, G*H]: by what enters the gates, of a few steps;
     back_hidden, as large: by the hidden part of it (GRU); now [b, G*H], carry_h, carry_c [b, H]: of one step (an LSTM
@@ -32,7 +33,6 @@ class Tape(NamedTuple):
     """
 
     gates: np.ndarray
-    before_h: np.ndarray
     before_c: np.ndarray
     inner: np.ndarray
     features: np.ndarray
@@ -59,17 +59,18 @@ def add_row(total: np.ndarray, row: np.ndarray) -> None:
 
 @kernel
 def core_forward(
-    network: Network, flat: np.ndarray, panels: np.ndarray, encoded: np.ndarray, steps: int, envs: np.ndarray,
+    network: Network, flat: np.ndarray, panels: np.ndarray, read: np.ndarray, steps: int, envs: np.ndarray,
     state: np.ndarray, start: np.ndarray, stride: int, tape: Tape,
 ) -> None:  # fmt: skip
-    """Fill the tape from encoded [T*b, I], flat.
+    """Fill the tape from read [T*b, I+H], flat: what the trunk encoded, and beside it the state h before each step,
+    which is written here.
 
     envs [b]: whose sequences these are; state [B, S, H] before step 0; start: bool, flat [T, stride] of all
     environments: True where an episode begins.
     """
     size, b, lstm = network.hidden, envs.shape[0], network.core == LSTM
     wide = (4 if lstm else 3) * size
-    few, inputs = together(b), network.encoded_width
+    few, inputs, lead = together(b), network.encoded_width, network.encoded_lead
     bias, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
     if lstm:
         copy(bias, tape.now)
@@ -77,41 +78,41 @@ def core_forward(
         add_row(bias, bias_hidden)
     for_input, for_hidden = panels[network.in_panels :], panels[network.hidden_panels :]
     for i in range(b):
-        copy(state[envs[i], 0], tape.before_h[i * size :])
+        copy(state[envs[i], 0], read[i * lead + inputs :])
         if lstm:
             copy(state[envs[i], 1], tape.before_c[i * size :])
     for t in range(steps):
-        first = t * b * size
-        if t % few == 0:
-            rows, seen = min(few, steps - t) * b, encoded[t * b * inputs :]
-            multiply(rows, wide, inputs, seen, inputs, 1, for_input, bias, 0, tape.gates[t * b * wide :], wide)
+        first, after = t * b * size, (t + 1) * b * size
+        here, h = read[t * b * lead :], tape.features[first:after]
         for i in range(b):
             if start[t * stride + envs[i]]:
-                at = first + i * size
-                clear(tape.before_h[at : at + size])
-                clear(tape.before_c[at : at + size])
-        gates = tape.gates[t * b * wide : (t + 1) * b * wide]
-        target, added, distance = (gates, gates, wide) if lstm else (tape.now[: b * wide], bias_hidden, 0)
-        multiply(b, wide, size, tape.before_h[first:], size, 1, for_hidden, added, distance, target, wide)
+                clear(here[i * lead + inputs : (i + 1) * lead])
+                clear(tape.before_c[first + i * size : first + (i + 1) * size])
         # The state goes where the next step reads it; after the last step nobody does.
-        last, after = t + 1 == steps, first + b * size
-        inner, h = tape.inner[first:after], tape.features[first:after]
-        next_h, next_c = (tape.carry_h, tape.carry_c) if last else (tape.before_h[after:], tape.before_c[after:])
+        next_h, next_row = (here[b * lead + inputs :], lead) if t + 1 < steps else (h, size)
+        gates, inner = tape.gates[t * b * wide : (t + 1) * b * wide], tape.inner[first:after]
         if lstm:
-            lstm_cells(b, size, gates, tape.before_c[first:], inner, h, next_c, next_h, size)
+            multiply(b, wide, lead, here, lead, 1, for_input, bias, 0, gates, wide)
+            c = tape.before_c[after:] if t + 1 < steps else tape.carry_c
+            lstm_cells(b, size, gates, tape.before_c[first:], inner, h, c, size, next_h, next_row)
         else:
-            gru_cells(b, size, gates, target, tape.before_h[first:], inner, h, next_h, size)
+            if t % few == 0:
+                rows = min(few, steps - t) * b
+                multiply(rows, wide, inputs, here, lead, 1, for_input, bias, 0, tape.gates[t * b * wide :], wide)
+            before_h = here[inputs:]
+            multiply(b, wide, size, before_h, lead, 1, for_hidden, bias_hidden, 0, tape.now, wide)
+            gru_cells(b, size, gates, tape.now, before_h, lead, inner, h, next_h, next_row)
 
 
 @kernel
 def core_backward(
-    network: Network, panels: np.ndarray, encoded: np.ndarray, steps: int, envs: np.ndarray, start: np.ndarray,
-    stride: int, tape: Tape, back_encoded: np.ndarray, grad: np.ndarray,
+    network: Network, panels: np.ndarray, read: np.ndarray, steps: int, envs: np.ndarray, start: np.ndarray,
+    stride: int, tape: Tape, back_read: np.ndarray, grad: np.ndarray,
 ) -> None:  # fmt: skip
     """From tape.back_features to the gradients of the core's parameters (added to grad) and of what it read."""
     size, b, lstm = network.hidden, envs.shape[0], network.core == LSTM
     wide = (4 if lstm else 3) * size
-    few, inputs = together(b), network.encoded_width
+    few, inputs, lead = together(b), network.encoded_width, network.encoded_lead
     carry_h, carry_c = tape.carry_h[: b * size], tape.carry_c[: b * size]
     clear(carry_h)
     clear(carry_c)
@@ -129,7 +130,7 @@ def core_backward(
                 )
             else:
                 gru_cells_back(
-                    *(b, size, gates, tape.before_h[here:], tape.inner[here:], above),
+                    *(b, size, gates, read[t * b * lead + inputs :], lead, tape.inner[here:], above),
                     *(carry_h, by_gates[now:], by_hidden[now:]),
                 )
             if t > 0:
@@ -139,16 +140,16 @@ def core_backward(
                     if start[t * stride + envs[i]]:
                         clear(carry_h[i * size : (i + 1) * size])
                         clear(carry_c[i * size : (i + 1) * size])
-        rows, seen, before = (end - first) * b, encoded[first * b * inputs :], tape.before_h[first * b * size :]
-        add_products(rows, wide, inputs, by_gates, wide, seen, inputs, grad[network.w_in :])
-        add_products(rows, wide, size, by_hidden, wide, before, size, grad[network.w_hidden :])
+        rows, seen = (end - first) * b, read[first * b * lead :]
+        add_products(rows, wide, inputs, by_gates, wide, seen, lead, grad[network.w_in :])
+        add_products(rows, wide, size, by_hidden, wide, seen[inputs:], lead, grad[network.w_hidden :])
         sum_columns(by_gates, wide, rows, grad[network.b_in : network.b_in + wide])
         if not lstm:
             sum_columns(by_hidden, wide, rows, grad[network.b_hidden : network.b_hidden + wide])
         if network.trunk.shape[0]:
-            target = back_encoded[first * b * inputs :]
+            target = back_read[first * b * lead :]
             multiply(
-                *(rows, inputs, wide, by_gates, wide, 1, panels[network.in_back :]), *(target, NOTHING, target, inputs)
+                *(rows, inputs, wide, by_gates, wide, 1, panels[network.in_back :]), *(target, NOTHING, target, lead)
             )
     if lstm:  # both biases are added to the same gates, so that their gradients are equal
         copy(grad[network.b_in : network.b_in + wide], grad[network.b_hidden :])

@@ -49,11 +49,11 @@ class Trunk(NamedTuple):
 
 
 @kernel
-def gather(obs: np.ndarray, index: np.ndarray, target: np.ndarray) -> None:
-    """Rows `index` [n] of obs [R, D] into target, flat [n * D]."""
+def gather(obs: np.ndarray, index: np.ndarray, target: np.ndarray, lead: int) -> None:
+    """Rows `index` [n] of obs [R, D] into target, flat, `lead` floats apart."""
     width = obs.shape[1]
     for i in range(index.shape[0]):
-        source, row = obs[index[i]], target[i * width : (i + 1) * width]
+        source, row = obs[index[i]], target[i * lead : i * lead + width]
         for j in range(width):
             row[j] = source[j]
 
@@ -78,7 +78,7 @@ def learn_rows(
         part = index[first : first + BLOCK]
         n = part.shape[0]
         if features is None:
-            gather(rows.obs, part, work)
+            gather(rows.obs, part, work, network.input_lead)
             forward(network.trunk, flat, panels, work, n)
         else:
             copy(features[first * width : (first + n) * width], work)
@@ -126,16 +126,16 @@ def learn_sequences(
     steps = len(rows.valid) // rows.envs
     index = sequence_rows(steps, rows.envs, envs)
     n = len(index)
-    gather(rows.obs, index, trunk.work)
+    gather(rows.obs, index, trunk.work, network.input_lead)
     forward(network.trunk, flat, panels, trunk.work, n)
-    encoded, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
-    core_forward(network, flat, panels, encoded, steps, envs, rows.state, rows.start, rows.envs, tape)
+    read, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
+    core_forward(network, flat, panels, read, steps, envs, rows.state, rows.start, rows.envs, tape)
     learn_rows(
         *(network, flat, panels, log_std, rows, index, draws, weights),
         *(tape.features, tape.back_features, scratch),
     )
     core_backward(
-        *(network, panels, encoded, steps, envs, rows.start, rows.envs, tape, back),
+        *(network, panels, read, steps, envs, rows.start, rows.envs, tape, back),
         scratch.grad,
     )
     backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad)

@@ -104,7 +104,6 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
     trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width))
     tape = Tape(
         gates=floats(rows, gates),
-        before_h=floats(rows, hidden),
         before_c=floats(rows, hidden),
         inner=floats(rows, hidden),
         features=floats(rows, hidden),
