@@ -43,20 +43,21 @@ def random_case(seed: int, core: str | None = None) -> Case:
     g = np.random.default_rng(seed)
     one_of = lambda *options: options[int(g.integers(len(options)))]  # noqa: E731
     core = core or ("none", "lstm", "gru")[seed % 3]
-    quantiles = int(g.integers(2, 20))
+    widest = 100 if seed % 4 == 3 else 12  # whole vectors of every kind and their remainders, or small and quick
+    quantiles = int(g.integers(2, max(20, widest)))
     sampled = one_of(*(k for k in range(1, quantiles + 1) if quantiles % k == 0))
     target = "scalar" if g.random() < 0.15 else "particles"
     model: dict[str, Any] = {
         "observations": {"kind": one_of("running", "running", "none")},
         "returns": {"kind": one_of("popart", "popart", "none")},
         "encoder": {
-            "hidden": [int(n) for n in g.integers(1, 12, size=g.integers(0, 3))],
+            "hidden": [int(n) for n in g.integers(1, widest, size=g.integers(0, 3))],
             "activation": one_of("tanh", "relu"),
         },
-        "core": {"kind": core, **({} if core == "none" else {"hidden": int(g.integers(1, 12))})},
-        "actor": {"hidden": [int(n) for n in g.integers(1, 12, size=g.integers(0, 3))], "gain": 1.0},
+        "core": {"kind": core, **({} if core == "none" else {"hidden": int(g.integers(1, widest))})},
+        "actor": {"hidden": [int(n) for n in g.integers(1, widest, size=g.integers(0, 3))], "gain": 1.0},
         "critic": {
-            "hidden": [int(n) for n in g.integers(1, 12, size=g.integers(0, 3))],
+            "hidden": [int(n) for n in g.integers(1, widest, size=g.integers(0, 3))],
             "quantiles": quantiles,
             "kappa": float(one_of(0.02, 0.3, 1.0)),
             "twin": bool(g.random() < 0.8),
