@@ -33,67 +33,42 @@ from tailwise.learner.surrogate import LOG_RATIO_LIMIT
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
 _LOWEST, _ZERO, _ONE = np.float32(-np.inf), np.float32(0.0), np.float32(1.0)
-RAW, RATIO, ADVANTAGE, COUNTS, SLOPE = range(5)  # columns of `surrogate`
-COLUMNS = 5
 _HALF_LOG_2PI = 0.9189385332046727
 _LN_2 = 0.6931471805599453
-_LIMIT = np.float32(LOG_RATIO_LIMIT)
+_LIMIT = float(LOG_RATIO_LIMIT)
 
 
 @kernel(inline=True)
 def _bounded(raw: float) -> float:
     """A log-ratio that can be exponentiated; 0 where it is not finite."""
-    return min(max(raw, -_LIMIT), _LIMIT) if np.isfinite(raw) else _ZERO
-
-
-@kernel(reorder=True)
-def surrogate(columns: np.ndarray, rows: int, clip: float, dual_clip: float, per_row: float, sums: np.ndarray) -> None:
-    """Add the clipped surrogate of `rows` rows to the sums.
-
-    columns [5, at least rows] float32, of which RAW is read: the new log-probability minus the old one; RATIO: the
-    exponential of it, bounded; ADVANTAGE; COUNTS: 1 for a row that counts and 0 for one that is no transition. SLOPE is
-    written: the derivative by the new log-probability, divided by the rows of the minibatch.
-    """
-    raws, ratios, advantages, counts = columns[RAW], columns[RATIO], columns[ADVANTAGE], columns[COUNTS]
-    slopes = columns[SLOPE]
-    low, high, highest = np.float32(1.0 - clip), np.float32(1.0 + clip), np.float32(dual_clip)
-    weight, limit = np.float32(per_row), _LIMIT
-    objectives, largest_raw, largest_ratio = 0.0, _LOWEST, _LOWEST
-    clipped, duals, clamps, excluded, count = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
-    for i in range(rows):
-        raw, ratio, advantage, one = raws[i], ratios[i], advantages[i], counts[i]
-        finite, size = np.isfinite(raw), abs(raw)
-        plain, bound = ratio * advantage, min(max(ratio, low), high) * advantage
-        dual = advantage < _ZERO and ratio > highest
-        clip_active = (advantage > _ZERO and ratio > high) or (advantage < _ZERO and ratio < low)
-        clamped = finite and size > limit
-        objective = highest * advantage if dual else min(plain, bound)
-        objectives += np.float64(objective if finite else _ZERO)
-        slopes[i] = _ZERO if clip_active or dual or clamped or not finite else -plain * weight
-        clipped += one if clip_active else _ZERO
-        duals += one if dual else _ZERO
-        clamps += one if clamped else _ZERO
-        excluded += _ZERO if finite else one
-        count += one
-    for i in range(rows):  # apart, because the compiler makes no vectors of a loop with a maximum in it
-        if counts[i] > _ZERO:
-            largest_raw, largest_ratio = max(largest_raw, abs(raws[i])), max(largest_ratio, ratios[i])
-    sums[POLICY] -= objectives
-    sums[LOG_RATIO_MAX] = max(sums[LOG_RATIO_MAX], np.float64(largest_raw))
-    sums[RATIO_MAX] = max(sums[RATIO_MAX], np.float64(largest_ratio))
-    sums[CLIPPED] += np.float64(clipped)
-    sums[DUAL] += np.float64(duals)
-    sums[CLAMPED] += np.float64(clamps)
-    sums[EXCLUDED] += np.float64(excluded)
-    sums[COUNT] += np.float64(count)
+    return min(max(raw, -_LIMIT), _LIMIT) if np.isfinite(raw) else 0.0
 
 
 @kernel(inline=True)
-def _enter(columns: np.ndarray, i: int, valid: bool, log_prob: float, scalars: np.ndarray) -> None:
-    """Row i of what `surrogate` reads, with the exponent in place of the ratio; scalars [3] as in `Rows`."""
-    raw = np.float32(log_prob - np.float64(scalars[0])) if valid else _ZERO
-    columns[RAW, i], columns[RATIO, i] = raw, _bounded(raw)
-    columns[ADVANTAGE, i], columns[COUNTS, i] = (scalars[1], _ONE) if valid else (_ZERO, _ZERO)
+def surrogate(raw: float, ratio: float, advantage: float, clip: float, dual_clip: float, sums: np.ndarray) -> float:
+    """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability.
+
+    raw: new log-probability minus the old one; ratio: exp(_bounded(raw)).
+    """
+    finite = np.isfinite(raw)
+    low, high = 1.0 - clip, 1.0 + clip
+    plain, clipped = ratio * advantage, min(max(ratio, low), high) * advantage
+    dual = advantage < 0.0 and ratio > dual_clip
+    objective = dual_clip * advantage if dual else min(plain, clipped)
+    clip_active = (advantage > 0.0 and ratio > high) or (advantage < 0.0 and ratio < low)
+    clamped = finite and abs(raw) > _LIMIT
+    sums[LOG_RATIO_MAX] = max(sums[LOG_RATIO_MAX], abs(raw))
+    sums[RATIO_MAX] = max(sums[RATIO_MAX], ratio)
+    sums[CLIPPED] += clip_active
+    sums[DUAL] += dual
+    sums[CLAMPED] += clamped
+    sums[EXCLUDED] += not finite
+    if not finite:
+        return 0.0
+    sums[POLICY] -= objective
+    if clip_active or dual or clamped:
+        return 0.0
+    return -plain
 
 
 @kernel(inline=True)
@@ -173,30 +148,30 @@ def log_jacobian(x: float) -> float:
 @kernel(inline=True)
 def discrete_rows(
     index: np.ndarray, valid: np.ndarray, mask: np.ndarray, choice: np.ndarray, old: np.ndarray, scalars: np.ndarray,
-    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, work: np.ndarray, columns: np.ndarray,
-    grad: np.ndarray, sums: np.ndarray,
+    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, work: np.ndarray, grad: np.ndarray,
+    sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Policy terms of the valid rows `index` [n] of a Discrete policy with K choices.
 
     mask bool [R, K], or no rows where everything is allowed; choice int64 [R]; old [R, 2K]: log-probabilities and
     probabilities that acted; scalars [R, 3] as in `Rows`; weights: (clip, dual clip, entropy weight and 1, both divided
     by the rows of the minibatch); out, grad: flat, rows `lead` apart, of which the first K numbers are the logits;
-    work [3, at least n * K]; columns: memory of `surrogate`.
+    work [3, at least n * K].
     """
     clip, dual_clip, bonus, per_row = weights
     choices, masked = old.shape[1] // 2, mask.shape[0] > 0
     log_softmax(out, lead, index, choices, mask, work)
-    rows = index.shape[0]
-    for i in range(rows):
+    ratios = work[2]
+    for i in range(index.shape[0]):
         r = index[i]
-        _enter(columns, i, valid[r], np.float64(work[0, i * choices + choice[r]]), scalars[r])
-    _exp(columns[RATIO].ctypes.data, rows)
-    surrogate(columns, rows, clip, dual_clip, per_row, sums)
-    entropies, divergence, ranges, largest, smallest = 0.0, 0.0, 0.0, -np.inf, np.inf
-    for i in range(rows):
+        ratios[i] = _bounded(np.float64(work[0, i * choices + choice[r]]) - np.float64(scalars[r, 0]))
+    _exp(ratios.ctypes.data, index.shape[0])
+    count, entropies, divergence, ranges, largest, smallest = 0, 0.0, 0.0, 0.0, -np.inf, np.inf
+    for i in range(index.shape[0]):
         r = index[i]
         if not valid[r]:
             continue
+        count += 1
         at, here, chosen = i * lead, i * choices, choice[r]
         log_p, p = work[0, here : here + choices], work[1, here : here + choices]
         entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
@@ -211,7 +186,9 @@ def discrete_rows(
             high = max(high, logit if usable else np.float64(FORBIDDEN))
             if usable:
                 low = min(low, logit)
-        slope = np.float64(columns[SLOPE, i])
+        raw = np.float64(log_p[chosen]) - np.float64(scalars[r, 0])
+        step = surrogate(raw, np.float64(ratios[i]), np.float64(scalars[r, 1]), clip, dual_clip, sums)
+        slope = per_row * step
         for k in range(choices):
             share = np.float64(p[k])
             g = -slope * share
@@ -224,6 +201,7 @@ def discrete_rows(
         entropies += entropy
         ranges += high - low
         largest, smallest = max(largest, entropy), min(smallest, entropy)
+    sums[COUNT] += count
     sums[LOGIT_RANGE] += ranges
     _note(entropies, divergence, largest, smallest, sums)
 
@@ -231,8 +209,8 @@ def discrete_rows(
 @kernel(inline=True)
 def box_rows(
     index: np.ndarray, valid: np.ndarray, action: np.ndarray, noise: np.ndarray, old: np.ndarray, scalars: np.ndarray,
-    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, log_std: np.ndarray, columns: np.ndarray,
-    grad: np.ndarray, log_std_grad: np.ndarray, sums: np.ndarray,
+    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, log_std: np.ndarray, grad: np.ndarray,
+    log_std_grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Policy terms of the valid rows `index` [n] of a Gaussian with A components and ln(std) log_std [A].
 
@@ -243,10 +221,13 @@ def box_rows(
     """
     clip, dual_clip, bonus, per_row = weights
     size, squashed = log_std.shape[0], noise.shape[0] > 0
-    rows = index.shape[0]
-    for i in range(rows):
+    for i in range(index.shape[0]):
         r = index[i]
-        at, new, entropy, kl = i * lead, 0.0, 0.0, 0.0
+        if not valid[r]:
+            continue
+        at = i * lead
+        sums[COUNT] += 1.0
+        new, entropy, kl = 0.0, 0.0, 0.0
         for a in range(size):
             spread, mean, done = np.float64(log_std[a]), np.float64(out[at + a]), np.float64(action[r, a])
             z = (done - mean) * np.exp(-spread)
@@ -261,16 +242,10 @@ def box_rows(
             twice = 2.0 * (np.float64(old[r, size + a]) - spread)
             moved = (np.float64(old[r, a]) - mean) * np.exp(-spread)
             kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
-        _enter(columns, i, valid[r], new, scalars[r])
-        if valid[r]:
-            _note(entropy, kl, entropy, entropy, sums)
-    _exp(columns[RATIO].ctypes.data, rows)
-    surrogate(columns, rows, clip, dual_clip, per_row, sums)
-    for i in range(rows):
-        r = index[i]
-        if not valid[r]:
-            continue
-        at, slope = i * lead, np.float64(columns[SLOPE, i])
+        raw = new - np.float64(scalars[r, 0])
+        step = surrogate(raw, np.exp(_bounded(raw)), np.float64(scalars[r, 1]), clip, dual_clip, sums)
+        slope = per_row * step
+        _note(entropy, kl, entropy, entropy, sums)
         for a in range(size):
             scale, mean = np.exp(-np.float64(log_std[a])), np.float64(out[at + a])
             z = (np.float64(action[r, a]) - mean) * scale

@@ -27,8 +27,7 @@ class Scratch(NamedTuple):
     """Memory of one worker; float32 unless said.
 
     work, back: activations and their gradients of a block; grad: of all parameters, [size of flat]; sums: float64;
-    policy: [3, BLOCK * K]; columns: [COLUMNS, BLOCK]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64
-    [A] or [0].
+    policy: [3, BLOCK * K]; totals: [C, TOTALS] of `particle_loss`; log_std_grad: float64 [A] or [0].
     """
 
     work: np.ndarray
@@ -36,7 +35,6 @@ class Scratch(NamedTuple):
     grad: np.ndarray
     sums: np.ndarray
     policy: np.ndarray
-    columns: np.ndarray
     totals: np.ndarray
     log_std_grad: np.ndarray
 
@@ -91,12 +89,12 @@ def learn_rows(
         if log_std is None:
             discrete_rows(
                 part, rows.valid, rows.mask, rows.choice, rows.old, rows.scalars, policy, lead, out, scratch.policy,
-                scratch.columns, above, scratch.sums,
+                above, scratch.sums,
             )  # fmt: skip
         else:
             box_rows(
-                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std,
-                scratch.columns, above, scratch.log_std_grad, scratch.sums,
+                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, above,
+                scratch.log_std_grad, scratch.sums,
             )  # fmt: skip
         backward(network.heads, panels, work, back, n, scratch.grad)
         if back_features is None:

@@ -15,7 +15,6 @@ from tailwise.kernels.adam import add
 from tailwise.kernels.inference import StepMemory, step_memory
 from tailwise.kernels.layout import LSTM, Network, aligned_zeros
 from tailwise.kernels.particle_loss import TOTALS
-from tailwise.kernels.policy_loss import COLUMNS
 from tailwise.kernels.products import CHUNK
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, empty_sums, merged
@@ -88,7 +87,6 @@ def _scratch(network: Network, size: int) -> Scratch:
         grad=aligned_zeros(size).numpy(),
         sums=np.zeros(SUMS + 2 * network.critics),
         policy=np.zeros((3, BLOCK * network.actor), dtype=np.float32),
-        columns=np.zeros((COLUMNS, BLOCK), dtype=np.float32),
         totals=np.zeros((network.critics, TOTALS), dtype=np.float32),
         log_std_grad=np.zeros(network.actor if network.log_std >= 0 else 0),
     )
