@@ -127,8 +127,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
         *places,
         (compiled.FusedEpochs, "_draws", DRAWS),
         (compiled.FusedEpochs, "_gradient", LOSSES),
-        (compiled, "square_sums", OPTIMISER),
-        (compiled, "adam_step", OPTIMISER),
+        (engine, "adam_step", OPTIMISER),
         (compiled.FusedEpochs, "measure_after", DIVERGENCE),
     ]
 
