@@ -108,7 +108,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
         (plain, "prepare", TARGETS),
         (plain, "describe_targets", TARGETS),
         (trainer.streams, "uniforms", DRAWS),
-        (trainer.streams, "permutation", DRAWS),
+        (trainer.streams, "permutations", DRAWS),
     ]
     if backend == "torch":
         return [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailwise.core.streams import Streams, _words
+from tailwise.core.streams import Streams, _Cipher
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.targets import particle_returns
 from tailwise.learner.targets import particle_returns as plain_particle_returns
@@ -19,11 +19,11 @@ def test_words_are_those_of_numpy() -> None:
     streams = Streams(7)
     ids = np.array([0, 3, 2**40, 2**64 - 1], dtype=np.uint64)
     found = streams.uniforms("test", update=2**64 - 1, epoch=3, environments=ids, steps=4, draws=7, first_step=2**39)
-    key = streams.key("test")
+    cipher = _Cipher(streams.key("test"))
     for row, environment in enumerate(ids.tolist()):
         for draw in range(7):
             at = {"epoch": 3, "environment": environment, "update": 2**64 - 1, "blocks": 4}
-            words = _words(key, word0=(draw // 4) << 40 | 2**39, **at).reshape(4, 4)[:, draw % 4]
+            words = cipher.words(word0=(draw // 4) << 40 | 2**39, **at).reshape(4, 4)[:, draw % 4]
             expected = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
             assert np.array_equal(found[:, row, draw], expected)
 

@@ -280,9 +280,9 @@ class Epochs:
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
         units = batching.all_units(valid, recurrent=self._recurrent)
-        for epoch in range(config.epochs):
+        orders = self.backend.streams.permutations("minibatch", len(units), update=update, epochs=range(config.epochs))
+        for epoch, order in enumerate(orders):
             draws = self._draws(epoch)
-            order = self.backend.streams.permutation("minibatch", len(units), update=update, epoch=epoch)
             for chunk in batching.minibatches(units, count=config.minibatches, permutation=order):
                 parts = batching.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
                 if not parts:
