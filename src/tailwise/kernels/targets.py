@@ -175,8 +175,7 @@ def particle_returns(
     left, fraction = places_between(levels, critic.quantiles)
     predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
     results = []
-    # Without a truncation nobody reads the laws there, which then have no memory of their own.
-    final_law = record.final_law if bool(rollout.truncated.any()) else record.law
+    final_law = record.final_law if rollout.any_truncated else record.law  # never read, but of the same type
     arrays = (record.law, final_law, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
     fixed = (
         *map(_array, arrays),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -87,10 +88,15 @@ class Rollout:
         """B."""
         return int(self.reward.shape[1])
 
-    @property
+    @cached_property
     def all_valid(self) -> bool:
         """Whether every row is a transition: the usual case."""
         return bool(self.valid.numpy(force=True).all())
+
+    @cached_property
+    def any_truncated(self) -> bool:
+        """Whether an episode was cut off; if not, nobody reads what the critics say at last observations."""
+        return bool(self.truncated.numpy(force=True).any())
 
     def of_valid(self, tensor: Tensor) -> Tensor:
         """The valid rows [n, ...] of a tensor [T, B, ...]: without a copy where all are valid."""
@@ -124,6 +130,6 @@ class Rollout:
         """Whether all entries, read or not, are finite at first sight; if not, look closer at those that are read."""
         record = self.critic
         tensors = [self.obs, self.action, self.reward, self.log_prob, self.params, record.mean, record.law]
-        if bool(self.truncated.any()):  # else nobody reads them
+        if self.any_truncated:
             tensors += [record.final_mean, record.final_law]
         return surely_finite(*(t.numpy(force=True) for t in tensors if t is not None and t.is_floating_point()))
