@@ -99,4 +99,4 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
                 add_to(workers.scratches[k], index, memory[k][1].features)
 
             workers.run(envs, work)
-    return workers.result()[1][0] / int(rows.valid.sum())
+    return workers.result()[1][0] / np.count_nonzero(rows.valid)
