@@ -108,7 +108,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
         (plain, "prepare", TARGETS),
         (plain, "describe_targets", TARGETS),
         (trainer.streams, "uniforms", DRAWS),
-        (trainer.streams, "permutation", DRAWS),
+        (trainer.streams, "permutations", DRAWS),
     ]
     if backend == "torch":
         return [
@@ -127,8 +127,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
         *places,
         (compiled.FusedEpochs, "_draws", DRAWS),
         (compiled.FusedEpochs, "_gradient", LOSSES),
-        (compiled, "square_sums", OPTIMISER),
-        (compiled, "adam_step", OPTIMISER),
+        (engine, "adam_step", OPTIMISER),
         (compiled.FusedEpochs, "measure_after", DIVERGENCE),
     ]
 

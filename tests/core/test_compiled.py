@@ -19,7 +19,16 @@ from numba.core.dispatcher import Dispatcher
 import tailwise
 import tailwise.market
 from tailwise.core import compiled
-from tailwise.core.compiled import FOLDERS_KEPT, PREFIX, SOURCES, cache_folder, compiled_for, kernel, source_digest
+from tailwise.core.compiled import (
+    FOLDERS_KEPT,
+    PREFIX,
+    SOURCES,
+    Repeated,
+    cache_folder,
+    compiled_for,
+    kernel,
+    source_digest,
+)
 
 PACKAGE = Path(tailwise.__file__).parent
 
@@ -271,6 +280,18 @@ def test_code_for_given_types_is_that_of_the_kernel_and_follows_its_arguments() 
         assert made(pair, shift) == scaled(pair, shift)
         assert made(pair._replace(factor=7), shift) == scaled(pair._replace(factor=7), shift)
     assert len(scaled.overloads) == 3
+
+
+def test_a_repeated_kernel_follows_its_arguments() -> None:
+    """Rejects one that keeps the first arguments, or that compiles for each call."""
+
+    @njit
+    def scaled(pair: Pair) -> float:
+        return pair.values[-1] * pair.factor
+
+    again = Repeated(scaled)
+    assert [again(Pair(np.array([1.0, x]), 3)) for x in (0.5, 2.0, -1.0)] == [1.5, 6.0, -3.0]
+    assert len(scaled.overloads) == 1
 
 
 def test_without_compiling_the_function_itself_is_used() -> None:

@@ -212,6 +212,14 @@ def test_permutations_differ_between_epochs_and_every_order_is_equally_likely() 
     assert stats.chisquare(counts).pvalue > 0.01
 
 
+def test_permutations_of_several_epochs_are_those_of_each() -> None:
+    """Rejects a cipher that goes on from where the epoch before left it."""
+    streams = Streams(9)
+    for n in (1, 6, 8, 5000):
+        found = streams.permutations("m", n, update=3, epochs=range(2, 5))
+        assert np.array_equal(found, [streams.permutation("m", n, update=3, epoch=epoch) for epoch in (2, 3, 4)])
+
+
 def test_integers_are_seeds_and_differ_between_addresses() -> None:
     values = [Streams(1).integer("reset", environment=e, index=i) for e in range(30) for i in range(30)]
     assert len(set(values)) == 900

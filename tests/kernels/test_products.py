@@ -126,7 +126,7 @@ def test_tiles_of_other_processors_multiply_as_well(lanes: int) -> None:
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_squares_are_transposed(lanes: int) -> None:
-    """Rows further apart than they are long; what lies beside stays as it is. Rejects a pair of rows that is left out."""
+    """Rows further apart than they are long; what lies beside stays as it is. Rejects a pair of rows left out."""
     turn = make_turn(lanes=lanes)
     a = np.arange(lanes * (lanes + 3), dtype=np.float32).reshape(lanes, lanes + 3)
     b = np.full((lanes, lanes + 5), -1.0, np.float32)

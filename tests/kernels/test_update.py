@@ -12,6 +12,7 @@ from tailwise.kernels.backend import FusedBackend
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import CvarMeasure
 from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.transaction import first_non_finite
 from tests.kernels.twins import another_policy, random_case, rollout_for, twins
 from tests.support import knobs, play, random_world, same, small_backend, snapshot
 
@@ -185,3 +186,19 @@ def test_risk_acts_the_same_in_both() -> None:
         check_metrics(first.metrics, second.metrics)
         assert largest_difference(plain, fused)[0] <= 1e-5
         assert second.term_gradients["risk"]["actor"] == pytest.approx(first.term_gradients["risk"]["actor"], rel=1e-3)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_parameter_or_buffer_that_is_not_finite_is_found_by_name(broken: float) -> None:
+    """Every one, by the name that the plain look gives; sizes whose squares overflow are no reason to refuse. Rejects
+    a look at parameters alone, and one that takes its own doubt for a finding."""
+    _, fused = twins(random_case(3))
+    assert fused._first_non_finite() is None
+    for name, tensor in fused.model.state_dict().items():
+        if tensor.is_floating_point():
+            before = tensor.clone()
+            tensor.reshape(-1)[-1] = broken
+            assert fused._first_non_finite() == first_non_finite(fused.model) == name
+            tensor.reshape(-1)[-1] = 1e30
+            assert fused._first_non_finite() is None
+            tensor.copy_(before)

@@ -70,6 +70,20 @@ def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
     return function.overloads[types].entry_point
 
 
+class Repeated:
+    """A kernel for calls with arguments of always the same types, which it looks at in the first one alone."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._code: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the kernel returns."""
+        if self._code is None:
+            self._code = compiled_for(self._function, arguments)
+        return self._code(*arguments)
+
+
 @cache
 def cache_folder() -> Path | None:
     """Where this process keeps kernels: `kernels-<digest of the sources>` inside the folder that numba would use."""

@@ -20,6 +20,7 @@ bits, which is all that coins and choices among a few can see.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -41,14 +42,20 @@ _WORD_LIMIT = 1 << 64
 _COUNTER_LIMIT = 1 << 256
 
 
-def _key(seed: int, purpose: str, name: str) -> Words:
-    """The 128-bit key of a stream. Lengths are hashed too, so that no two (seed, purpose, name) read the same."""
+@lru_cache(maxsize=256)
+def _digest(seed: int, purpose: str, name: str) -> bytes:
+    """16 bytes. Lengths are hashed too, so that no two (seed, purpose, name) read the same."""
     text = "".join(f"{len(part)}:{part}" for part in (str(seed), purpose, name))
-    return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype="<u8").astype(np.uint64)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _key(seed: int, purpose: str, name: str) -> Words:
+    """The 128-bit key of a stream."""
+    return np.frombuffer(_digest(seed, purpose, name), dtype="<u8").astype(np.uint64)
 
 
 class _Cipher:
-    """Philox with one key, read at any value of its counter. Moving it costs an eighth of making a new one."""
+    """Philox with one key, read at any value of its counter. Moving it costs a quarter of making a new one."""
 
     def __init__(self, key: Words) -> None:
         self._key = key
@@ -161,21 +168,29 @@ class Streams:
 
         The order of n random words: unlike a library's shuffle, it stays the same when that library changes.
         """
-        n = _check("the length of the permutation", n, _STEP_LIMIT)
-        cipher = _Cipher(_key(self.seed, "permutation", name))
-        epoch, update = _check("epoch", epoch), _check("update", update)
-        blocks = -(-n // _WORDS_PER_BLOCK)
-        words = cipher.words(word0=0, epoch=epoch, environment=0, update=update, blocks=blocks)
+        order: Integers = self.permutations(name, n, update=update, epochs=range(epoch, epoch + 1))[0]
+        return order
+
+    def permutations(self, name: str, n: int, *, update: int, epochs: range) -> Integers:
+        """`permutation` for each of some epochs, int64 [epochs, n]: together they take half the time."""
+        n, update = _check("the length of the permutation", n, _STEP_LIMIT), _check("update", update)
+        cipher, blocks = _Cipher(_key(self.seed, "permutation", name)), -(-n // _WORDS_PER_BLOCK)
+        marked: Words = np.empty((len(epochs), n), dtype=np.uint64)
+        for row, epoch in zip(marked, epochs):
+            at = _check("epoch", epoch)
+            row[:] = cipher.words(word0=0, epoch=at, environment=0, update=update, blocks=blocks)[:n]
         # Sorting words that end in their own place takes half the time of an argsort. What is left of a random word, 24
         # bits at least and 51 for a rollout of 8,192 rows, ties so rarely that the order is uniform to float64.
         place = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
-        marked = words[:n] & ~place | np.arange(n, dtype=np.uint64)
+        marked &= ~place
+        marked |= np.arange(n, dtype=np.uint64)
         marked.sort()
-        return (marked & place).astype(np.int64)
+        marked &= place
+        return marked.view(np.int64)
 
     def integer(self, name: str, *, environment: int = 0, index: int = 0) -> int:
         """An integer in [0, 2**31): the seed of an environment, of its `index`-th episode, or of an initialisation."""
-        cipher = _Cipher(_key(self.seed, "integer", name))
         index, environment = _check("index", index, _STEP_LIMIT), _check("environment", environment)
+        cipher = _Cipher(_key(self.seed, "integer", name))
         words = cipher.words(word0=index, epoch=0, environment=environment, update=0, blocks=1)
         return int(words[0]) >> 33

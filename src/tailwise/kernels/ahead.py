@@ -212,9 +212,9 @@ class FusedAhead:
 
     def _note(self, t: int, first: int, end: int, made: Decisions, shown: Shown, final: np.ndarray) -> End:
         """Write down the episodes of environments `first` to `end` that ended in step t."""
-        terminated, truncated = shown.terminated[t, first:end], shown.truncated[t, first:end]
-        rows = first + np.flatnonzero(terminated | truncated)
-        cut = first + np.flatnonzero(truncated & ~terminated)
+        terminated = shown.terminated[t]
+        rows = (terminated[first:end] | shown.truncated[t, first:end]).nonzero()[0] + first
+        cut = rows[~terminated[rows]]
         noted = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], made.states[cut])
         shown.returns[rows] = 0.0
         shown.lengths[rows] = 0

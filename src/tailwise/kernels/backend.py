@@ -16,15 +16,18 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from tailwise.core.compiled import compiled_for
+from tailwise.core.compiled import Repeated
 from tailwise.core.errors import ConfigError
+from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
+from tailwise.kernels.adam import adam_step
 from tailwise.kernels.ahead import FusedAhead, ahead_of
 from tailwise.kernels.coverage import why_not_fused
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
 from tailwise.kernels.products import lay_out
+from tailwise.kernels.shares import learn_rows
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_ahead, compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
@@ -55,11 +58,11 @@ def _array(tensor: Tensor) -> np.ndarray:
 class _FlatSnapshot:
     """Copies of what an update changes: parameters, Adam's moments and step, the model's buffers by name."""
 
-    flat: Tensor
-    average: Tensor
-    square: Tensor
+    flat: np.ndarray
+    average: np.ndarray
+    square: np.ndarray
     step: int
-    buffers: dict[str, Tensor]
+    buffers: dict[str, np.ndarray]
 
 
 def _groups(model: ActorCritic) -> dict[str, list[int]]:
@@ -97,16 +100,13 @@ class _PreparedSteps:
                 strict=False,  # looks has one more
             )
         ]
-        self._backend = backend
+        self._act = backend.act_again
 
     def decide(self, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """obs float32 [B, D], start bool [B], mask bool [B, K] or None."""
         seen, fresh = np.ascontiguousarray(obs, np.float32), np.ascontiguousarray(start, np.bool_)
         allowed = _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_)
-        arguments = (*self._first, seen, self._state, fresh, allowed, *self._last[t])
-        if self._backend.compiled_act is None:
-            self._backend.compiled_act = compiled_for(act, arguments)
-        self._backend.compiled_act(*arguments)
+        self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
 
 
 class FusedBackend(TorchBackend):
@@ -143,9 +143,11 @@ class FusedBackend(TorchBackend):
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
         self._ahead: FusedAhead | None = None
-        # `act` for the arguments of every step of every rollout, whose types are always the same.
-        self.compiled_act: Callable[..., Any] | None = None
+        self.act_again, self.learn_rows, self.adam_step = Repeated(act), Repeated(learn_rows), Repeated(adam_step)
         self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
+        self._buffer_arrays = {name: buffer.numpy() for name, buffer in self._buffers.items()}
+        floats = [array for array in self._buffer_arrays.values() if array.dtype.kind == "f"]
+        self._floats = [self.flat, *floats]  # what `first_non_finite` looks at
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
         assert isinstance(model.config.critic, QuantileCritic)
@@ -191,11 +193,12 @@ class FusedBackend(TorchBackend):
         made = super().begin(update, environments, steps, state)
         self.lay_out(self.bound.laid.to_act)
         made.noise = made.noise if self._discrete else ndtri(made.noise)
-        made.prepared = _PreparedSteps(self, made)
         return made
 
     def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
+        if made.prepared is None:  # not before it is needed: whole stretches that run ahead do without
+            made.prepared = _PreparedSteps(self, made)
         made.prepared.decide(t, obs, start, mask)
 
     def ahead(self, venv: Any) -> Ahead | None:
@@ -295,21 +298,23 @@ class FusedBackend(TorchBackend):
     # ---------------------------------------------------------------- parts of the update
 
     def _take_snapshot(self) -> _FlatSnapshot:
-        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        return _FlatSnapshot(
-            self.bound.flat.clone(), self.average.clone(), self.square.clone(), self.step_count, buffers
-        )
+        buffers = {name: array.copy() for name, array in self._buffer_arrays.items()}
+        average, square = self.moments
+        return _FlatSnapshot(self.flat.copy(), average.copy(), square.copy(), int(self._step), buffers)
 
     @torch.no_grad()
     def _restore(self, snapshot: _FlatSnapshot) -> None:
-        self.bound.flat.copy_(snapshot.flat)
-        self.average.copy_(snapshot.average)
-        self.square.copy_(snapshot.square)
-        self.step_tensor.fill_(float(snapshot.step))
+        self.flat[:] = snapshot.flat
+        for moment, before in zip(self.moments, (snapshot.average, snapshot.square)):
+            moment[:] = before
+        self._step.fill(snapshot.step)
         if snapshot.step == 0:
             self.optimiser.state.clear()
-        for name, buffer in self._buffers.items():
-            buffer.copy_(snapshot.buffers[name])
+        for name, buffer in self._buffers.items():  # as tensors, which count how often they were written to
+            buffer.copy_(torch.from_numpy(snapshot.buffers[name]))
+
+    def _first_non_finite(self) -> str | None:
+        return None if surely_finite(*self._floats) else super()._first_non_finite()
 
     def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
         return FusedEpochs(self, rollout, prepared, knobs)

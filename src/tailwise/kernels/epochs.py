@@ -10,13 +10,11 @@ import numpy as np
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.kernels import rows as numbers
-from tailwise.kernels.adam import adam_step, square_sums
-from tailwise.kernels.layout import NO_CORE
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, Draws, Weights
-from tailwise.kernels.shares import Trunk, learn_rows, learn_sequences
+from tailwise.kernels.shares import Trunk, learn_sequences
 from tailwise.learner import batching
 from tailwise.learner.backend import Knobs
 from tailwise.learner.gradients import term_gradients
@@ -37,22 +35,35 @@ class FusedEpochs(Epochs):
     def __init__(self, backend: FusedBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
         super().__init__(backend, rollout, prepared, knobs)
         self.fused = backend
-        self.rows = rows_of(backend.model, rollout, prepared)
+        self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
         assert prepared.particles is not None
         self._particles: np.ndarray = prepared.particles.contiguous().numpy()
-        self._squares = np.zeros(len(backend.bound.segments))
         critic = backend.model.config.critic
         assert isinstance(critic, QuantileCritic)
-        self._kappa, self._sampled = critic.kappa, critic.minibatch_particles
-        self._sums, self._rows_seen = numbers.empty_sums(backend.model.critic_count).tolist(), 0
-        # At each step: squares of the gradient's norms by parameter, its norm before and after clipping.
-        self._squares_seen: list[list[float]] = []
+        self._sampled, self._ids = critic.minibatch_particles, rollout.environment.numpy()
+        config, network = backend.config, backend.bound.network
+        self._read = (network, backend.flat, backend.panels, backend.log_std, self.rows)
+        self._weights = Weights(
+            clip=config.clip,
+            dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
+            entropy=float(knobs.entropy_weight),
+            value=config.value_weight / network.critics,
+            kappa=critic.kappa,
+            per_row=math.nan,  # each minibatch has its own
+            lean=backend.lean,
+        )
+        self._clip = math.inf if config.max_grad_norm is None else config.max_grad_norm
+        self._step_size = float(knobs.step_size.value)
+        # Of each minibatch; and at each step, the gradient's norm before and after clipping, and squares by parameter.
+        self._sums: list[list[float]] = []
         self._norms: list[tuple[float, float]] = []
+        self._squares = np.zeros((config.epochs * config.minibatches, len(backend.bound.segments)))
+        self._rows_seen = 0
 
     def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
         """The numbers of `Prepared.draws`, and what they choose."""
         streams, law, rows = self.backend.streams, self.backend.model.law, len(self._particles)
-        update, ids = self.rollout.update, self.rollout.environment.numpy()
+        update, ids = self.rollout.update, self._ids
         particles, noise = self._particles, _NO_NOISE
         if particles.shape[1] > self._sampled:
             particles = np.empty((rows, self._sampled), dtype=np.float32)
@@ -77,7 +88,7 @@ class FusedEpochs(Epochs):
         if not math.isfinite(sums[numbers.POLICY] + sums[numbers.ENTROPY] + sum(sums[SUMS:])):
             names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
             return f"a loss became NaN or infinite ({names}); the update was rolled back"
-        self._sums = numbers.merged(self._sums, sums)
+        self._sums.append(sums)
         self._rows_seen += total
         kl = sums[numbers.KL] / total
         if self._first:
@@ -85,52 +96,31 @@ class FusedEpochs(Epochs):
         if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
             self.stopped = True
             return None
-        square_sums(grad, backend.bound.segments, self._squares)
-        squares = self._squares.tolist()
-        before = math.sqrt(sum(squares))
-        self._squares_seen.append(squares)
-        if not before < math.inf:
-            self._norms.append((before, before))
-            return f"the gradient norm became {before}; the update was rolled back"
-        clip = config.max_grad_norm
-        scale = clip / before if clip is not None and before > clip else 1.0
-        after = adam_step(
-            *(backend.flat, grad, *backend.moments),
-            *(backend.bound.segments, scale, float(self.knobs.step_size.value), backend.count_step()),
-            (ADAM_EPSILON, CRITIC_EPSILON),
+        norms = backend.adam_step(
+            *(backend.flat, grad, *backend.moments, backend.bound.segments),
+            *(self._clip, self._step_size, backend.count_step(), _EPSILONS, self._squares[len(self._norms)]),
         )
-        self._norms.append((before, after if scale != 1.0 else before))
+        self._norms.append(norms)
+        if not norms[0] < math.inf:
+            return f"the gradient norm became {norms[0]}; the update was rolled back"
         if backend.bound.network.log_std >= 0:
             backend.model.project()
         return None
 
     def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
         """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
-        backend, config = self.fused, self.backend.config
-        network, flat = backend.bound.network, backend.flat
-        weights = Weights(
-            clip=config.clip,
-            dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
-            entropy=float(self.knobs.entropy_weight),
-            value=config.value_weight / network.critics,
-            kappa=self._kappa,
-            per_row=1.0 / total,
-            lean=backend.lean,
-        )
-
-        workers, log_std, panels = backend.workers, backend.log_std, backend.lay_out(backend.bound.laid.to_learn)
+        backend, workers, weights = self.fused, self.fused.workers, self._weights._replace(per_row=1.0 / total)
+        backend.lay_out(backend.bound.laid.to_learn)
         workers.begin()
         for units in _units_of(parts):
-            memory = workers.sequences(self.rollout.steps, len(units)) if network.core != NO_CORE else []
+            memory = workers.sequences(self.rollout.steps, len(units)) if self._recurrent else []
 
             def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
-                scratch = workers.scratches[k]
+                arguments, scratch = (*self._read, mine, draws, weights), workers.scratches[k]
                 if memory:
-                    learn_sequences(
-                        *(network, flat, panels, log_std, self.rows, mine, draws, weights, scratch), *memory[k]
-                    )
+                    learn_sequences(*arguments, scratch, *memory[k])
                 else:
-                    learn_rows(network, flat, panels, log_std, self.rows, mine, draws, weights, None, None, scratch)
+                    backend.learn_rows(*arguments, None, None, scratch)
 
             workers.run(units, work)
         return workers.result()
@@ -159,9 +149,10 @@ class FusedEpochs(Epochs):
         """See `Epochs.all`. What minibatches summed up becomes metrics at the end: by then there is time for names."""
         reason = super().all()
         if self._rows_seen:
-            self._tally(self._sums, self._terms(self._sums, self._rows_seen), self._rows_seen)
+            sums = numbers.merged(self._sums)
+            self._tally(sums, self._terms(sums, self._rows_seen), self._rows_seen)
         if self._norms:
-            squares, norms = np.array(self._squares_seen), np.array(self._norms)
+            squares, norms = self._squares[: len(self._norms)], np.array(self._norms)
             for name, group in self.fused.groups.items():
                 self.tally.mean({f"grad/norm/{name}": float(np.sqrt(squares[:, group].sum(1)).mean())}, 1.0)
             before, after = norms.mean(0).tolist()
@@ -192,6 +183,7 @@ class FusedEpochs(Epochs):
         self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
 
 
+_EPSILONS = (ADAM_EPSILON, CRITIC_EPSILON)
 _NO_NOISE = np.zeros((0, 0), dtype=np.float32)
 _MEANS = {
     "policy/entropy": numbers.ENTROPY,
@@ -217,4 +209,6 @@ def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
     units = [part.units for part in parts]
     if parts[0].whole:
         return units
-    return [np.sort(units[0] if len(units) == 1 else np.concatenate(units))]
+    rows = np.concatenate(units)
+    rows.sort()
+    return [rows]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.cells import gru_cells, lstm_cells
@@ -41,10 +40,11 @@ def standard_of(normaliser: ObservationNormaliser) -> Standard:
     if normaliser.clip is None:
         size = normaliser.mean.shape[0]
         return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
-    signal = normaliser.variance > 1e-12 * (normaliser.mean**2 + normaliser.variance)
-    scale = torch.where(signal, torch.rsqrt(normaliser.variance), torch.zeros_like(normaliser.variance))
+    mean, variance = normaliser.mean.numpy(), normaliser.variance.numpy()
+    signal = variance > 1e-12 * (mean**2 + variance)
+    scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=signal)
     return Standard(
-        normaliser.mean.float().numpy(), scale.float().numpy(), normaliser.scaled.numpy(), float(normaliser.clip)
+        mean.astype(np.float32), scale.astype(np.float32), normaliser.scaled.numpy(), float(normaliser.clip)
     )
 
 

@@ -123,4 +123,4 @@ def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
     else:
         memories = workers.step_memories(rows.envs)
         workers.run(np.arange(rows.envs), of_sequences)
-    return sum(sums) / int(rows.valid.sum())
+    return sum(sums) / int(np.count_nonzero(rows.valid))

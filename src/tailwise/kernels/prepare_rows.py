@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tailwise.kernels.inference import standard_of, standardise
+from tailwise.kernels.inference import Standard, standardise
 from tailwise.kernels.rows import Rows
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
@@ -15,26 +15,22 @@ from tailwise.model.distributions import CategoricalLaw
 
 
 @torch.no_grad()
-def rows_of(model: ActorCritic, rollout: Rollout, prepared: Prepared) -> Rows:
-    """Views where the layout allows it. The statistics of the normaliser stay the same during an update."""
+def rows_of(model: ActorCritic, standard: Standard, rollout: Rollout, prepared: Prepared) -> Rows:
+    """Views where the layout allows it; standard: the model's normaliser, which stays the same during an update."""
     discrete = isinstance(model.law, CategoricalLaw)
     rows = prepared.log_prob.shape[0]
     action = prepared.action
+    scalars = np.empty((rows, 3), dtype=np.float32)
+    for column, part in enumerate((prepared.log_prob, prepared.advantage, prepared.mean_target)):
+        scalars[:, column] = part.numpy()
     obs = np.empty((rows, prepared.obs.shape[-1]), dtype=np.float32)
-    standardise(
-        prepared.obs.reshape(rows, -1).contiguous().numpy(),
-        standard_of(model.normaliser),
-        obs.reshape(-1),
-        obs.shape[1],
-    )
+    standardise(prepared.obs.reshape(rows, -1).contiguous().numpy(), standard, obs.reshape(-1), obs.shape[1])
     return Rows(
         obs=obs,
         choice=action[:, 0].contiguous().numpy() if discrete else np.zeros(0, dtype=np.int64),
         action=np.zeros((0, 0), dtype=np.float32) if discrete else action.contiguous().numpy(),
         mask=np.zeros((0, 0), dtype=np.bool_) if prepared.mask is None else prepared.mask.contiguous().numpy(),
-        scalars=np.column_stack(
-            [part.numpy() for part in (prepared.log_prob, prepared.advantage, prepared.mean_target)]
-        ),
+        scalars=scalars,
         old=_log_probabilities(prepared.params) if discrete else prepared.params.contiguous().numpy(),
         valid=prepared.valid.reshape(-1).contiguous().numpy(),
         start=rollout.start.reshape(-1).contiguous().numpy(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,14 +65,11 @@ def empty_sums(critics: int) -> np.ndarray:
     return sums
 
 
-def merged(one: list[float], other: list[float]) -> list[float]:
-    """The sums of two shares as one."""
-    result = [a + b for a, b in zip(one, other)]
-    result[_LARGEST] = map(_larger, one[_LARGEST], other[_LARGEST])
-    result[ENTROPY_MIN] = -_larger(-one[ENTROPY_MIN], -other[ENTROPY_MIN])
-    return result
-
-
-def _larger(a: float, b: float) -> float:
-    """The larger one; NaN if one is NaN, which Python's max would drop or keep by its place."""
-    return a if a >= b or a != a else b
+def merged(shares: Sequence[np.ndarray] | Sequence[list[float]]) -> list[float]:
+    """The sums of some shares as one; NaN where one of them is."""
+    table = np.array(shares)
+    with np.errstate(invalid="ignore"):
+        result = table.sum(0)
+        result[_LARGEST], result[ENTROPY_MIN] = table[:, _LARGEST].max(0), table[:, ENTROPY_MIN].min()
+    found: list[float] = result.tolist()
+    return found

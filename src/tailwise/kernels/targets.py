@@ -175,7 +175,8 @@ def particle_returns(
     left, fraction = places_between(levels, critic.quantiles)
     predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
     results = []
-    arrays = (record.law, record.final_law, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
+    final_law = record.final_law if rollout.any_truncated else record.law  # never read, but of the same type
+    arrays = (record.law, final_law, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
     fixed = (
         *map(_array, arrays),
         ids,

@@ -73,11 +73,9 @@ class Workers:
     def result(self) -> tuple[np.ndarray, list[float]]:
         """(gradient [size], sums) of all workers, added in their order."""
         first, *others = self.scratches
-        sums: list[float] = first.sums.tolist()
         for scratch in others:
             add(first.grad, scratch.grad)
-            sums = merged(sums, scratch.sums.tolist())
-        return first.grad, sums
+        return first.grad, merged([scratch.sums for scratch in self.scratches]) if others else first.sums.tolist()
 
 
 def _scratch(network: Network, size: int) -> Scratch:

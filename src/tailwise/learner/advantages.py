@@ -55,7 +55,8 @@ def normalise(adv: Tensor, valid: Tensor, *, mode: NormaliseMode) -> tuple[Tenso
     require_flags("valid", valid, tuple(adv.shape))
     # numpy: two dozen small steps, and a tensor takes longer for each.
     raw, known = adv.detach().double().numpy(force=True), valid.numpy(force=True)
-    clean = np.where(known, raw, 0.0)
+    whole = bool(known.all())
+    clean = raw if whole else np.where(known, raw, 0.0)
     columns, present = (clean, known) if mode == "per_env" else (clean.reshape(-1, 1), known.reshape(-1, 1))
 
     count = np.count_nonzero(present, axis=0)
@@ -65,22 +66,23 @@ def normalise(adv: Tensor, valid: Tensor, *, mode: NormaliseMode) -> tuple[Tenso
         peak = np.abs(columns).max(0, initial=0.0)
         scaled = columns / np.where(peak > 0, peak, 1.0)
         mean = scaled.sum(0) / divisor
-        centred = np.where(present, scaled - mean, 0.0)
+        centred = scaled - mean if whole else np.where(present, scaled - mean, 0.0)
         std = np.sqrt(np.square(centred).sum(0) / divisor)
         no_signal = std <= _RELATIVE_FLOOR * np.sqrt(np.square(scaled).sum(0) / divisor)
         result = np.where(no_signal | ~present, 0.0, centred / np.where(no_signal, 1.0, std))
 
-        kept = raw[known]
+        kept = raw.reshape(-1) if whole else raw[known]
         some = len(kept) > 0
+        total = float(kept.sum())
         report = NormaliseReport(
-            mean=float(kept.mean()) if some else None,
+            mean=total / len(kept) if some else None,
             std=float(kept.std()) if some else None,
             minimum=float(kept.min()) if some else None,
             maximum=float(kept.max()) if some else None,
             count=len(kept),
             groups=int(np.count_nonzero(count)),
             no_signal=int(np.count_nonzero(no_signal & (count > 0))),
-            non_finite=len(kept) - int(np.count_nonzero(np.isfinite(kept))),
+            non_finite=0 if math.isfinite(total) else len(kept) - int(np.count_nonzero(np.isfinite(kept))),
         )
     return torch.from_numpy(result.reshape(adv.shape)).to(adv.device, adv.dtype), report
 

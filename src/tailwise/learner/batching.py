@@ -17,7 +17,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Part:
-    """A microbatch: `units` [u] are flat rows t*B + b, or with `whole` the environments of whole sequences.
+    """A microbatch: `units` [u] are flat rows t*B + b, or with `whole` the environments of whole sequences; size: the
+    number n of valid rows.
 
     Which rows those are is worked out when it is asked: kernels walk through sequences by themselves.
     """
@@ -25,16 +26,12 @@ class Part:
     units: np.ndarray
     valid: Tensor
     whole: bool
+    size: int
 
     @property
     def envs(self) -> Tensor | None:
         """Environments [b] of whole sequences, None without a core."""
         return torch.from_numpy(self.units) if self.whole else None
-
-    @cached_property
-    def size(self) -> int:
-        """n, the number of valid rows."""
-        return int(np.count_nonzero(self.valid.numpy()[:, self.units])) if self.whole else len(self.units)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -52,7 +49,11 @@ class Part:
 
 def minibatches(units: np.ndarray, *, count: int, permutation: np.ndarray) -> Iterator[np.ndarray]:
     """Split what `all_units` gave into `count` parts, in the order given."""
-    yield from (part for part in np.array_split(units[permutation], count) if len(part))
+    shuffled, first = units[permutation], 0
+    for k in range(min(count, len(units))):  # the first ones take what is left over
+        end = first + len(units) // count + (k < len(units) % count)
+        yield shuffled[first:end]
+        first = end
 
 
 def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
@@ -69,5 +70,5 @@ def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarr
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
     """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
     chunks = [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units)))
-    cut = [Part(chunk, valid, recurrent) for chunk in chunks]
-    return [part for part in cut if part.size]
+    sizes = [int(np.count_nonzero(valid.numpy()[:, chunk])) if recurrent else len(chunk) for chunk in chunks]
+    return [Part(chunk, valid, recurrent, size) for chunk, size in zip(chunks, sizes) if size]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.learner.advantages import normalise
 from tailwise.learner.categorical import project
@@ -48,8 +49,10 @@ class Prepared:
     def finite(self) -> bool:
         """Whether every target that valid rows will train on is finite."""
         read = [self.advantage, self.mean_target, *([] if self.particles is None else [self.particles])]
-        # A finite sum has neither NaN nor infinity. It may overflow, or a row that nobody reads be broken: look closer.
-        return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t[self.valid.reshape(-1)]).all()) for t in read)
+        # A row that nobody reads may be broken: look closer.
+        return all(
+            surely_finite(t.numpy(force=True)) or bool(torch.isfinite(t[self.valid.reshape(-1)]).all()) for t in read
+        )
 
     def draws(
         self, streams: Streams, model: ActorCritic, *, update: int, epoch: int
@@ -124,13 +127,12 @@ def prepare(
         difference = mixed - mix_advantages(targets.advantage, torch.zeros_like(risk), multiplier)
         risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
     old_mean, old_law = old_outputs(rollout, model)
-    everything = bool(rollout.valid.all())
 
     def flat(tensor: Tensor) -> Tensor:
         return tensor.reshape(-1, *tensor.shape[2:])
 
     prepared = Prepared(
-        obs=rollout.obs if everything else torch.where(rollout.valid[..., None], rollout.obs, 0.0),
+        obs=rollout.obs if rollout.all_valid else torch.where(rollout.valid[..., None], rollout.obs, 0.0),
         action=flat(rollout.action),
         log_prob=flat(rollout.log_prob),
         params=flat(rollout.params),

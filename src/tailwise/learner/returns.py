@@ -103,15 +103,15 @@ def gae(
         boundary = boundary | ~valid
 
     # A loop over steps on small rows: numpy takes a tenth of torch's time for each of its operations.
-    advantage = delta.detach().clone()
-    rows, ends = advantage.numpy(force=True), boundary.numpy(force=True)
-    carry = np.zeros(shape[1], dtype=rows.dtype)
-    with np.errstate(over="ignore"):  # infinite, which the update refuses with a sentence
-        for step in range(shape[0] - 1, -1, -1):
-            carry[ends[step]] = 0.0
-            carry *= gamma * lam
-            carry += rows[step]
-            rows[step] = carry
+    rows, ends = delta.detach().clone().numpy(force=True), boundary.numpy(force=True)
+    carry, discount = np.empty(shape[1], dtype=rows.dtype), gamma * lam
+    some_end: list[bool] = np.asarray(ends.any(1)).tolist()
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite, which the update refuses with a sentence
+        for row, after, end, some in zip(rows[-2::-1], rows[:0:-1], ends[-2::-1], some_end[-2::-1]):
+            np.multiply(after, discount, out=carry)
+            if some:
+                carry[end] = 0.0
+            row += carry
     return torch.from_numpy(rows).to(delta.device)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from tailwise.core.errors import ShapeError
+from tailwise.core.finite import surely_finite
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,23 @@ class Rollout:
         """B."""
         return int(self.reward.shape[1])
 
+    @cached_property
+    def all_valid(self) -> bool:
+        """Whether every row is a transition: the usual case."""
+        return bool(self.valid.numpy(force=True).all())
+
+    @cached_property
+    def any_truncated(self) -> bool:
+        """Whether an episode was cut off; if not, nobody reads what the critics say at last observations."""
+        return bool(self.truncated.numpy(force=True).any())
+
     def of_valid(self, tensor: Tensor) -> Tensor:
-        """The valid rows [n, ...] of a tensor [T, B, ...]: without a copy where all are valid, the usual case."""
-        return tensor.flatten(0, 1) if bool(self.valid.all()) else tensor[self.valid]
+        """The valid rows [n, ...] of a tensor [T, B, ...]: without a copy where all are valid."""
+        return tensor.flatten(0, 1) if self.all_valid else tensor[self.valid]
 
     def non_finite(self) -> dict[str, int]:
         """How many entries that an update would read are NaN or infinite, by name; empty when all are finite."""
-        if self._sums_are_finite():
+        if self._surely_finite():
             return {}
         boundary = self.truncated & ~self.terminated & self.valid
         goes_on = self.valid[-1] & ~(self.terminated | self.truncated)[-1]
@@ -114,13 +126,10 @@ class Rollout:
         counts = {name: int((~torch.isfinite(t)).sum()) for name, t in reads.items() if t.is_floating_point()}
         return {name: n for name, n in counts.items() if n}
 
-    def _sums_are_finite(self) -> bool:
-        """Whether all entries, read or not, have finite sums, which neither NaN nor infinity leaves: the usual case.
-
-        A sum may also overflow, or an entry that nobody reads be broken; then one has to look closer.
-        """
+    def _surely_finite(self) -> bool:
+        """Whether all entries, read or not, are finite at first sight; if not, look closer at those that are read."""
         record = self.critic
         tensors = [self.obs, self.action, self.reward, self.log_prob, self.params, record.mean, record.law]
-        if bool(self.truncated.any()):  # else nobody reads them
+        if self.any_truncated:
             tensors += [record.final_mean, record.final_law]
-        return all(bool(torch.isfinite(t.sum())) for t in tensors if t is not None and t.is_floating_point())
+        return surely_finite(*(t.numpy(force=True) for t in tensors if t is not None and t.is_floating_point()))

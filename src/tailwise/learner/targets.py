@@ -83,7 +83,7 @@ def build_targets(
     """
     record = rollout.critic
     value = combine_means(record.raw(record.mean), config.combine)
-    final_value = combine_means(record.raw(record.final_mean), config.combine)
+    final_value = combine_means(record.raw(record.final_mean), config.combine) if rollout.any_truncated else value[1:]
     following = next_values(value, final_value, rollout.terminated, rollout.truncated)
     advantage = gae(
         rollout.reward,
@@ -93,7 +93,7 @@ def build_targets(
         rollout.truncated,
         gamma=gamma,
         lam=lam,
-        valid=rollout.valid,
+        valid=None if rollout.all_valid else rollout.valid,
     )
     returns = lambda_return(advantage, value[:-1])
     particles: Tensor | None = None

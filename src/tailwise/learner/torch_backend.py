@@ -105,10 +105,12 @@ class TorchBackend:
         """See `Backend.record`."""
         out = self._values(features)
         steps = features.shape[0] - 1
-        final_mean = torch.zeros(steps, *out.mean.shape[1:])
-        final_law = None if out.law is None else torch.zeros(steps, *out.law.shape[1:])
-        if len(final_index):
+        # One zero that shows everywhere: zeros of their own would take as much memory as all values of the rollout.
+        final_mean = torch.zeros(()).expand(steps, *out.mean.shape[1:])
+        final_law = None if out.law is None else torch.zeros(()).expand(steps, *out.law.shape[1:])
+        if final_index.shape[0]:
             final = self._values(final_features)
+            final_mean, final_law = final_mean.contiguous(), None if final_law is None else final_law.contiguous()
             final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
             if final_law is not None and final.law is not None:
                 final_law[final_index[:, 0], final_index[:, 1]] = final.law
@@ -200,8 +202,11 @@ class TorchBackend:
     def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
         return Epochs(self, rollout, prepared, knobs)
 
+    def _first_non_finite(self) -> str | None:
+        return first_non_finite(self.model)
+
     def _final_check(self, run: Epochs) -> str | None:
-        name = first_non_finite(self.model)
+        name = self._first_non_finite()
         if name is not None:
             return f"parameter {name} became NaN or infinite; the update was rolled back"
         run.measure_after()
@@ -275,9 +280,9 @@ class Epochs:
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
         units = batching.all_units(valid, recurrent=self._recurrent)
-        for epoch in range(config.epochs):
+        orders = self.backend.streams.permutations("minibatch", len(units), update=update, epochs=range(config.epochs))
+        for epoch, order in enumerate(orders):
             draws = self._draws(epoch)
-            order = self.backend.streams.permutation("minibatch", len(units), update=update, epoch=epoch)
             for chunk in batching.minibatches(units, count=config.minibatches, permutation=order):
                 parts = batching.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
                 if not parts:

@@ -49,7 +49,8 @@ class Collector:
             anomalies, finals = self._step_by_step(made, rows, masks)
         self.state, self.broken_off = made.state, False
         last = torch.from_numpy(driver.obs).to(dtype)
-        made.features[steps] = backend.look(_marked(last), self.state, torch.from_numpy(driver.episode_start))
+        seen = last if driver.obs_is_finite else _marked(last)
+        made.features[steps] = backend.look(seen, self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(
             made.features,
             torch.cat([features for features, _ in finals]) if finals else torch.zeros(0, model.features),

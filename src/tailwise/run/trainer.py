@@ -191,13 +191,14 @@ class Trainer:
         report = self.backend.update(rollout, knobs)
         updated = time.perf_counter()
         self.update += 1
-        self.steps += int(rollout.valid.sum())
+        taken = int(np.count_nonzero(rollout.valid.numpy()))
+        self.steps += taken
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
         metrics |= self.risk.after(self.update, rollout, report)
-        metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - int(rollout.valid.sum()))
+        metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - taken)
         metrics |= {
             f"grad/term/{term}/{group}": norm
             for term, row in report.term_gradients.items()
@@ -208,7 +209,7 @@ class Trainer:
             "time/elapsed": updated - started,
             "time/rollout": collected - clock,
             "time/update": updated - collected,
-            "time/steps_per_second": float(rollout.valid.sum()) / (updated - clock),
+            "time/steps_per_second": taken / (updated - clock),
         }
         metrics |= self.health.measure(
             rollout, self.collector.facts, metrics, kl_factor=self.kl_factor, observed=report.observed
