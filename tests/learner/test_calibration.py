@@ -216,7 +216,7 @@ def test_a_categorical_law_is_judged_fairly(atoms: int) -> None:
     assert report.cvar_predicted == pytest.approx(CVAR_NORMAL * SD, rel=0.03)
     assert told(thin).coverage[0] > 0.12
     done = tracker.completed
-    plain = (done.predicted < done.realised[:, None]).mean(1)  # the wrong transform
+    plain = (tracker.laws[done.law] < done.realised[:, None]).mean(1)  # the wrong transform
     steps = np.abs(np.sort(plain) - np.arange(len(plain)) / len(plain)).max()
     assert steps > 1.5 * report.pit_error
 

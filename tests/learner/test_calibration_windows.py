@@ -10,7 +10,7 @@ import torch
 from scipy.special import ndtri
 
 from tailwise.core.streams import Streams
-from tailwise.learner.calibration import LONGEST, Calibration
+from tailwise.learner.calibration import KEPT, LONGEST, Calibration
 from tailwise.model.config import CategoricalCritic
 from tailwise.model.critics import quantile_midpoints
 from tests.learner.calibration_reference import (
@@ -39,7 +39,7 @@ def test_windows_equal_a_plain_reference(kind: str, gamma: float) -> None:
         assert list(zip(done.start.tolist(), done.column.tolist(), strict=True)) == [w[:2] for w in expected]
         assert done.realised.tolist() == [w[2] for w in expected]
         assert done.observed.tolist() == [w[3] for w in expected]
-        assert np.array_equal(done.predicted, np.array([w[4] for w in expected], np.float32).reshape(-1, 7))
+        assert np.array_equal(tracker.laws[done.law], np.array([w[4] for w in expected], np.float32).reshape(-1, 7))
         assert tracker.dropped == lost
         assert ((done.pit >= 0) & (done.pit <= 1)).all()
         completed, dropped = completed + len(done), dropped + lost
@@ -81,14 +81,16 @@ def test_no_window_starts_before_the_first_scale() -> None:
     assert len(tracker.open) == len(tracker.completed) == 0
     tracker.absorb(rollout_of(torch.ones(64, 64), normal_law(0, 1), sigma=0.5, update=1))
     assert len(tracker.completed) > 0
-    assert tracker.completed.predicted == pytest.approx(
-        np.broadcast_to(0.5 * ndtri(quantile_midpoints(64).numpy()), tracker.completed.predicted.shape), abs=1e-5
+    predicted = tracker.laws[tracker.completed.law]
+    assert predicted == pytest.approx(
+        np.broadcast_to(0.5 * ndtri(quantile_midpoints(64).numpy()), predicted.shape), abs=1e-5
     )
 
 
 @pytest.mark.parametrize(("gamma", "steps"), [(1.0, 8), (0.999, 8), (0.9999, 128), (0.99, 8)])
 def test_open_windows_are_bounded_and_complete(gamma: float, steps: int) -> None:
-    """Short rollouts and long horizons: rejects one window a step, and dropping the oldest before its horizon."""
+    """Short rollouts and long horizons: rejects one window a step, dropping the oldest before its horizon, and rows of
+    laws that are not used again."""
     tracker = Calibration(quantile_critic(2), Streams(0), gamma=gamma, alpha=0.5, environments=2)
     law = torch.zeros(2, 2)
     most = 0
@@ -96,6 +98,7 @@ def test_open_windows_are_bounded_and_complete(gamma: float, steps: int) -> None
         tracker.absorb(rollout_of(torch.ones(steps, 2), law, update=update))
         most = max(most, len(tracker.open) + len(tracker.waiting))
     assert most <= 2 * 66
+    assert len(tracker.laws) <= KEPT + 3 * 66
     assert tracker.dropped == 0
     assert len(tracker.completed) > 100
     horizon = LONGEST if gamma in (1.0, 0.9999) else round(3 / (1 - gamma))
@@ -116,9 +119,9 @@ def test_numbers_that_are_not_finite_are_dropped_and_counted() -> None:
                 reward[3, 0], reward[4, 0], law[2, 1, 1, 0], law[7, 2] = math.inf, -math.inf, math.nan, math.inf
             broken.absorb(rollout_of(reward, law, update=update))
         assert clean.dropped == 0 < broken.dropped
-        assert np.isfinite(broken.completed.realised).all() and np.isfinite(broken.completed.predicted).all()
+        assert np.isfinite(broken.completed.realised).all() and np.isfinite(broken.laws[broken.completed.law]).all()
         mine, other = (t.completed.take(t.completed.column == 3) for t in (clean, broken))
-        assert same(mine.tensors("x"), other.tensors("x"))
+        assert same(mine.tensors("x", clean.laws), other.tensors("x", broken.laws))
         before, after = (set(zip(t.completed.start, t.completed.column, strict=True)) for t in (clean, broken))
         assert {(10, 1), (15, 2)} <= before - after  # they started from a broken law: 8 steps, then row 2 and row 7
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ShapeError
-from tailwise.learner.particles import inverse_cdf_atoms, inverse_cdf_quantiles, sr_lambda, stratified_levels
+from tailwise.learner.particles import (
+    ascending,
+    average_law,
+    inverse_cdf_atoms,
+    inverse_cdf_quantiles,
+    sr_lambda,
+    stratified_levels,
+)
 from tailwise.learner.quantile import midpoints
 from tailwise.learner.returns import gae, lambda_return, next_values
 from tailwise.learner.tail import cvar_from_quantiles
@@ -251,3 +258,14 @@ def test_the_fixed_point_has_the_tail_of_the_return(scalar_target: bool, accepte
             late.append(theta)
     cvar = float(cvar_from_quantiles(torch.stack(late).mean(0), 0.05))
     assert (abs(cvar / -2.0627 - 1) <= 0.05) == accepted, cvar
+
+
+@pytest.mark.parametrize("at", [(0, 0, 0), (1, 1, 1), (2, 0, 2)])
+@pytest.mark.parametrize("value", [-9.0, 9.0, math.nan, math.inf])
+def test_laws_are_put_in_order_wherever_they_are_not(at: tuple[int, int, int], value: float) -> None:
+    """Each law begins below the end of the one before. Rejects order across laws, and none at their ends."""
+    laws = np.arange(18, dtype=np.float32).reshape(3, 2, 3)[::-1].copy()
+    assert ascending(laws) is laws
+    laws[at] = value
+    np.testing.assert_array_equal(ascending(laws), np.sort(laws, axis=-1))
+    np.testing.assert_array_equal(average_law(torch.from_numpy(laws)).numpy(), np.sort(laws, axis=-1).mean(1))

@@ -195,9 +195,12 @@ def test_bad_atoms_are_a_sentence() -> None:
         risk_utility(torch.zeros(1), 0.0, 0.0)
 
 
-@pytest.mark.parametrize("kind", ["rows of strata", "ties", "sorted", "tail where no sample looks"])
+@pytest.mark.parametrize(
+    "kind", ["rows of strata", "ties", "sorted", "low at an odd end", "tail where no sample looks"]
+)
 def test_the_tail_of_many_particles_is_exact_whatever_a_sample_of_them_shows(kind: str) -> None:
-    """Against a full sort. Rejects the tail of the sample itself, and trusting its bound where it is too low."""
+    """Against a full sort. Rejects the tail of the sample itself, trusting its bound where it is too low, and losing
+    numbers that do not fill a block."""
     g = np.random.default_rng(0)
     values = g.normal(size=(2000, 64)).astype(np.float32)
     if kind == "rows of strata":
@@ -207,6 +210,9 @@ def test_the_tail_of_many_particles_is_exact_whatever_a_sample_of_them_shows(kin
         flat = np.round(flat)
     elif kind == "sorted":
         flat = np.sort(flat)
+    elif kind == "low at an odd end":
+        flat = flat[:-3]
+        flat[-5:] = -9.0
     elif kind == "tail where no sample looks":
         flat = np.full(len(flat), 5.0, dtype=np.float32)
         flat[:: len(flat) // 8192 | 1] = -1.0  # all that a sample sees, and fewer than the tail has

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from torch import Tensor
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import CheckpointError, ShapeError
 from tailwise.core.golden import golden_fractions
+from tailwise.core.loops.discounted import follow_windows
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration_windows import (
     ROUNDING,
@@ -35,10 +37,9 @@ from tailwise.learner.calibration_windows import (
     Flags,
     Floats,
     Integers,
+    Laws,
     OpenWindows,
     draw_from_laws,
-    gather_rewards,
-    next_true,
     raw_laws,
     start_rows,
     transform_by_atoms,
@@ -60,7 +61,7 @@ STARTS_PER_HORIZON = 64  # bounds the open windows of an environment
 LONGEST = 4096  # steps; gamma = 1 has no horizon of its own
 LEVELS = (0.05, 0.50, 0.95)
 BINS = 10
-_EDGES = np.linspace(0.0, 1.0, BINS + 1)[1:-1]
+_MARKS = np.concatenate([LEVELS, np.linspace(0.0, 1.0, BINS + 1)[1:-1]])  # levels, then edges between bins
 # Levels at which the law of each window is read for the pooled one. Where in its stratum a level lies differs from
 # window to window, so that together they read the whole tail; the same midpoints for all would cut off its end.
 _POOLED = 16
@@ -135,9 +136,10 @@ class Calibration:
         self.clock = 0  # steps absorbed so far
         self.next_update = 0  # number of the rollout that continues the open windows
         self.dropped = 0
-        self.open = OpenWindows.empty(self.quantiles)
-        self.waiting = Completed.empty(self.quantiles)  # complete, but an older window is still open
-        self.completed = Completed.empty(self.quantiles)  # the newest, oldest first
+        self.laws: Laws = np.zeros((0, self.quantiles), dtype=np.float32)  # predicted, of all windows
+        self.open = OpenWindows.empty()
+        self.waiting = Completed.empty()  # complete, but an older window is still open
+        self.completed = Completed.empty()  # the newest, oldest first
 
     # ---------------------------------------------------------------- windows
 
@@ -156,48 +158,45 @@ class Calibration:
             )
         if rollout.update != self.next_update:  # what came in between is unknown
             self.dropped += len(self.open)
-            self.open = OpenWindows.empty(self.quantiles)
+            self.open = OpenWindows.empty()
         self.next_update = rollout.update + 1
         valid, fresh = self._flags(rollout.valid), self._flags(rollout.start)
         terminated, truncated = self._flags(rollout.terminated), self._flags(rollout.truncated)
         boundary = (terminated | truncated) & valid
-        new, rows = self._begin(rollout, record.law, valid)
-        carried = len(self.open)
+        new, rows = self._begin(rollout, record.law.numpy(), valid)
         windows = self.open.joined(new)
-        column = windows.column
-        first = np.concatenate([np.zeros(carried, dtype=np.int64), rows])
-        last = np.minimum(next_true(boundary)[first, column], first + self.horizon - windows.age - 1)
-        last = np.minimum(last, steps - 1)
-        # A reset without an end of the episode (environments that a resumed run had to reset) cuts a window.
-        cut = next_true(fresh | ~valid)[first + (np.arange(len(first)) >= carried), column] <= last
-
-        reward = rollout.reward[:, : self.tracked].double().numpy()
+        column, first = windows.column, np.concatenate([np.zeros(len(self.open), dtype=np.int64), rows])
+        reward = rollout.reward.numpy()[:, : self.tracked].astype(np.float64)
         reward = np.where(np.isfinite(reward), reward, np.nan)  # an infinity may warn where NaN just spreads
-        total = gather_rewards(windows, reward, first, last, self.discount)
-        age = windows.age + last - first + 1
-        windows = OpenWindows(column, windows.start, age, total, windows.luck, windows.grid, windows.predicted)
-        done = (boundary[last, column] | (age >= self.horizon)) & ~cut
-        self.open = windows.take(~done & ~cut)
+        last = np.empty_like(first)
+        # A reset without an end of the episode (environments that a resumed run had to reset) cuts a window.
+        cuts = fresh | ~valid
+        follow_windows(reward, boundary, cuts, column, first, windows.age, self.discount, windows.total, last)
+        windows.age[:] += last - first + 1  # in place: `joined` made copies
+        whole = last >= 0
+        done = (boundary[last, column] | (windows.age >= self.horizon)) & whole
+        self.open = windows.take(whole & ~done)
         ended, last = windows.take(done), last[done]
         final = terminated[last, ended.column]
-        laws, final_laws = record.law.numpy(), record.final_law.numpy()
-        after = laws[last + 1, ended.column]  # the law at the state that follows the last step
+        after = record.law.numpy()[last + 1, ended.column]  # the law at the state that follows the last step
         cut_off = np.flatnonzero(truncated[last, ended.column])
-        after[cut_off] = final_laws[last[cut_off], ended.column[cut_off]]
-        rest = draw_from_laws(torch.from_numpy(after), record, self.critic, ended.luck[:, 0])
+        after[cut_off] = record.final_law.numpy()[last[cut_off], ended.column[cut_off]]
+        rest = draw_from_laws(after, record, self.critic, ended.luck[:, 0])
         weight = self.discount[ended.age]
         realised = np.where(final, ended.total, ended.total + weight * rest)
-        finite = np.isfinite(realised)
-        self.dropped += int(cut.sum()) + int((~finite).sum())
         observed = np.where(final, 1.0, 1.0 - weight)
-        self._release(self._judged(ended.take(finite), realised[finite], observed[finite]))
+        finite = np.isfinite(realised)
+        if not finite.all():
+            ended, realised, observed = ended.take(finite), realised[finite], observed[finite]
+        self.dropped += len(windows) - len(self.open) - len(ended)
+        self._release(self._judged(ended, realised, observed))
         self.clock += steps
 
     def _flags(self, flags: Tensor) -> Flags:
-        tracked: Flags = flags[:, : self.tracked].numpy()
+        tracked: Flags = flags.numpy()[:, : self.tracked]
         return tracked
 
-    def _begin(self, rollout: Rollout, law: Tensor, valid: Flags) -> tuple[OpenWindows, Integers]:
+    def _begin(self, rollout: Rollout, law: NDArray[Any], valid: Flags) -> tuple[OpenWindows, Integers]:
         """The windows that start in this rollout, and the row of each, ascending."""
         record, steps = rollout.critic, rollout.steps
         stride = max(1, steps // STARTS_PER_ROLLOUT, math.ceil(self.horizon / STARTS_PER_HORIZON))
@@ -205,52 +204,69 @@ class Calibration:
         uniform = self.streams.uniforms(
             "calibration",
             update=rollout.update,
-            environments=rollout.environment[: self.tracked].numpy(),
+            environments=rollout.environment.numpy()[: self.tracked],
             steps=len(rows),
             draws=4,
         )
-        inside = (rows >= 0) & (rows < steps)
-        begins = inside & valid[rows.clip(0, steps - 1), np.arange(self.tracked)]
+        begins = (rows >= 0) & (rows < steps)
+        begins &= valid[np.where(begins, rows, 0), np.arange(self.tracked)]
         if record.sigma == 0.0:  # before the first scale every prediction is 0 and means nothing
             begins[:] = False
         index, column = np.nonzero(begins)
         order = np.argsort(rows[index, column], kind="stable")
         index, column = index[order], column[order]
         row, luck = rows[index, column], uniform[index, column]
-        predicted = raw_laws(torch.from_numpy(law.numpy()[row, column]), record, self.critic, luck[:, 3:])
-        sound = np.isfinite(predicted).all(1)
-        row, column, luck, predicted = row[sound], column[sound], luck[sound], predicted[sound]
+        predicted = raw_laws(law[row, column], record, self.critic, luck[:, 3:])
+        finite = np.isfinite(predicted)
+        if not finite.all():
+            sound = finite.all(1)
+            row, column, luck, predicted = row[sound], column[sound], luck[sound], predicted[sound]
         atoms = np.zeros(2)
         if isinstance(self.critic, CategoricalCritic):
             support = record.mu + record.sigma * normalised_atoms(self.critic).double().numpy()
             atoms = np.array([support[0], support[1] - support[0]])
         windows = OpenWindows(
+            law=self._keep(predicted),
             column=column,
             start=self.clock + row,
             age=np.zeros(len(row), dtype=np.int64),
             total=np.zeros(len(row)),
             luck=luck[:, :3],
-            grid=np.broadcast_to(atoms, (len(row), 2)),
-            predicted=predicted,
+            grid=np.full((len(row), 2), atoms),
         )
         return windows, row
 
+    def _keep(self, predicted: Laws) -> Integers:
+        """Write laws [n, N] into rows of `self.laws` that no window uses; these rows [n]."""
+        unused = np.ones(len(self.laws) + len(predicted), dtype=np.bool_)
+        for table in (self.open, self.waiting, self.completed):
+            unused[table.law] = False
+        rows = np.flatnonzero(unused)[: len(predicted)]
+        if len(rows) and rows[-1] >= len(self.laws):
+            self.laws = np.concatenate([self.laws, np.empty_like(self.laws, shape=(len(predicted), self.quantiles))])
+        self.laws[rows] = predicted
+        return rows
+
     def _judged(self, ended: OpenWindows, realised: Floats, observed: Floats) -> Completed:
+        predicted = self.laws.take(ended.law, axis=0)
         if isinstance(self.critic, QuantileCritic):
-            pit = transform_by_quantiles(ended, realised)
+            pit = transform_by_quantiles(ended, predicted, realised)
         else:
-            pit = transform_by_atoms(ended, realised, self.critic.atoms)
-        return Completed(ended.column, ended.start, realised, pit, observed, ended.predicted)
+            pit = transform_by_atoms(ended, predicted, realised, self.critic.atoms)
+        return Completed(
+            law=ended.law, column=ended.column, start=ended.start, realised=realised, pit=pit, observed=observed
+        )
 
     def _release(self, judged: Completed) -> None:
         """Count the windows that are older than every open one, in the order of their starts."""
         waiting = self.waiting.joined(judged)
-        waiting = waiting.take(np.lexsort((waiting.column, waiting.start)))
-        ready = waiting.start < (self.open.start.min() if len(self.open) else np.inf)
-        self.waiting = waiting.take(~ready)
-        released = waiting.take(ready).take(slice(-KEPT, None))
+        order = np.argsort(self.tracked * waiting.start + waiting.column)  # no two windows of a column start together
+        oldest = self.open.start.min() if len(self.open) else np.inf
+        ready = np.count_nonzero(waiting.start < oldest)
+        self.waiting = waiting.take(order[ready:])
+        released = waiting.take(order[max(ready - KEPT, 0) : ready])
         outdated = max(len(self.completed) + len(released) - KEPT, 0)
-        self.completed = self.completed.take(slice(outdated, None)).joined(released)
+        self.completed = self.completed.since(outdated).joined(released)
 
     # ---------------------------------------------------------------- report
 
@@ -262,12 +278,13 @@ class Calibration:
             return None
         pit = np.sort(done.pit)
         ranks = np.arange(count + 1) / count
-        below_05, below_50, below_95 = (float(n) / count for n in np.searchsorted(pit, LEVELS))
-        bins = np.diff(np.searchsorted(pit, _EDGES), prepend=0, append=count)
+        below = np.searchsorted(pit, _MARKS).tolist()
+        below_05, below_50, below_95 = (n / count for n in below[: len(LEVELS)])
+        bins = pairwise([0, *below[len(LEVELS) :], count])
         return CalibrationReport(
             windows=count,
             coverage=(below_05, below_50, below_95),
-            pit=tuple(float(n) / count for n in bins),
+            pit=tuple((end - start) / count for start, end in bins),
             pit_error=float(max((ranks[1:] - pit).max(), (pit - ranks[:-1]).max())),
             cvar_predicted=pooled_tail(torch.from_numpy(self._pooled()), self.alpha)[1],
             cvar_realised=pooled_tail(torch.from_numpy(done.realised), self.alpha)[1],
@@ -278,24 +295,28 @@ class Calibration:
 
     @cached_property
     def _places(self) -> tuple[Integers, NDArray[np.float32] | None]:
-        """Where the laws of all windows are read, see `_POOLED`: place of a value in the table of laws [KEPT * 16], and
-        how far it is to the next one, None where only the values themselves are read."""
+        """Where the laws of all windows are read, see `_POOLED`: places of values in each law [KEPT, 16], and how far
+        it is to the next one [KEPT * 16], None where only the values themselves are read."""
         offset = golden_fractions(torch.arange(KEPT, dtype=torch.float64))
         levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
         if isinstance(self.critic, CategoricalCritic):
-            left, fraction = (levels * self.quantiles).long(), None
-        else:
-            left, beyond = places_between(levels, self.quantiles)
-            fraction = beyond.float().numpy().reshape(-1)
-        rows = self.quantiles * np.arange(KEPT)[:, None]
-        return (rows + left.numpy()).reshape(-1), fraction
+            return (levels * self.quantiles).long().numpy(), None
+        left, beyond = places_between(levels, self.quantiles)
+        return left.numpy(), beyond.float().numpy().reshape(-1)
 
     def _pooled(self) -> NDArray[np.float32]:
         """Equally likely values of the predicted laws of all completed windows together, flat."""
-        places, fraction = self._places
-        values, count = np.ascontiguousarray(self.completed.predicted).reshape(-1), len(self.completed) * _POOLED
-        low: NDArray[np.float32] = values[places[:count]]
-        return low if fraction is None else low + fraction[:count] * (values[places[:count] + 1] - low)
+        left, fraction = self._places
+        rows, values = self.completed.law[:, None], self.laws.reshape(-1)
+        places = (self.quantiles * rows + left[: len(rows)]).reshape(-1)
+        low: NDArray[np.float32] = values.take(places)
+        if fraction is None:
+            return low
+        between = values[1:].take(places)  # the next one of each
+        between -= low
+        between *= fraction[: len(places)]
+        between += low
+        return between
 
     # ---------------------------------------------------------------- checkpoint
 
@@ -303,7 +324,7 @@ class Calibration:
         """Everything that the next rollout depends on: tensors by name, and plain numbers."""
         tensors: dict[str, Tensor] = {}
         for name in ("open", "waiting", "completed"):
-            tensors |= getattr(self, name).tensors(name)
+            tensors |= getattr(self, name).tensors(name, self.laws)
         return tensors, {name: getattr(self, name) for name in _COUNTERS}
 
     def load(self, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
@@ -320,9 +341,9 @@ class Calibration:
             raise CheckpointError(
                 f"the calibration state has {', '.join(wrong)}; expected counts: use another checkpoint"
             )
-        size = {"quantiles": self.quantiles, "columns": self.tracked}
-        opened = OpenWindows.from_tensors("open", tensors, **size)
-        waiting = Completed.from_tensors("waiting", tensors, **size)
-        self.completed = Completed.from_tensors("completed", tensors, **size)
+        laws, columns = self.laws[:0], self.tracked
+        opened, laws = OpenWindows.from_tensors("open", tensors, laws, columns=columns)
+        waiting, laws = Completed.from_tensors("waiting", tensors, laws, columns=columns)
+        self.completed, self.laws = Completed.from_tensors("completed", tensors, laws, columns=columns)
         self.open, self.waiting = opened, waiting
         self.clock, self.next_update, self.dropped = (data[name] for name in _COUNTERS)

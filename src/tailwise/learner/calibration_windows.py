@@ -12,13 +12,18 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
 from tailwise.core.golden import golden_fractions
-from tailwise.core.loops.discounted import add_discounted
-from tailwise.learner.particles import average_law, places_of_levels, stratified_levels
+from tailwise.learner.particles import (
+    ascending,
+    average_of,
+    normal_scores,
+    places_of_levels,
+    stratified_levels,
+)
 from tailwise.learner.rollout import CriticRecord
 from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
@@ -26,6 +31,7 @@ from tailwise.model.config import CategoricalCritic, QuantileCritic
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Laws = NDArray[np.float32]
 
 # Returns are sums of float32 rewards and predictions are float32: closer than this, relative to size, is a tie.
 ROUNDING = 2.0**-20
@@ -33,58 +39,74 @@ ROUNDING = 2.0**-20
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of one length, the number of windows n; subclasses name them."""
+    """Columns of one length, the number of windows n; subclasses name them.
 
-    widths: ClassVar[Mapping[str, int]]  # second dimension of the columns that have one; `predicted` has N
+    law [n]: row of the window's predicted law in a table of all of them [rows, N], raw, ascending. A law is the heavy
+    part of a window and stays in its row while the window moves from table to table.
+    """
+
+    law: Integers
+    widths: ClassVar[Mapping[str, int]]  # second dimension of the columns that have one
 
     @classmethod
-    def empty(cls, quantiles: int) -> Self:
-        """No window, for laws of N quantiles."""
-        shapes = {name: (0, quantiles if name == "predicted" else width) for name, width in cls.widths.items()}
+    def empty(cls) -> Self:
+        """No window."""
+        shapes = {name: (0, width) for name, width in cls.widths.items()}
         return cls(**{f.name: np.zeros(shapes.get(f.name, (0,)), cls.dtype(f.name)) for f in fields(cls)})
 
     @classmethod
     def dtype(cls, name: str) -> DTypeLike:
-        """The type of a column: laws are float32, places int64, everything else float64."""
-        return {"predicted": np.float32, "column": np.int64, "start": np.int64, "age": np.int64}.get(name, np.float64)
+        """The type of a column: places are int64, everything else float64."""
+        return np.int64 if name in ("column", "start", "age", "law") else np.float64
 
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        return len(self.law)
 
-    def take(self, rows: NDArray[Any] | slice) -> Self:
-        """The windows that an index, a mask or a slice names; views in the last case."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+    def take(self, rows: Integers | Flags) -> Self:
+        """Copies of the windows that an index or a mask names."""
+        index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return type(self)(**{name: column.take(index, axis=0) for name, column in vars(self).items()})
+
+    def since(self, row: int) -> Self:
+        """Views of the windows from this row on."""
+        return type(self)(**{name: column[row:] for name, column in vars(self).items()})
 
     def joined(self, other: Self) -> Self:
         """These windows, then the others."""
-        return type(self)(**{f.name: np.concatenate([getattr(t, f.name) for t in (self, other)]) for f in fields(self)})
+        pairs = zip(vars(self).items(), vars(other).values(), strict=True)
+        return type(self)(**{name: np.concatenate([own, new]) for (name, own), new in pairs})
 
-    def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Copies of the columns, for a checkpoint."""
-        return {f"{prefix}/{f.name}": torch.from_numpy(getattr(self, f.name).copy()) for f in fields(self)}
+    def tensors(self, prefix: str, laws: Laws) -> dict[str, Tensor]:
+        """Copies of the columns, for a checkpoint; in place of `law` the laws themselves, as `predicted`."""
+        columns = {name: column.copy() for name, column in vars(self).items() if name != "law"}
+        columns["predicted"] = laws[self.law]
+        return {f"{prefix}/{name}": torch.from_numpy(column) for name, column in columns.items()}
 
     @classmethod
-    def from_tensors(cls, prefix: str, tensors: Mapping[str, Tensor], *, quantiles: int, columns: int) -> Self:
-        """The inverse of `tensors`; a CheckpointError says what does not fit."""
-        blank = cls.empty(quantiles)
+    def from_tensors(cls, prefix: str, tensors: Mapping[str, Tensor], laws: Laws, *, columns: int) -> tuple[Self, Laws]:
+        """The inverse of `tensors`, with the laws [rows, N] and those of these windows after them; a CheckpointError
+        says what does not fit."""
+        blank = {**vars(cls.empty()), "predicted": laws[:0]}
+        del blank["law"]
         arrays: dict[str, NDArray[Any]] = {}
-        rows = tensors[f"{prefix}/{fields(cls)[0].name}"].shape[:1]
-        for f in fields(cls):
-            name, wanted = f"{prefix}/{f.name}", getattr(blank, f.name)
+        rows = tensors[f"{prefix}/column"].shape[:1]
+        for column_name, wanted in blank.items():
+            name = f"{prefix}/{column_name}"
             array = tensors[name].detach().cpu().numpy()
             if array.dtype != wanted.dtype or array.shape != (*rows, *wanted.shape[1:]):
                 raise CheckpointError(
                     f"calibration state {name!r} is {array.dtype} {list(array.shape)}; this model needs {wanted.dtype} "
                     f"{[*rows, *wanted.shape[1:]]}; resume with the configuration that the run was started with"
                 )
-            arrays[f.name] = array.copy()
+            arrays[column_name] = array.copy()
         column = arrays["column"]
         if len(column) and not 0 <= column.min() <= column.max() < columns:
             raise CheckpointError(
                 f"calibration state '{prefix}/column' names environments {column.min()} to {column.max()}; this run "
                 f"follows 0 to {columns - 1}; resume with the same run.environments"
             )
-        return cls(**arrays)
+        predicted = arrays.pop("predicted")
+        return cls(law=len(laws) + np.arange(len(predicted)), **arrays), np.concatenate([laws, predicted])
 
 
 @dataclass(frozen=True)
@@ -93,8 +115,8 @@ class OpenWindows(Table):
 
     column [n]: environment; start [n]: its first step, counted since the tracker began; age [n]: steps seen;
     total [n]: their discounted reward, raw; luck [n, 3]: uniforms drawn at the start, for the draw at the end, the
-    transform and the projection onto atoms; grid [n, 2]: lowest atom and spacing, raw (0 for quantile critics);
-    predicted [n, N]: the law at the start, raw, ascending.
+    transform and the projection onto atoms; grid [n, 2]: lowest atom and spacing, raw (0 for quantile critics).
+    The law is that of the state at the start.
     """
 
     column: Integers
@@ -103,15 +125,14 @@ class OpenWindows(Table):
     total: Floats
     luck: Floats
     grid: Floats
-    predicted: NDArray[np.float32]
-    widths: ClassVar[Mapping[str, int]] = {"luck": 3, "grid": 2, "predicted": 0}
+    widths: ClassVar[Mapping[str, int]] = {"luck": 3, "grid": 2}
 
 
 @dataclass(frozen=True)
 class Completed(Table):
     """Windows whose return is known.
 
-    column, start, predicted as in `OpenWindows`; realised [n]: the return, raw; pit [n]: its probability integral
+    column, start and law as in `OpenWindows`; realised [n]: the return, raw; pit [n]: its probability integral
     transform in [0, 1]; observed [n]: share of the discount that rewards covered, the rest is a draw (1: terminated).
     """
 
@@ -120,8 +141,7 @@ class Completed(Table):
     realised: Floats
     pit: Floats
     observed: Floats
-    predicted: NDArray[np.float32]
-    widths: ClassVar[Mapping[str, int]] = {"predicted": 0}
+    widths: ClassVar[Mapping[str, int]] = {}
 
 
 def start_rows(clock: int, steps: int, columns: int, stride: int) -> Integers:
@@ -137,64 +157,45 @@ def start_rows(clock: int, steps: int, columns: int, stride: int) -> Integers:
     return rows
 
 
-def next_true(flags: Flags) -> Integers:
-    """The first row at or after each row in which the flag of the column is set, T if none: [T, E] -> [T+1, E]."""
-    steps, columns = flags.shape
-    rows = np.full((steps + 1, columns), steps, dtype=np.int64)
-    rows[:-1] = np.where(flags, np.arange(steps)[:, None], steps)
-    nearest: Integers = np.minimum.accumulate(rows[::-1], axis=0)[::-1]
-    return nearest
-
-
 def raw_laws(
-    law: Tensor, record: CriticRecord, critic: QuantileCritic | CategoricalCritic, offset: Floats
-) -> NDArray[np.float32]:
-    """Raw quantiles [n, N], ascending, of the critics' common law [n, C, N]; NaN where it is not finite.
+    law: NDArray[Any], record: CriticRecord, critic: QuantileCritic | CategoricalCritic, offset: Floats
+) -> Laws:
+    """Raw quantiles [n, N], ascending, of the critics' common law [n, C, N]; not finite where that is not.
 
     Of a categorical law: its values at one level in each of N strata, all moved by the same `offset` [n, 1], so that an
     atom of less mass than a stratum is met as often as it should.
     """
     if isinstance(critic, QuantileCritic):
-        values = record.raw(average_law(law))
-    else:
-        levels = stratified_levels(torch.from_numpy(offset).expand(-1, critic.atoms))
-        values = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
-    raw: NDArray[np.float32] = _nan_where_broken(values, law).float().numpy()
-    return raw
+        ordered = ascending(law)
+        common = average_of([ordered[:, c] for c in range(law.shape[1])])
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(common * record.sigma + record.mu, dtype=np.float32)
+    levels = stratified_levels(torch.from_numpy(offset).expand(-1, critic.atoms))
+    return np.asarray(_from_atoms(law, record, critic, levels), dtype=np.float32)
 
 
 def draw_from_laws(
-    law: Tensor, record: CriticRecord, critic: QuantileCritic | CategoricalCritic, uniform: Floats
+    law: NDArray[Any], record: CriticRecord, critic: QuantileCritic | CategoricalCritic, uniform: Floats
 ) -> Floats:
     """One raw draw [n] from each of the laws [n, C, N], by uniforms [n]; NaN where it is not finite."""
-    if isinstance(critic, QuantileCritic) and critic.quantiles > 1:  # `law_particles` in arrays, at one level a row
-        common, rows = average_law(law).numpy(), np.arange(len(uniform))
-        left, fraction = places_of_levels(uniform, critic.quantiles)
-        low = common[rows, left]
-        with np.errstate(invalid="ignore"):  # a law that is not finite is dropped below
-            values = low + fraction.astype(common.dtype) * (common[rows, left + 1] - low)
-        draw = torch.from_numpy(record.mu + record.sigma * values)[:, None]
-    else:
-        levels = torch.from_numpy(uniform)[:, None]
-        draw = law_particles(law, critic, levels, mu=record.mu, sigma=record.sigma)
-    raw: Floats = _nan_where_broken(draw, law)[:, 0].double().numpy()
+    if not isinstance(critic, QuantileCritic):
+        return np.asarray(_from_atoms(law, record, critic, torch.from_numpy(uniform)[:, None])[:, 0], dtype=np.float64)
+    # `law_particles` in arrays, at one level a row, for which two quantiles are read and averaged, and not all.
+    ordered, rows = ascending(law), np.arange(len(law))
+    left, fraction = places_of_levels(uniform, critic.quantiles)
+    low, high = (average_of([ordered[rows, c, at] for c in range(law.shape[1])]) for at in (left, left + 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        raw = np.asarray(record.mu + record.sigma * (low + fraction.astype(law.dtype) * (high - low)), dtype=np.float64)
+    finite = np.isfinite(ordered[..., [0, -1]])  # in order: what is not finite lies at the ends
+    if not finite.all():
+        raw[~finite.all((1, 2))] = np.nan
     return raw
 
 
-def _nan_where_broken(values: Tensor, law: Tensor) -> Tensor:
-    """values [n, M] of laws [n, C, N]; a law with an entry that is not finite gives NaN: a search in it would not."""
-    finite = np.isfinite(law.numpy())
-    if finite.all():
-        return values
-    return torch.where(torch.from_numpy(finite.all((1, 2)))[:, None], values, torch.nan)
-
-
-def gather_rewards(windows: OpenWindows, reward: Floats, first: Integers, last: Integers, discount: Floats) -> Floats:
-    """Discounted reward [n] after the steps first..last of each window; reward [T, E]; discount [ages]: powers of
-    gamma."""
-    total = windows.total.copy()
-    add_discounted(reward, windows.column, first, last, discount[windows.age], float(discount[1]), total)
-    return total
+def _from_atoms(law: NDArray[Any], record: CriticRecord, critic: CategoricalCritic, levels: Tensor) -> NDArray[Any]:
+    """Raw values [n, M] of laws [n, C, N] on atoms at levels [n, M]; NaN where a law is not finite."""
+    values = law_particles(torch.from_numpy(law), critic, levels, mu=record.mu, sigma=record.sigma).numpy()
+    return np.where(np.isfinite(law).all((1, 2))[:, None], values, np.nan)
 
 
 def distribution_of_quantiles(theta: Floats, y: Floats, side: Literal["left", "right"]) -> Floats:
@@ -202,34 +203,44 @@ def distribution_of_quantiles(theta: Floats, y: Floats, side: Literal["left", "r
 
     theta [n, N] ascending, y [n]; returns [n]. Equal neighbours are an atom.
     """
-    count = theta.shape[1]
-    scores = ndtri((np.arange(count) + 0.5) / count)
+    return _distribution(theta, y, _count_below(theta, y, side))
+
+
+def _count_below(theta: Floats, y: Floats, side: Literal["left", "right"]) -> Integers:
+    """How many of theta [n, N], ascending, are below y [n], for "right" also those that equal it: [n]."""
     lower = theta < y[:, None] if side == "left" else theta <= y[:, None]
-    below = np.count_nonzero(lower, axis=1)
-    left = np.clip(below - 1, 0, count - 2)
-    rows = np.arange(len(theta))
+    first_above: Integers = lower.argmin(1)  # sooner found than a sum
+    return np.where(lower[:, -1], theta.shape[1], first_above)
+
+
+def _distribution(theta: Floats, y: Floats, below: Integers) -> Floats:
+    """`distribution_of_quantiles` at y [..., n], where `below` [..., n] of theta [n, N] count as lower."""
+    count, rows = theta.shape[1], np.arange(len(theta))
+    scores = normal_scores(count)
+    left = np.minimum(np.maximum(below - 1, 0), count - 2)
     low, high = theta[rows, left], theta[rows, left + 1]
     # Equal ones are met only beyond the ends: between two centres the count above puts y strictly apart from one.
     flat = high == low
     share = (y - low) / np.where(flat, 1.0, high - low)
-    inside: Floats = ndtr(scores[left] + share * (scores[left + 1] - scores[left]))
-    return np.where(flat, (below > 0).astype(np.float64), inside)
+    start = scores[left]
+    return np.where(flat, below > 0, ndtr(start + share * (scores[left + 1] - start)))
 
 
-def transform_by_quantiles(windows: OpenWindows, realised: Floats) -> Floats:
-    """Randomised probability integral transform [n] of realised returns under quantile laws.
+def transform_by_quantiles(windows: OpenWindows, predicted: Laws, realised: Floats) -> Floats:
+    """Randomised probability integral transform [n] of realised returns under quantile laws `predicted` [n, N].
 
     F(y-) + u (F(y) - F(y-)): uniform if the prediction is right, whether its law is smooth, a point or has atoms.
     """
-    theta = windows.predicted.astype(np.float64)
+    theta = predicted.astype(np.float64)
     slack = ROUNDING * np.maximum(np.abs(realised), np.maximum(-theta[:, 0], theta[:, -1]))  # ascending
-    below = distribution_of_quantiles(theta, realised - slack, "left")
-    upto = distribution_of_quantiles(theta, realised + slack, "right")
+    least, most = realised - slack, realised + slack
+    counts = np.stack([_count_below(theta, least, "left"), _count_below(theta, most, "right")])
+    below, upto = _distribution(theta, np.stack([least, most]), counts)
     return np.asarray(below + windows.luck[:, 1] * (upto - below), dtype=np.float64)
 
 
-def transform_by_atoms(windows: OpenWindows, realised: Floats, atoms: int) -> Floats:
-    """The same under laws on `atoms` equidistant atoms, given by N equally likely values each.
+def transform_by_atoms(windows: OpenWindows, predicted: Laws, realised: Floats, atoms: int) -> Floats:
+    """The same under laws on `atoms` equidistant atoms, `predicted` [n, N] as N equally likely values each.
 
     A categorical critic learns the law of the return *projected* onto its atoms. So the return is projected as well, at
     random onto one of its two neighbours with the probabilities of the projection; otherwise every return between two
@@ -239,6 +250,6 @@ def transform_by_atoms(windows: OpenWindows, realised: Floats, atoms: int) -> Fl
     place = np.clip((realised - low) / spacing, 0.0, atoms - 1.0)
     onto = low + spacing * (np.floor(place) + (windows.luck[:, 2] < place - np.floor(place)))
     slack = spacing / 4  # averages of two critics may lie half way between atoms
-    below = (windows.predicted < (onto - slack)[:, None]).mean(1)
-    upto = (windows.predicted <= (onto + slack)[:, None]).mean(1)
+    below = (predicted < (onto - slack)[:, None]).mean(1)
+    upto = (predicted <= (onto + slack)[:, None]).mean(1)
     return np.asarray(below + windows.luck[:, 1] * (upto - below), dtype=np.float64)

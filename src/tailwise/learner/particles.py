@@ -7,6 +7,8 @@ path of mixing decisions instead and keeps the spread. Particles are in raw retu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -112,11 +114,19 @@ def places_between(levels: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def places_of_levels(levels: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Where `inverse_cdf_quantiles` reads N = `count` > 1 quantiles at levels [..., M]: the index of the one below, and
     how far it is to the next one, below 0 and above 1 in the tails."""
-    level = np.clip(levels.astype(np.float64), 2.0**-24, 1.0 - 2.0**-24)
-    left = np.clip(np.floor(level * count - 0.5), 0, count - 2).astype(np.int64)
-    scores = ndtri((np.arange(count) + 0.5) / count)
+    level = np.minimum(np.maximum(levels.astype(np.float64), 2.0**-24), 1.0 - 2.0**-24)
+    left = np.minimum(np.maximum(np.floor(level * count - 0.5), 0.0), count - 2.0).astype(np.int64)
+    scores = normal_scores(count)
     below = scores[left]
     return left, (ndtri(level) - below) / (scores[left + 1] - below)
+
+
+@cache
+def normal_scores(count: int) -> NDArray[np.float64]:
+    """The normal quantiles [N] of the centres (i+0.5)/N of N = `count` equal shares, to be read only."""
+    scores: NDArray[np.float64] = ndtri((np.arange(count) + 0.5) / count)
+    scores.setflags(write=False)
+    return scores
 
 
 def read_between(theta_sorted: Tensor, left: Tensor, fraction: Tensor) -> Tensor:
@@ -129,16 +139,31 @@ def read_between(theta_sorted: Tensor, left: Tensor, fraction: Tensor) -> Tensor
 
 
 def average_law(law: Tensor) -> Tensor:
-    """The critics' common law: the average over C of their sorted quantiles, [..., C, N] -> [..., N].
+    """The critics' common law: the average over C of their sorted quantiles, [..., C, N] -> [..., N]."""
+    ordered = ascending(law.detach().numpy(force=True))
+    return torch.from_numpy(average_of([ordered[..., c, :] for c in range(law.shape[-2])])).to(law.device)
 
-    Quantiles of a trained critic are in order, which is quickly seen; numpy sorts many short rows in a tenth of torch's
-    time.
+
+def ascending(laws: NDArray[Any]) -> NDArray[Any]:
+    """Quantiles [..., N], each law in order, NaN last.
+
+    Those of a trained critic are in order already, which is quickly seen; numpy sorts many short rows in a tenth of
+    torch's time.
     """
-    rows = law.detach().numpy(force=True)
-    in_order = bool((rows[..., :-1] <= rows[..., 1:]).all())  # False also for NaN
-    ordered = torch.from_numpy(rows if in_order else np.sort(rows, axis=-1)).to(law.device)
-    critics = ordered.unbind(-2)
-    return sum(critics[1:], start=critics[0]) / len(critics)  # of two short rows: a quarter of the time of `mean`
+    flat = laws.reshape(-1)  # one long comparison: numpy takes six times as long for many short ones
+    rising = flat[:-1] <= flat[1:]  # False also for NaN
+    rising[laws.shape[-1] - 1 :: laws.shape[-1]] = True  # from one law to the next
+    return laws if rising.all() else np.sort(laws, axis=-1)
+
+
+def average_of(critics: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The average of equal shapes, one for each critic: of two, in a quarter of the time of `mean`."""
+    average = critics[0].copy()
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite shows in the result
+        for other in critics[1:]:
+            average += other
+        average /= len(critics)
+    return average
 
 
 def inverse_cdf_atoms(atoms: Tensor, probs: Tensor, levels: Tensor) -> Tensor:

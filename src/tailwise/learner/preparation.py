@@ -175,7 +175,7 @@ def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns
     for critic in model.critic_heads():
         if critic.mean_head is not None:
             preserve_outputs(critic.mean_head, **rescale)
-            for parameter in critic.mean_head.parameters():
+            for parameter in (critic.mean_head.weight, critic.mean_head.bias):
                 state = optimiser.state.get(parameter, {})
                 if state:
                     state["exp_avg"].mul_(old_sigma / sigma)
