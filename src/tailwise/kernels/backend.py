@@ -27,7 +27,7 @@ from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
 from tailwise.kernels.products import lay_out
-from tailwise.kernels.shares import learn_rows
+from tailwise.kernels.shares import learn_rows, learn_sequences
 from tailwise.kernels.targets import particle_returns
 from tailwise.kernels.warm_up import compile_ahead, compile_kernels, kernels_are_kept
 from tailwise.kernels.workers import Workers
@@ -143,7 +143,8 @@ class FusedBackend(TorchBackend):
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
         self._ahead: FusedAhead | None = None
-        self.act_again, self.learn_rows, self.adam_step = Repeated(act), Repeated(learn_rows), Repeated(adam_step)
+        self.act_again, self.adam_step = Repeated(act), Repeated(adam_step)
+        self.learn_rows, self.learn_sequences = Repeated(learn_rows), Repeated(learn_sequences)
         self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
         self._buffer_arrays = {name: buffer.numpy() for name, buffer in self._buffers.items()}
         floats = [array for array in self._buffer_arrays.values() if array.dtype.kind == "f"]

@@ -14,7 +14,7 @@ from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
 from tailwise.kernels.rows import SUMS, Draws, Weights
-from tailwise.kernels.shares import Trunk, learn_sequences
+from tailwise.kernels.shares import Trunk
 from tailwise.learner import batching
 from tailwise.learner.backend import Knobs
 from tailwise.learner.gradients import term_gradients
@@ -118,7 +118,7 @@ class FusedEpochs(Epochs):
             def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
                 arguments, scratch = (*self._read, mine, draws, weights), workers.scratches[k]
                 if memory:
-                    learn_sequences(*arguments, scratch, *memory[k])
+                    backend.learn_sequences(*arguments, scratch, *memory[k])
                 else:
                     backend.learn_rows(*arguments, None, None, scratch)
 

@@ -1,8 +1,4 @@
-"""Forward and backward of a share of a minibatch: rows go through in blocks that fit into the cache.
-
-Kernels that call kernels are compiled again inside their callers, so the nesting is kept flat: what is long and called
-once per share (the core) is called from here, what is called per block is one kernel.
-"""
+"""Forward and backward of a share of a minibatch in one call: rows go through in blocks that fit into the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from tailwise.kernels.memory import copy
 from tailwise.kernels.policy_loss import box_rows, discrete_rows
 from tailwise.kernels.recurrent import Tape, core_backward, core_forward
 from tailwise.kernels.rows import Draws, Rows, Weights
-from tailwise.learner.batching import sequence_rows
 
 BLOCK = 256  # rows: their activations and gradients fill half a megabyte; 64 to 192 were measured, and no faster
 
@@ -40,10 +35,12 @@ class Scratch(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """Memory of one worker for the trunk over whole sequences: activations and their gradients."""
+    """Memory of one worker for the trunk over whole sequences: activations and their gradients; index int64: the
+    rows that the sequences are."""
 
     work: np.ndarray
     back: np.ndarray
+    index: np.ndarray
 
 
 @kernel
@@ -107,33 +104,25 @@ def learn_rows(
         scratch.log_std_grad[a] = 0.0
 
 
+@kernel
 def learn_sequences(
-    network: Network,
-    flat: np.ndarray,
-    panels: np.ndarray,
-    log_std: np.ndarray | None,
-    rows: Rows,
-    envs: np.ndarray,
-    draws: Draws,
-    weights: Weights,
-    scratch: Scratch,
-    trunk: Trunk,
-    tape: Tape,
-) -> None:
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, envs: np.ndarray,
+    draws: Draws, weights: Weights, scratch: Scratch, trunk: Trunk, tape: Tape,
+) -> None:  # fmt: skip
     """With a core: add losses and gradients of all steps of the environments `envs` [b]."""
-    steps = len(rows.valid) // rows.envs
-    index = sequence_rows(steps, rows.envs, envs)
-    n = len(index)
+    b = envs.shape[0]
+    steps = rows.valid.shape[0] // rows.envs
+    n = steps * b
+    index = trunk.index[:n]
+    for t in range(steps):
+        for i in range(b):
+            index[t * b + i] = t * rows.envs + envs[i]
     gather(rows.obs, index, trunk.work, network.input_lead)
     forward(network.trunk, flat, panels, trunk.work, n)
     read, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
     core_forward(network, flat, panels, read, steps, envs, rows.state, rows.start, rows.envs, tape)
     learn_rows(
-        *(network, flat, panels, log_std, rows, index, draws, weights),
-        *(tape.features, tape.back_features, scratch),
-    )
-    core_backward(
-        *(network, panels, read, steps, envs, rows.start, rows.envs, tape, back),
-        scratch.grad,
-    )
+        network, flat, panels, log_std, rows, index, draws, weights, tape.features, tape.back_features, scratch
+    )  # fmt: skip
+    core_backward(network, panels, read, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
     backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad)

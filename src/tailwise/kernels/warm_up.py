@@ -25,9 +25,10 @@ from tailwise.learner.torch_backend import TorchBackend
 Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
-KERNELS = ("inference.act", "targets.particle_targets", "shares.learn_rows", "adam.adam_step", "policy.sum_kl")
+KERNELS = ("inference.act", "targets.particle_targets", "adam.adam_step")
+PLAIN_KERNELS = ("shares.learn_rows", "policy.sum_kl")
+CORE_KERNELS = ("shares.learn_sequences", "policy.sum_kl_along")
 LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
-CORE_KERNELS = ("recurrent.core_forward", "recurrent.core_backward")
 
 
 def kernels_are_kept(*, core: int) -> bool:
@@ -35,7 +36,7 @@ def kernels_are_kept(*, core: int) -> bool:
     folder = cache_folder()
     if folder is None:
         return False
-    needed = KERNELS if core == NO_CORE else KERNELS + CORE_KERNELS
+    needed = KERNELS + (PLAIN_KERNELS if core == NO_CORE else CORE_KERNELS)
     return all(any(folder.glob(f"kernels_*/{name}-*.nbi")) for name in needed)
 
 

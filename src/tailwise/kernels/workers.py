@@ -97,7 +97,7 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
         return aligned_zeros(int(np.prod(shape))).numpy()
 
     hidden, few = network.hidden, max(environments, CHUNK)  # rows of the steps that are taken together
-    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width))
+    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width), np.zeros(rows, dtype=np.int64))
     tape = Tape(
         gates=floats(rows, gates),
         before_c=floats(rows, hidden),
