@@ -35,12 +35,12 @@ class Scratch(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """Memory of one worker for the trunk over whole sequences: activations and their gradients; index int64: the
+    """Memory of one worker for the trunk over whole sequences: activations and their gradients; places int64: the
     rows that the sequences are."""
 
     work: np.ndarray
     back: np.ndarray
-    index: np.ndarray
+    places: np.ndarray
 
 
 @kernel
@@ -113,7 +113,7 @@ def learn_sequences(
     b = envs.shape[0]
     steps = rows.valid.shape[0] // rows.envs
     n = steps * b
-    index = trunk.index[:n]
+    index = trunk.places[:n]
     for t in range(steps):
         for i in range(b):
             index[t * b + i] = t * rows.envs + envs[i]
