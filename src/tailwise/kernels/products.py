@@ -1,9 +1,9 @@
 """Matrix products inside kernels, without Python, without the GIL and without a library.
 
 A right side that is used often is laid out as panels first: three vectors of columns beside each other, row after row,
-so that the inner loop reads one stretch of memory. Weights are laid out once per optimiser step and multiplied with many
-blocks of rows; that, and no call per product, is why this is faster than the vendor's routine for the sizes of a policy
-(docs/decisions/0010-products-of-our-own.md).
+so that the inner loop reads one stretch of memory. Weights are laid out once per optimiser step and multiplied with
+many blocks of rows; that, and no call per product, is why this is faster than the vendor's routine for the sizes of a
+policy (docs/decisions/0010-products-of-our-own.md).
 
 Arrays are flat float32 whose element 0 is the first of the matrix. Nothing is checked: a wrong size reads foreign
 memory.

@@ -1,10 +1,11 @@
 """LSTM and GRU over whole sequences with resets inside: forward, and back through time.
 
-Rows are time-major, r = t*b + i for b sequences. An LSTM multiplies what it reads and its state in one product per step,
-because its gates are sums of both. A GRU needs the parts of its gates apart: that of what it reads is one product over
-the rows of a few steps, as many as stay in the cache until these steps read them. On the way back gradients of weights
-and inputs are made while those of the gates of a few steps are near, and then their memory is used again. A reset zeroes the state before a step; on the way back it
-stops the gradient there. The twin is torch's own LSTM and GRU in `model.recurrence`.
+Rows are time-major, r = t*b + i for b sequences. An LSTM multiplies what it reads and its state in one product per
+step, because its gates are sums of both. A GRU needs the parts of its gates apart: that of what it reads is one product
+over the rows of a few steps, as many as stay in the cache until these steps read them. On the way back gradients of
+weights and inputs are made while those of the gates of a few steps are near, and then their memory is used again. A
+reset zeroes the state before a step; on the way back it stops the gradient there. The twin is torch's own LSTM and GRU
+in `model.recurrence`.
 """
 
 from __future__ import annotations
