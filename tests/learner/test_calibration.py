@@ -292,11 +292,13 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     tensors, data = source.state()
     short = tensors["completed/pit"][:-1]
     whole = tensors["open/total"].float()
+    old = torch.full_like(tensors["open/age"], source.horizon)
     cases: list[tuple[Calibration, dict[str, Tensor], dict[str, Any], str]] = [
         (tracker(quantiles=8), tensors, data, r"predicted' is float32 .* this model needs float32 \[\d+, 8\]"),
         (tracker(envs=3), tensors, data, r"this run follows 0 to 2; resume with the same run.environments"),
         (tracker(), {**tensors, "completed/pit": short}, data, "completed/pit' is float64"),
         (tracker(), {**tensors, "open/total": whole}, data, "open/total' is float32"),
+        (tracker(), {**tensors, "open/age": old}, data, rf"has seen {source.horizon} steps; expected 0 to"),
         (tracker(), {}, data, "missing .*completed/column"),
         (tracker(), tensors, {**data, "clock": -1}, "clock = -1"),
         (tracker(), tensors, {"clock": 3}, "missing .*'dropped', 'next_update'"),

@@ -251,11 +251,6 @@ class FusedBackend(TorchBackend):
 
     # ---------------------------------------------------------------- optimiser
 
-    @property
-    def step_count(self) -> int:
-        """Steps that Adam has taken."""
-        return int(self.step_tensor)
-
     def count_step(self) -> int:
         """One more step; the first one gives the optimiser its state. Returns the number."""
         if not self.optimiser.state:

@@ -93,7 +93,7 @@ class Network(NamedTuple):
     """Where everything is: offsets count floats in the flat buffer, or floats per row in a workspace.
 
     trunk, heads: operations [n, 14]; trunk_width, heads_width: floats per row of their workspaces (without a core they
-    share one); inputs: D, and input_lead: floats between rows of them; encoded: offset, width I and distance between
+    share one); input_lead: floats between rows of the observations; encoded: offset, width I and distance between
     rows of the trunk's result, which leave room for the H numbers of the state that a core reads beside it; features,
     output: what the heads read and write; policy, values: operations of the actor alone and of the critics alone, in
     workspaces of their own that begin with the features; in_panels, hidden_panels, in_back, hidden_back: where the
@@ -107,7 +107,6 @@ class Network(NamedTuple):
     heads: np.ndarray
     trunk_width: int
     heads_width: int
-    inputs: int
     input_lead: int
     encoded: int
     encoded_width: int
@@ -120,7 +119,6 @@ class Network(NamedTuple):
     policy_width: int
     policy_output: int
     values: np.ndarray
-    values_width: int
     values_output: int
     in_panels: int
     hidden_panels: int
@@ -274,7 +272,6 @@ def bind(model: ActorCritic) -> Bound:
         heads=head_rows,
         trunk_width=trunk_width,
         heads_width=table.width,
-        inputs=model.observation.size,
         input_lead=input_lead,
         encoded=encoded.offset,
         encoded_width=encoded.width,
@@ -287,7 +284,6 @@ def bind(model: ActorCritic) -> Bound:
         policy_width=policy_table.width,
         policy_output=policy.offset,
         values=value_rows,
-        values_width=values_table.width,
         values_output=values.offset,
         in_panels=in_panels,
         hidden_panels=hidden_panels,

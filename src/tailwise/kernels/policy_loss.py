@@ -1,7 +1,7 @@
 """The policy's loss terms of a block of rows and their gradient by the actor's outputs.
 
 The plain twins are `tailwise.learner.surrogate` and the laws of `tailwise.model.distributions`. A policy has few
-outputs, so everything after the probabilities is float64.
+outputs, so everything after probabilities, log-probabilities and ratios, which are float32, is float64.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailwise.kernels.vectors import Vectors, generated
 from tailwise.learner.surrogate import LOG_RATIO_LIMIT
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
-_LOWEST, _ZERO, _ONE = np.float32(-np.inf), np.float32(0.0), np.float32(1.0)
+_LOWEST = np.float32(-np.inf)
 _HALF_LOG_2PI = 0.9189385332046727
 _LN_2 = 0.6931471805599453
 _LIMIT = float(LOG_RATIO_LIMIT)
@@ -125,10 +125,10 @@ def log_softmax(
             log_p[here + k], p[here + k] = below, below
     _exp(p.ctypes.data, rows * choices)
     for i in range(rows):
-        here, total = i * choices, _ZERO
+        here, total = i * choices, 0.0
         for k in range(choices):
-            total += p[here + k]
-        share, shift[i] = _ONE / total, total
+            total += np.float64(p[here + k])
+        share, shift[i] = np.float32(1.0 / total), total
         for k in range(choices):
             p[here + k] *= share
     _log(shift.ctypes.data, rows)
@@ -164,7 +164,8 @@ def discrete_rows(
     ratios = work[2]
     for i in range(index.shape[0]):
         r = index[i]
-        ratios[i] = _bounded(np.float64(work[0, i * choices + choice[r]]) - np.float64(scalars[r, 0]))
+        raw = np.float64(work[0, i * choices + choice[r]]) - np.float64(scalars[r, 0]) if valid[r] else 0.0
+        ratios[i] = _bounded(raw)
     _exp(ratios.ctypes.data, index.shape[0])
     count, entropies, divergence, ranges, largest, smallest = 0, 0.0, 0.0, 0.0, -np.inf, np.inf
     for i in range(index.shape[0]):

@@ -343,6 +343,12 @@ class Calibration:
             )
         laws, columns = self.laws[:0], self.tracked
         opened, laws = OpenWindows.from_tensors("open", tensors, laws, columns=columns)
+        too_old = opened.age[(opened.age < 0) | (opened.age >= self.horizon)]
+        if len(too_old):
+            raise CheckpointError(
+                f"the calibration state has a window that has seen {too_old[0]} steps; expected 0 to "
+                f"{self.horizon - 1}: use another checkpoint"
+            )
         waiting, laws = Completed.from_tensors("waiting", tensors, laws, columns=columns)
         self.completed, self.laws = Completed.from_tensors("completed", tensors, laws, columns=columns)
         self.open, self.waiting = opened, waiting
