@@ -84,7 +84,7 @@ def _ours(task: Task, options: Options) -> Check:
     for seed in seeds:
         options.say(f"{task.name}: seed {seed}, {steps:,} steps")
         clock = time.process_time()
-        scores.append(_train(task, seed, steps, episodes=5 if options.quick else EPISODES))
+        scores.append(train(task, seed, steps, episodes=5 if options.quick else EPISODES))
         seconds.append(time.process_time() - clock)
         options.say(f"  mean return {scores[-1]:.1f} in {seconds[-1]:.0f} CPU-seconds")
     mean = statistics.fmean(scores)
@@ -96,7 +96,8 @@ def _ours(task: Task, options: Options) -> Check:
     return Check(task.name, mean, _goal_text(task), bool(np.isfinite(mean)) if options.quick else reached, detail)
 
 
-def _train(task: Task, seed: int, steps: int, *, episodes: int) -> float:
+def train(task: Task, seed: int, steps: int, *, episodes: int) -> float:
+    """Mean return of the policy after so many steps of training."""
     from tailwise import PPO
     from tailwise.run.presets import load_source
 
