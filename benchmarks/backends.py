@@ -25,7 +25,7 @@ CHANCE = 0.01
 # about 22, 22 and -1200.
 TASKS = (
     (Task("CartPole-v1", "cartpole", 100_000, 450.0), 10),
-    (Task("CartPole without velocities, LSTM", "cartpole-memory", 50_000, 400.0), 20),
+    (Task("CartPole without velocities, LSTM", "cartpole-memory", 50_000, 400.0), 60),
     (Task("Pendulum-v1", "pendulum", 100_000, -250.0), 10),
 )
 
