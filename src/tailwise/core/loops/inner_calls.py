@@ -59,14 +59,42 @@ class _Place:
     """Stands for the machine code that there is none of."""
 
 
+class _Whole(JITCodeLibrary):
+    """A kernel with all that it calls, on the way to machine code. numba optimises every function by itself before all
+    of them together; here the inner ones were, and the rest is done with the whole."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerToMachineCode(NativeLowering):
+    """numba's own pass with another library, and without an entry for C where an argument is a tuple: the entry unpacks
+    it number by number, and only plain functions of arrays are passed by their address."""
+
+    _name = "tailwise_lower_to_machine_code"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _Whole(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        state.flags.no_cfunc_wrapper = any(isinstance(one, types.BaseTuple) for one in state.args)
+        return bool(super().run_pass(state))
+
+
 class _Compiler(CompilerBase):
     """numba's passes with another last one."""
 
+    lowering: type[NativeLowering] = _LowerToMachineCode
+
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [(_LowerToInstructions if one is NativeLowering else one, why) for one, why in passes.passes]
+        passes.passes = [(self.lowering if one is NativeLowering else one, why) for one, why in passes.passes]
         passes.finalize()
         return [passes]
+
+
+class _InnerCompiler(_Compiler):
+    lowering = _LowerToInstructions
 
 
 class _Inner(CPUDispatcher):
@@ -82,7 +110,7 @@ class Kernel(CPUDispatcher):
     _compiler: Any  # numba's
 
     def __init__(self, function: Any, *, targetoptions: dict[str, Any]) -> None:
-        super().__init__(function, targetoptions=targetoptions)
+        super().__init__(function, targetoptions=targetoptions, pipeline_class=_Compiler)
         self._compiler._get_implementation = self._implementation
 
     def _implementation(self, types: Any, named: Any) -> Any:
@@ -108,7 +136,7 @@ class Kernel(CPUDispatcher):
     @cached_property
     def inner(self) -> _Inner:
         """The face towards kernels."""
-        return _Inner(self.py_func, targetoptions=self.targetoptions, pipeline_class=_Compiler)
+        return _Inner(self.py_func, targetoptions=self.targetoptions, pipeline_class=_InnerCompiler)
 
 
 @typeof_impl.register(Kernel)

@@ -19,6 +19,7 @@ from tailwise.core.compiled import kernel
 _M0, _M1 = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _W0, _W1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
 _STEP_BITS, _DROPPED = np.uint64(40), np.uint64(12)
+_ONE, _HALF, _SHORT, _QUARTER = np.uint64(1), np.uint64(32), np.uint64(49), np.uint64(0xFFFF)
 
 
 @intrinsic
@@ -63,8 +64,8 @@ def to_short_uniform(words: tuple[int, int, int, int], k: int) -> float:
     Its first 16 bits are its own, a quarter of word k // 4, the lowest one first; the other 32 are the upper half of
     the next word.
     """
-    own = words[k // 4] >> np.uint64(16 * (k % 4)) & np.uint64(0xFFFF)
-    return (np.float64(own << np.uint64(32) | words[(k // 4 + 1) % 4] >> np.uint64(32)) + 0.5) * 2.0**-48
+    own = words[k // 4] >> np.uint64(16 * (k % 4)) & _QUARTER
+    return (np.float64(own << _HALF | words[(k // 4 + 1) % 4] >> _HALF) + 0.5) * 2.0**-48
 
 
 @kernel
@@ -73,16 +74,27 @@ def choose_particles(
     chosen: np.ndarray,
 ) -> None:  # fmt: skip
     """One of each stratum of the particles [T*B, M], for rows `first` to `end`: chosen float32 [T*B, m]; key uint64
-    [2]."""
+    [2].
+
+    Which one of a stratum of `width` is floor(u * width) for a short uniform u, in whole numbers: converting them takes
+    as long as drawing them. 49 bits times a width of up to 15 bits fit into a word.
+    """
     count, envs = chosen.shape[1], environments.shape[0]
-    width = particles.shape[1] // count
+    width = np.uint64(particles.shape[1] // count)  # an index without a sign is not looked at for one
+    step, column = first // envs, first % envs  # counted on: two divisions a row are a fifth of its time
     for r in range(first, end):
-        step, environment = r // envs, environments[r % envs]
+        row, out, j = particles[r], chosen[r], 0
         for block in range((count + 15) // 16):
-            words = four_words(key[0], key[1], step, block, epoch, environment, update)
-            for k in range(min(16, count - 16 * block)):
-                j = 16 * block + k
-                chosen[r, j] = particles[r, j * width + np.int64(to_short_uniform(words, k) * width)]
+            a, b, c, d = four_words(key[0], key[1], step, block, epoch, environments[column], update)
+            for word, after in ((a, b), (b, c), (c, d), (d, a)):
+                rest = after >> _HALF
+                for k in range(min(4, count - j)):
+                    bits = (word >> np.uint64(16 * k) & _QUARTER) << _HALF | rest
+                    out[j] = row[np.uint64(j) * width + ((bits + bits + _ONE) * width >> _SHORT)]
+                    j += 1
+        column += 1
+        if column == envs:
+            step, column = step + 1, 0
 
 
 @kernel
