@@ -1,7 +1,7 @@
 """Do whole runs reach the same scores with each backend? Many seeds of small control tasks, side by side.
 
-Rounding parts two runs of one seed after a while, and a single seed that misses says nothing: about one in eight does on
-CartPole without velocities, with either backend.
+Rounding parts two runs of one seed after a while, and a single seed that misses says nothing: about one in eight does
+on CartPole without velocities, with either backend.
 
     python -m benchmarks.backends [--json] [--quick] [--only cartpole-memory]
 """
