@@ -62,6 +62,7 @@ format: $(VENV)/.dev ## apply the formatter and the safe fixes
 
 bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.learning --quick
+	@$(BIN)/python -m benchmarks.backends --quick
 	@$(BIN)/python -m benchmarks.environment --quick
 	@$(BIN)/python -m benchmarks.learnability --quick
 	@$(BIN)/python -m benchmarks.evidence --quick

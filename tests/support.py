@@ -28,8 +28,10 @@ from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import ModelConfig
 from tailwise.model.observation import ObservationSpec
+from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.envs import EnvDriver
+from tailwise.run.presets import load_source
 from tailwise.run.trainer import Trainer
 from tailwise.run.worlds import GymWorld
 
@@ -315,3 +317,11 @@ class Scripted(gym.Env[Any, Any]):
         self.steps += 1
         self.seen = self.np_random.standard_normal(3).astype(np.float32)
         return self.seen, reward, False, self.steps >= self.length, {}
+
+
+def preset_agent(preset: str, *, backend: str, seed: int, steps: int | None = None) -> PPO:
+    """An agent that is set up as a preset of a Gymnasium task says; steps: another budget than its own."""
+    config: dict[str, Any] = {**load_source(preset).data, "backend": backend, "seed": seed}
+    if steps is not None:
+        config["run"] = {**config["run"], "total_steps": steps}
+    return PPO(config["env"]["id"], config)

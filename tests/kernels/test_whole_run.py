@@ -7,7 +7,6 @@ chance: not the policies of the first updates alone, also those that later ones 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -15,13 +14,7 @@ import torch
 from tailwise import PPO
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.rollout import Rollout
-from tailwise.run.presets import load_source
-
-
-def agent_of(preset: str, backend: str, steps: int) -> PPO:
-    data = load_source(preset).data
-    config: dict[str, Any] = {**data, "backend": backend, "seed": 5, "run": {**data["run"], "total_steps": steps}}
-    return PPO(config["env"]["id"], config)
+from tests.support import preset_agent
 
 
 def parameters_of(agent: PPO) -> torch.Tensor:
@@ -33,7 +26,7 @@ def parameters_of(agent: PPO) -> torch.Tensor:
 def test_torch_agrees_with_every_update_of_a_run(preset: str, steps: int) -> None:
     """Rejects what single updates from fresh weights cannot show: a lean that grows as a policy becomes certain, a
     state that is carried wrongly from rollout to rollout, actions that do not follow their probabilities."""
-    fused, plain = agent_of(preset, "fused", steps), agent_of(preset, "torch", steps)
+    fused, plain = (preset_agent(preset, backend=name, seed=5, steps=steps) for name in ("fused", "torch"))
     backend, twin = fused.trainer.backend, plain.trainer.backend
     learn, distances, replayed, same_actions = backend.update, [], [], []
 

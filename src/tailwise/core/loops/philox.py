@@ -77,7 +77,7 @@ def choose_particles(
     [2].
 
     Which one of a stratum of `width` is floor(u * width) for a short uniform u, in whole numbers: converting them takes
-    as long as drawing them. 49 bits times a width of up to 15 bits fit into a word.
+    as long as drawing them. A target has at most 1,024 particles, so that 49 bits times `width` fit into a word.
     """
     count, envs = chosen.shape[1], environments.shape[0]
     width = np.uint64(particles.shape[1] // count)  # an index without a sign is not looked at for one
