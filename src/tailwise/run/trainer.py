@@ -14,7 +14,9 @@ import torch
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.rollout import Past
 from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
@@ -86,7 +88,8 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
+        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
         self.health = HealthWatch(config, self.model)
         self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
@@ -333,6 +336,8 @@ class Trainer:
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
+        if self.collector.past is not None:
+            tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
         risk_tensors, risk_json = self.risk.state()
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
@@ -363,6 +368,14 @@ class Trainer:
                 f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
                 f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
             )
+        past = self.collector.past
+        if past is not None and "collector/past_reward" in tensors:
+            shapes = tensors["collector/past_reward"].shape, tensors["collector/age"].shape
+            if shapes != (past.reward.shape, past.age.shape):
+                raise CheckpointError(
+                    f"the stored rewards have shape {tuple(shapes[0])}; this run needs {tuple(past.reward.shape)}: "
+                    "resume with the configuration that the run was started with"
+                )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -371,6 +384,8 @@ class Trainer:
         self.check_training_state(tensors, data)
         self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
+        if self.collector.past is not None and "collector/past_reward" in tensors:
+            self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
@@ -385,4 +400,9 @@ class Trainer:
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
         self.health.load(tensors, data["health"])
         self.risk.load(tensors, data["risk"])
+        if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
+            return (
+                "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "
+                "update is credited as if they had just begun"
+            )
         return None if restored.exact else restored.reason
