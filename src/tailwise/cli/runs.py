@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import JsonOption
+from tailwise.cli.options import JsonOption, TrustOption
 from tailwise.cli.output import number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
@@ -84,12 +84,13 @@ def prune_command(
 def reproduce_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the repetition; default: RUN-again-N.")] = None,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train a run again from its stored configuration and compare metrics and weights bit for bit (exit code 1: no)."""
     from tailwise.cli.reproducing import reproduce
 
-    raise typer.Exit(reproduce(run, out=out, as_json=json))
+    raise typer.Exit(reproduce(run, out=out, trust=trust, as_json=json))
 
 
 def size(count: int) -> str:

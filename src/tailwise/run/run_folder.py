@@ -10,9 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.atomic import write_bytes, write_json, write_text
+from tailwise.core.atomic import sha256_file, write_bytes, write_json, write_text
 from tailwise.core.config import dump_yaml, load_yaml
-from tailwise.core.errors import DataError
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.signature import FILE as SIGNATURE
+from tailwise.core.signature import Origin, origin_of, sign
 from tailwise.core.version import VERSION
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
@@ -45,6 +47,28 @@ def create_run_folder(
     }
     write_json(run_dir / MANIFEST, manifest)
     write_text(run_dir / CONFIG, dump_yaml(config))
+
+
+def sign_run(run_dir: Path) -> str | None:
+    """Sign config.yaml and manifest.json as this user's own; why that was not possible, None when it was."""
+    try:
+        write_bytes(run_dir / SIGNATURE, sign("run", _digests(run_dir)))
+    except (ConfigError, OSError) as error:
+        return f"{run_dir} is not signed as yours: {error}"
+    return None
+
+
+def origin_of_run(run_dir: Path) -> Origin:
+    """Whether config.yaml and manifest.json are as this user's key signed them."""
+    try:
+        digests = _digests(run_dir)
+    except OSError as error:
+        return Origin(False, f"it is not whole ({error})")
+    return origin_of(run_dir, "run", digests)
+
+
+def _digests(run_dir: Path) -> dict[str, str]:
+    return {name: sha256_file(run_dir / name) for name in (CONFIG, MANIFEST)}
 
 
 def read_config(run_dir: Path) -> Config:
