@@ -100,7 +100,7 @@ def with_command(folder: Path) -> Stranger:
     mark = folder / "executed"
     config = small_run(
         env={"id": "CartPole-v1"},
-        learner={"learning_rate": 0.1, "target_kl": None},
+        learner={"learning_rate": 1.0, "target_kl": None, "epochs": 4},  # far too much
         notify={"commands": [{"argv": ["touch", str(mark)], "severity": "info"}]},
         run={"checkpoint_every": 1},
     )

@@ -58,14 +58,18 @@ def prune_command(
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is touched.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Delete old checkpoints; the best and the newest of every run stay."""
-    from tailwise.run.run_list import find_runs, remove, spare_checkpoints
+    """Delete old checkpoints; the best and the newest of every run stay, and so does a run that is being written."""
+    from tailwise.cli.output import note
+    from tailwise.core.errors import LockedError
+    from tailwise.run.run_list import find_runs, remove_spare, spare_checkpoints
 
-    spare = [one for folder in find_runs(root) for one in spare_checkpoints(folder)]
+    spare = []
+    for folder in find_runs(root):
+        try:
+            spare += remove_spare(folder) if yes else spare_checkpoints(folder)
+        except LockedError as error:
+            note(f"note: nothing is deleted here: {error}")
     freed = sum(one.bytes for one in spare)
-    if yes:
-        for one in spare:
-            remove(one)
     if json:
         print_json({"deleted": yes, "bytes": freed, "checkpoints": [str(one.path) for one in spare]})
         return

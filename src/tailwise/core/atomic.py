@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,28 @@ def recover_folder(path: str | Path) -> bool:
     return True
 
 
-def remove_leftovers(folder: str | Path) -> list[Path]:
+def recover_folders(folder: str | Path) -> list[Path]:
+    """`recover_folder` for everything directly inside `folder`; returns what was put back. For its one writer only."""
+    names = sorted(path.name for path in Path(folder).glob(f".*{_REPLACED}"))
+    paths = [Path(folder, name.removeprefix(".").removesuffix(_REPLACED)) for name in names]
+    return [path for path in paths if recover_folder(path)]
+
+
+def remove_leftovers(folder: str | Path, *, of: Collection[str] | None = None) -> list[Path]:
     """Remove what writers that were killed left unfinished directly inside `folder`; returns what was removed.
 
-    Only for the one process that writes there: the unfinished work of a living writer looks the same.
+    of: names of the files and folders that were being written, None for all. Only for the one process that writes
+    them: the unfinished work of a living writer looks the same.
     """
-    leftovers = sorted(p for p in Path(folder).iterdir() if p.name.startswith(".") and _TEMPORARY in p.name)
+    leftovers = [
+        path
+        for path in sorted(Path(folder).iterdir())
+        if path.name.startswith(".")
+        and _TEMPORARY in path.name
+        and (of is None or path.name[1:].rpartition(_TEMPORARY)[0] in of)
+    ]
     for leftover in leftovers:
-        if leftover.is_dir():
+        if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
             leftover.unlink()

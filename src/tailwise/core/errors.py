@@ -41,3 +41,7 @@ class NotBuiltError(TailwiseError):
 
 class TrustError(TailwiseError):
     """A run that is not known to be this user's names code that opening it would execute."""
+
+
+class LockedError(TailwiseError):
+    """Another process writes into the folder of a run."""

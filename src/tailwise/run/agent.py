@@ -24,6 +24,8 @@ from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.health import Alert
+from tailwise.run.leftovers import remove_unfinished
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
@@ -173,22 +175,26 @@ class PPO(Policy):
         world = make_world(full, env)
         folder = None if run_dir is None else Path(run_dir)
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
-        if folder is not None:
-            driver = trainer.driver
-            create_run_folder(
-                folder,
-                full,
-                exact_resume=driver.exact_resume,
-                exact_resume_reason=driver.exact_resume_reason,
-                world=world.facts(),
-            )
-            unsigned = sign_run(folder)
-            if unsigned is not None and code_named_by(full, training=True):
-                advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
-                warnings.warn(f"{unsigned} {advice}", stacklevel=2)
+        if folder is not None and trainer.lock is not None:
+            with trainer.lock.held():
+                self._create_folder(folder, trainer)
         for sentence in warnings_of(full):
             warnings.warn(sentence, stacklevel=2)
         self._attach(trainer, trials)
+
+    def _create_folder(self, folder: Path, trainer: Trainer) -> None:
+        driver, config = trainer.driver, trainer.config
+        create_run_folder(
+            folder,
+            config,
+            exact_resume=driver.exact_resume,
+            exact_resume_reason=driver.exact_resume_reason,
+            world=trainer.world.facts(),
+        )
+        unsigned = sign_run(folder)
+        if unsigned is not None and code_named_by(config, training=True):
+            advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
+            warnings.warn(f"{unsigned} {advice}", stacklevel=3)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:
         self.trainer = trainer
@@ -232,12 +238,15 @@ class PPO(Policy):
             if env is not None and config.env.id is not None:
                 raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
-        world = make_world(config, env)
-        if isinstance(world, MarketWorld):
-            world.check_same_bars(read_manifest(folder), run=str(folder))
-        agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary), trials)
-        notes = agent._continue_from_folder(folder)
-        return agent, notes
+        lock = RunLock(folder)
+        with lock.held():
+            remove_unfinished(folder)
+            world = make_world(config, env)
+            if isinstance(world, MarketWorld):
+                world.check_same_bars(read_manifest(folder), run=str(folder))
+            trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
+            agent._attach(trainer, trials)
+            return agent, agent._continue_from_folder(folder)
 
     def _continue_from_folder(self, folder: Path) -> list[str]:
         path, rejected = ckpt.latest_good(folder)

@@ -43,7 +43,7 @@ TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/stat
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
-_DELETED = ".deleted-"
+DELETED = ".deleted-"
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ def prune(run_dir: str | Path, keep: int) -> list[Path]:
     old = [path for path in _siblings(root) if path.name != BEST][keep:]
     for path in old:
         # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
-        path.rename(root / f"{_DELETED}{path.name}")
+        path.rename(root / f"{DELETED}{path.name}")
     if root.is_dir():
-        for leftover in root.glob(f"{_DELETED}*"):
+        for leftover in root.glob(f"{DELETED}*"):
             shutil.rmtree(leftover)
     return old
 
