@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tailwise.core.errors import LockedError
+from tailwise.core.errors import DataError, LockedError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
@@ -322,6 +322,17 @@ class TakeOver(Callback):
         if progress.update == 4:
             write(self.run, replace(Owner.here("other"), pid=17, host="node-7"))
             self.metrics = (self.run / "metrics.jsonl").read_bytes()
+
+
+def test_pruning_does_not_take_a_run_from_its_agent(run: Path) -> None:
+    agent, _ = PPO.resume(run)
+    agent.learn(32)
+    assert len(remove_spare(run)) == 2
+    agent.learn(32)
+    with pytest.raises(DataError, match="holds a run already"):
+        PPO(config=agent.config, run_dir=run)
+    agent.learn(32)
+    assert agent.trainer.update == 6
 
 
 def test_who_lost_the_run_writes_nothing_more(run: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -271,3 +274,34 @@ def test_a_run_that_is_saved_by_hand_is_no_run_of_ones_own(tmp_path: Path) -> No
     assert origin_of_run(run).reason == "config.yaml and manifest.json was changed after it was signed"
     (run / "manifest.json").unlink()
     assert "not whole" in origin_of_run(run).reason
+
+
+CREATE = """
+import os, signal, sys
+from pathlib import Path
+from tailwise.run.run_folder import create_run_folder
+from tests.run.strangers import MARKET
+from tests.support import merged, small_run
+count, replace = 0, os.replace
+def dying_replace(source, target):
+    global count
+    replace(source, target)
+    count += 1
+    if count == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = dying_replace
+config = small_run(**merged(MARKET, {"features": {"modules": ["mine.py"]}}))
+create_run_folder(Path(sys.argv[1]), config, exact_resume=True, exact_resume_reason="", world={})
+"""
+
+
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_no_kill_leaves_a_run_of_ones_own_without_its_signature(files: int, tmp_path: Path) -> None:
+    """Rejects signing after the run is there: killed in between, it could not be resumed without a step by hand."""
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", CREATE, str(run), str(files)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (run / CONFIG).exists() == (files == 3) == origin_of_run(run).own

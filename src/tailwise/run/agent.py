@@ -29,7 +29,7 @@ from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
-from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_manifest, sign_run
+from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_manifest, refuse_existing
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
@@ -172,8 +172,10 @@ class PPO(Policy):
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         full, env = _one_environment(full, env)
-        world = make_world(full, env)
         folder = None if run_dir is None else Path(run_dir)
+        if folder is not None:
+            refuse_existing(folder)
+        world = make_world(full, env)
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None and trainer.lock is not None:
             with trainer.lock.held():
@@ -184,14 +186,13 @@ class PPO(Policy):
 
     def _create_folder(self, folder: Path, trainer: Trainer) -> None:
         driver, config = trainer.driver, trainer.config
-        create_run_folder(
+        unsigned = create_run_folder(
             folder,
             config,
             exact_resume=driver.exact_resume,
             exact_resume_reason=driver.exact_resume_reason,
             world=trainer.world.facts(),
         )
-        unsigned = sign_run(folder)
         if unsigned is not None and code_named_by(config, training=True):
             advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
             warnings.warn(f"{unsigned} {advice}", stacklevel=3)

@@ -38,12 +38,16 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class RunLock:
-    """The right to write into the folder of a run, for one agent; taken and given back as often as it trains."""
+    """The right to write into the folder of a run, for one agent; taken and given back as often as it trains.
 
-    def __init__(self, run_dir: Path, *, beat: float = BEAT, silence: float = SILENCE) -> None:
+    visiting: changes nothing that an agent relies on, so that the one before may go on; beat, silence: seconds.
+    """
+
+    def __init__(self, run_dir: Path, *, visiting: bool = False, beat: float = BEAT, silence: float = SILENCE) -> None:
         self.path = run_dir / FILE
         self._token = secrets.token_hex(8)
-        self._beat, self._silence = beat, silence
+        self._visiting, self._beat, self._silence = visiting, beat, silence
+        self._previous: Owner | None = None
         self._descriptor: int | None = None
         self._had = False
         self._stop = threading.Event()
@@ -92,7 +96,8 @@ class RunLock:
             thread.join()
         owner = read_owner(descriptor)
         if owner is not None and owner.token == self._token:
-            write_owner(descriptor, replace(owner, released=True))
+            last = self._previous if self._visiting and self._previous is not None else owner
+            write_owner(descriptor, replace(last, released=True))
         self._leave()
 
     def check(self) -> None:
@@ -123,6 +128,7 @@ class RunLock:
                     f"{self.path.parent} was written by {owner} since this agent did, and going on would mix the two; "
                     f"continue the run as it is now: tailwise resume {self.path.parent}, or PPO.resume."
                 )
+        self._previous = owner
         write_owner(descriptor, Owner.here(self._token))
         if not by_system:
             time.sleep(0.2)  # of two that came at the same moment, the last one to write is the owner

@@ -142,7 +142,7 @@ def remove_spare(folder: Path) -> list[Spare]:
     """Delete the checkpoints that a run no longer needs; LockedError while somebody writes there."""
     if not spare_checkpoints(folder):
         return []  # a run in which nothing is to be deleted is not even locked
-    with RunLock(folder).held():
+    with RunLock(folder, visiting=True).held():
         remove_unfinished(folder)
         spare = spare_checkpoints(folder)
         for one in spare:

@@ -43,11 +43,9 @@ def open_config(run_dir: Path, *, training: bool, trust: Trust = False) -> Confi
 
 def require_trust(what: str, code: Sequence[str], origin: Origin, trust: Trust) -> None:
     """Raise TrustError unless `what` is the user's own, executes nothing, or is trusted."""
-    if origin.own or trust is True:
-        return
-    allowed = frozenset() if trust is False else frozenset(code_named_by(trust, training=True))
+    allowed = code_named_by(trust, training=True) if isinstance(trust, Config) else code if trust else ()
     foreign = [name for name in code if name not in allowed]
-    if foreign:
+    if foreign and not origin.own:
         raise TrustError(
             f"{what}: using it would execute code that is no part of Tailwise: {_listed(foreign)}. It is not known to "
             f"be yours: {origin.reason}. Read that code first; if it may do on this computer whatever it wants, pass "
