@@ -21,6 +21,8 @@ from tailwise.core.errors import CheckpointError, TrustError
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import key_path
 from tailwise.evaluate.doctor.audit import audit_run
+from tailwise.live.watch.run_table import RunEntry
+from tailwise.live.watch.status import Summary
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.reproduction import repeat
@@ -83,6 +85,7 @@ def test_looking_at_a_strangers_run_executes_nothing(stranger: Stranger) -> None
     run = tw.Run(stranger.run)
     assert len(run.metrics) == 2 and run.checkpoints and run.manifest["seed"] == 0
     assert describe(stranger.run).status == "finished"
+    assert Summary(RunEntry("id", "run", stranger.run)).read()["steps"] == 128  # what `watch` lists
     checks = {check.name: check for check in audit_run(stranger.run)}
     assert checks["code"].verdict == "warn" and "mine.py" in checks["code"].evidence
     assert checks["data"].verdict == "unknown" and "--trust" in checks["data"].evidence
@@ -249,6 +252,13 @@ def test_a_configuration_of_the_callers_allows_what_it_names_and_no_more(strange
     other = small_run(**merged(MARKET, {"features": {"modules": ["/else/where.py"]}}))
     with pytest.raises(TrustError, match=r"mine\.py"):
         open_config(stranger.run, training=True, trust=other)
+    with pytest.raises(TrustError, match=r"mine\.py"):
+        tw.load(stranger.run, trust=other)
+    assert not stranger.mark.exists()
+    try:
+        assert tw.load(stranger.run, trust=config).features is not None and stranger.mark.exists()
+    finally:
+        forget(stranger.mark)
 
 
 def test_without_a_key_a_run_that_names_code_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
