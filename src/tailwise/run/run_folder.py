@@ -53,6 +53,14 @@ def create_run_folder(
         **world,
     }
     write_json(run_dir / MANIFEST, manifest)
+    return write_config(run_dir, config)
+
+
+def write_config(run_dir: Path, config: Config) -> str | None:
+    """Write config.yaml, complete, and sign it with the manifest as this user's own; why that was not possible, if so.
+
+    config.yaml comes last, because it makes the folder a run: no kill leaves a run without its manifest or signature.
+    """
     text = dump_yaml(config).encode()
     digests = {CONFIG: hashlib.sha256(text).hexdigest(), MANIFEST: sha256_file(run_dir / MANIFEST)}
     unsigned = None
@@ -60,7 +68,6 @@ def create_run_folder(
         write_bytes(run_dir / SIGNATURE, sign("run", digests))
     except (ConfigError, OSError) as error:
         unsigned = f"{run_dir} is not signed as yours: {error}"
-    # Last, because it makes the folder a run: no kill leaves a run without its manifest or signature.
     write_bytes(run_dir / CONFIG, text)
     return unsigned
 
