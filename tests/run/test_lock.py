@@ -231,6 +231,7 @@ def test_the_owner_touches_the_file(tmp_path: Path) -> None:
 def test_a_record_that_names_nobody_stops_nobody(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     take(tmp_path)
+    assert owner_in(tmp_path).released and owner_in(tmp_path).pid == os.getpid()
 
 
 @pytest.mark.parametrize(
