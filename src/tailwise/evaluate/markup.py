@@ -26,6 +26,8 @@ class Html:
     text: str
 
     def __add__(self, other: Html) -> Html:
+        if not isinstance(other, Html):
+            return NotImplemented
         return Html(self.text + other.text)
 
 
