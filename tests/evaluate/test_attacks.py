@@ -9,6 +9,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def chromium() -> Iterator[Any]:
         yield running
 
 
-def findings(**changes: Any) -> Findings:
+@cache
+def findings() -> Findings:
     """A rule on two years of the S&P 500, with a limit, a stress test and a doubt."""
     bars = sp500().slice(4000, 4600)
     judged = judge_rule(backtest(np.where(np.arange(600) % 40 < 20, 1.0, 0.0), bars, first=300), bars, gamma=0.9)
@@ -62,7 +64,7 @@ def findings(**changes: Any) -> Findings:
     numbers = judged.statistics[POLICY]
     rows = [StressResult("none", 1.0, "as it was", numbers), StressResult("costs", 2.0, "dearer", numbers)]
     found = weigh(replace(judged, limits=limits, label="a wave"), stressed={POLICY: rows, "momentum": rows})
-    return replace(found, doubt="A doubt.", rhythm="252 bars.", **changes)
+    return replace(found, doubt="A doubt.", rhythm="252 bars.")
 
 
 def report(file: Path, attacks: Attacks) -> None:
@@ -72,7 +74,7 @@ def report(file: Path, attacks: Attacks) -> None:
 
 
 def report_of_two_accounts(file: Path, attacks: Attacks) -> None:
-    bare = findings(stressed={}, not_stressed="No stress.")
+    bare = replace(findings(), stressed={}, not_stressed="No stress.")
     accounts = [attacks.into(replace(bare, judged=replace(bare.judged, symbol=name)), name) for name in ("one", "two")]
     texts = {name: attacks.text(name) for name in ("title", "how")}
     write_report(file, accounts, gamma=0.9, background=Background(), **texts)

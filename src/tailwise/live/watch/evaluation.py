@@ -140,8 +140,9 @@ def _path(part: Any) -> dict[str, Any]:
     from tailwise.evaluate.drawdowns import drawdowns  # scipy comes with it: only when there is a path to show
 
     equity = np.concatenate([part["equity_before"].to_numpy()[:1], part["equity"].to_numpy()]).astype(float)
-    wealth = equity / equity[0]
-    depth = drawdowns(np.maximum(wealth, 1e-12))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite has no place on the page
+        wealth = equity / equity[0]
+        depth = drawdowns(np.maximum(wealth, 1e-12))
     keep = _thin(depth)
     time = part["time"].dt.strftime("%Y-%m-%dT%H:%M:%S").tolist()
     return {
