@@ -18,12 +18,14 @@ HACKED = "hacked.example"
 def attack(number: int) -> str:
     """A text that runs a script, loads a file or leaves an element in any place that takes it for HTML.
 
-    The first ten characters alone leave an element with the attribute `hacked`: some places cut their text.
+    The first ten characters alone leave an element with the attribute `hacked`, and the first eighty a link: some
+    places cut their text.
     """
     return (
-        f"<i hacked>{number}\"'`</script></style></title></textarea></pre>--><script>hacked({number})</script>"
+        f'<i hacked>{number}"\'`</script><a href="https://{HACKED}/{number}">y</a></style></title></textarea></pre>-->'
+        f"<script>hacked({number})</script>"
         f'<img src="x" onerror="hacked({number})" hacked><svg onload="hacked({number})"></svg>'
-        f'<a hacked href="javascript:hacked({number})">x</a><a href="https://{HACKED}/{number}">y</a>'
+        f'<a hacked href="javascript:hacked({number})">x</a>'
         f'<base href="https://{HACKED}/"><iframe srcdoc="<script>parent.hacked({number})</script>"></iframe>'
         f"' onmouseover='hacked({number})' \" onfocus=\"hacked({number})\" autofocus &lt;b hacked&gt;{number}."
     )
@@ -91,34 +93,34 @@ class Outcome:
 
 PREPARE = "window.ran = []; window.hacked = number => { window.ran.push(number); };"
 LOOK = """() => {
-  const texts = [document.title];
-  const read = () => {
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  // The italic text is what Plotly makes of <i>.
+  const bad = "[hacked], iframe, base, [onerror], [onload], [onmouseover], [onfocus], [autofocus], object, embed, "
+    + "svg text [style*='italic']";
+  const texts = [document.title], elements = new Set();
+  const read = (root) => {
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
       if (!["SCRIPT", "STYLE"].includes(walker.currentNode.parentNode.nodeName)) {
         texts.push(walker.currentNode.data);
       }
     }
-    for (const titled of document.querySelectorAll("[title], [aria-label]")) {
+    for (const titled of root.querySelectorAll("[title], [aria-label]")) {
       texts.push(titled.getAttribute("title") || "", titled.getAttribute("aria-label") || "");
     }
-    for (const text of document.querySelectorAll("svg text")) { texts.push(text.textContent); }
+    for (const text of root.querySelectorAll("svg text")) { texts.push(text.textContent); }
+    const links = [...root.querySelectorAll("a, image, use")].filter(one =>
+      [...one.attributes].some(a => a.name.includes("href") && !a.value.startsWith("#")));
+    for (const one of [...root.querySelectorAll(bad), ...links]) { elements.add(one.outerHTML.slice(0, 200)); }
   };
-  read();
+  read(document.documentElement);
   for (const plot of document.querySelectorAll(".js-plotly-plot")) {
     plot._fullData.forEach((trace, curveNumber) => {
       // What is under the pointer is named beside it.
       Plotly.Fx.hover(plot, [{curveNumber, pointNumber: 0}], (trace.xaxis || "x") + (trace.yaxis || "y"));
-      read();
+      read(plot);
     });
   }
-  const bad = "[hacked], iframe, base, [onerror], [onload], [onmouseover], [onfocus], [autofocus], object, embed";
-  const links = [...document.querySelectorAll("a, image, use")].filter(one =>
-    [...one.attributes].some(a => a.name.includes("href") && !a.value.startsWith("#")));
-  return {
-    ran: window.ran, texts: texts,
-    elements: [...document.querySelectorAll(bad), ...links].map(one => one.outerHTML.slice(0, 200)),
-  };
+  return {ran: window.ran, texts: texts, elements: [...elements]};
 }"""
 
 
