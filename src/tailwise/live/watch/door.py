@@ -29,7 +29,8 @@ class Door:
     """The open connections by address, and how many each client has. Lives in one event loop."""
 
     def __init__(self, most: int, *, per_client: int = PER_CLIENT, patience: float = PATIENCE) -> None:
-        self.most, self.per_client, self.patience = most, min(per_client, most), patience
+        # A quarter at most: where file handles are few, two clients must not fill them.
+        self.most, self.per_client, self.patience = most, min(per_client, most // 4), patience
         self.connections: dict[tuple[str, int], Connection] = {}
         self._clients: Counter[str] = Counter()
 
