@@ -52,7 +52,7 @@ def run(options: Options) -> list[Check]:
         "cliff": _cliff,
         "market": lambda o: risk_market.checks(o, _all, _seeds(o)),
         "calibration": lambda o: risk_measured.calibration(o, _all, _seeds(o)),
-        "ownership": risk_measured.ownership,
+        "ownership": lambda o: risk_measured.ownership(o, _all, _seeds(o)),
         "cost": risk_measured.cost,
     }
     found: list[Check] = []

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Check, Options
+from benchmarks.risk_truth import ExposureProblem
 
 ALPHA = 0.05
-SEEDS = (0, 1, 2)
+NOTHING = 1e-3  # weight of what is to be left out beside a weight of 1
 ROUNDS = 7  # of the cost, interleaved
 
 
@@ -81,84 +82,80 @@ def calibration(options: Options, run_all: Callable[..., list[Any]], seeds: Sequ
     return checks
 
 
-def ownership(options: Options) -> list[Check]:
-    """What risk alone does in one update, on problems in which it acts and in a known direction.
+def pushed(problem: ExposureProblem, *, seed: int, updates: int) -> tuple[float, int, float]:
+    """(change of the exposure, tensors of the critics that changed, share of risk) by risk alone, in one update.
 
-    The same rollout and the same weights are updated with a multiplier of 0 and of 5, in one epoch of one minibatch
-    without clipping, so that nothing but the advantages differs. Exposure has to move to where CVaR is higher (up in
-    the first problem, down in the second), by a share of what the update moves it without risk; the critics' own
-    tensors must not move at all. Critics are trained for some updates before: an untrained one predicts no law.
+    Critics are trained for some updates first: untrained ones predict no law. Two copies of the policy, with fresh
+    optimisers, then make one step on the same rollout, one with (nearly) the mean alone and one with (nearly) the
+    measure alone, so that nothing but the advantages differs.
     """
     import numpy as np
     import torch
 
-    from benchmarks.risk_signs import PROBLEMS
     from tailwise import PPO
-    from tailwise.learner.backend import Knobs
-    from tailwise.learner.step_size import StepSize
 
-    updates = 2 if options.quick else 30
-    pushes: dict[str, list[float]] = {"rising": [], "falling": []}
-    shares, critics = [], []
-    for seed in SEEDS:
-        for name, case in (("rising", PROBLEMS[0]), ("falling", PROBLEMS[3])):
-            problem = case.problem
-            agent = PPO(
-                problem.make(64),
-                {
-                    "seed": seed,
-                    "learner": {
-                        "gamma": problem.gamma,
-                        "epochs": 1,
-                        "minibatches": 1,
-                        "max_grad_norm": None,
-                        "target_kl": None,
-                    },
-                    "risk": {"mode": "penalty", "alpha": problem.alpha, "weight": 1e-6},
-                    "run": {"environments": 64, "rollout_steps": 512, "tensorboard": False},
-                },
+    def agent(weight: float, steps: int) -> Any:
+        learner = {"gamma": problem.gamma, "epochs": 1, "minibatches": 1, "max_grad_norm": None, "target_kl": None}
+        return PPO(
+            problem.make(64),
+            {
+                "seed": seed,
+                "learner": {**learner, "entropy": {"weight": 0.0}},
+                "risk": {"mode": "penalty", "alpha": problem.alpha, "weight": weight},
+                "run": {"environments": 64, "rollout_steps": steps, "tensorboard": False},
+            },
+        )
+
+    def exposure(of: Any) -> float:
+        return float(of.predict(np.ones((1, 1), dtype=np.float32), deterministic=True)[0][0, 0])
+
+    first = agent(NOTHING, 256)
+    first.learn(64 * 256 * updates)
+    state, share = [], 0.0
+    before, after = exposure(first), 0.0
+    for weight in (NOTHING, 1.0 / NOTHING):
+        copy = agent(weight, 2048)
+        copy.model.load_state_dict(first.model.state_dict())
+        copy.learn(64 * 2048)
+        after, share = exposure(copy), copy.history[-1]["risk/advantage_share"]
+        state.append({key: value.clone() for key, value in copy.model.state_dict().items()})
+    names = [key for key in state[0] if key.startswith("critics.")]
+    return after - before, sum(not torch.equal(state[0][key], state[1][key]) for key in names), share
+
+
+def ownership(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+    """Risk moves the actor to where CVaR is higher, and no critic at all."""
+    from benchmarks.risk_signs import PROBLEMS
+
+    updates = 2 if options.quick else 60
+    cases = {"rises": PROBLEMS[2].problem, "falls": PROBLEMS[3].problem}
+    jobs = [(pushed, (problem,), {"seed": s, "updates": updates}) for problem in cases.values() for s in seeds]
+    results = run_all(jobs)
+    checks = []
+    for sign, (name, part) in zip(
+        (1, -1), (("rises", results[: len(seeds)]), ("falls", results[len(seeds) :])), strict=True
+    ):
+        least = min(sign * push for push, _, _ in part)
+        checks.append(
+            Check(
+                f"ownership: an update by risk alone where CVaR {name} with w moves w {'up' if sign > 0 else 'down'} by",
+                least,
+                "> 1e-4, every seed",
+                least > 1e-4,
+                ", ".join(f"{push:+.1e}" for push, _, _ in part) + f"; share of risk {part[0][2]:.2f}",
             )
-            agent.learn(64 * 512 * updates)
-            trainer = agent.trainer
-            rollout, _ = trainer.collector.collect(trainer.update)
-            before = trainer.backend.snapshot()
-            state, exposures = [], []
-            for multiplier in (0.0, 5.0):
-                trainer.backend.restore(before)
-                report = trainer.backend.update(
-                    rollout, Knobs(StepSize(3e-4, 1.0, 1.0, 1.0), 0.0, multiplier=multiplier)
-                )
-                assert report.committed, report.reason
-                state.append({key: value.clone() for key, value in agent.model.state_dict().items()})
-                exposures.append(float(agent.predict(np.ones((1, 1), dtype=np.float32), deterministic=True)[0][0, 0]))
-                shares.append(report.metrics["risk/advantage_share"])
-            pushes[name].append(exposures[1] - exposures[0])
-            names = [key for key in state[0] if key.startswith("critics.")]
-            critics.append(sum(not torch.equal(state[0][key], state[1][key]) for key in names))
-    rising, falling = min(pushes["rising"]), max(pushes["falling"])
-    return [
-        Check(
-            "ownership: what risk alone adds to the exposure in one update where CVaR rises with it",
-            rising,
-            "> 1e-5, every seed",
-            rising > 1e-5,
-            ", ".join(f"{push:+.1e}" for push in pushes["rising"]),
-        ),
-        Check(
-            "ownership: the same where CVaR falls with exposure",
-            falling,
-            "< -1e-5, every seed",
-            falling < -1e-5,
-            ", ".join(f"{push:+.1e}" for push in pushes["falling"]),
-        ),
+        )
+    moved = [changed for _, changed, _ in results]
+    checks.append(
         Check(
             "ownership: tensors of the critics that risk alone changes",
-            float(max(critics)),
+            float(max(moved)),
             "0, every seed and problem",
-            max(critics) == 0,
-            f"{critics}; share of risk in the advantages {min(shares[1::2]):.2f} to {max(shares[1::2]):.2f}",
-        ),
-    ]
+            max(moved) == 0,
+            f"{moved}",
+        )
+    )
+    return checks
 
 
 def cost(options: Options) -> list[Check]:
