@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
-from tailwise.learner.advantages import normalise
+from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.categorical import project
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
@@ -125,7 +125,7 @@ def prepare(
     if risk is not None and probe_risk:
         # What risk changed, through the seam: a mixture that ignores it, or a risk that is 0, leaves nothing here.
         difference = mixed - mix_advantages(targets.advantage, torch.zeros_like(risk), multiplier)
-        risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
+        risk_part = part_of_normalised(difference, mixed, rollout.valid, mode=config.advantages)
     old_mean, old_law = old_outputs(rollout, model)
 
     def flat(tensor: Tensor) -> Tensor:
