@@ -286,6 +286,9 @@ EFFECTS: dict[str, Effect] = {
     "model.returns[popart]": Effect(metric("return/sigma"), {}, model(returns={"kind": "none"})),
     "model.returns[none]": Effect(metric("return/sigma"), model(returns={"kind": "none"})),
     "model.returns[popart].rate": Effect(metric("return/sigma"), model(returns={"rate": 1.0})),
+    "model.returns[popart].floor": Effect(
+        metric("return/sigma"), model(returns={"rate": 1.0, "floor": 1.0}), model(returns={"rate": 1.0})
+    ),
     "model.norm": Effect(shapes, model(norm="layer")),
     "model.encoder[mlp]": Effect(shapes, {}, model(encoder={"kind": "custom", "name": "option_factor"})),
     "model.encoder[mlp].hidden": Effect(shapes, model(encoder={"hidden": [8, 4]})),

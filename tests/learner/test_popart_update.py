@@ -10,7 +10,18 @@ import torch
 
 from tailwise.learner.preparation import move_scale, old_outputs
 from tailwise.learner.torch_backend import TorchBackend
-from tests.support import World, knobs, play, random_world, small_backend, snapshot
+from tests.support import (
+    BACKENDS,
+    World,
+    knobs,
+    learner_of,
+    play,
+    prepared,
+    random_world,
+    small_backend,
+    snapshot,
+    whole_batch_losses,
+)
 
 QUANTILE_MEAN = {"mean": "quantiles"}
 
@@ -150,3 +161,38 @@ def test_categorical_support_moves_with_the_scale() -> None:
     heads = {name: p.detach().clone() for name, p in backend.model.critics.named_parameters() if "law_head" in name}
     move_scale(backend.model, backend.optimiser, 50 * torch.randn(500, generator=torch.Generator().manual_seed(1)))
     assert all(torch.equal(dict(backend.model.critics.named_parameters())[name], p) for name, p in heads.items())
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_quantiles_begin_as_those_of_the_first_returns(kind: str) -> None:
+    """A law with a long left tail, in one rollout of single steps. Rejects the normal start (asserted), whose lowest
+    quantile is more than a standard deviation of the return away; and a start that value clipping
+    takes for a move of the critic."""
+    generator = torch.Generator().manual_seed(0)
+    reward = 1.0 - torch._standard_gamma(torch.full((64, 16), 0.3), generator=generator)
+    ended = torch.ones(64, 16, dtype=torch.bool)
+    world = dataclasses.replace(
+        random_world(64, 16), reward=reward, terminated=ended, truncated=~ended, valid=torch.ones_like(ended)
+    )
+    clip = {} if kind == "fused" else {"clip": {"kind": "per_quantile", "range": 0.1}}
+    backend = learner_of(kind, model={"critic": {"quantiles": 64, "minibatch_particles": 8, **clip}})
+    rollout = play(backend, world)
+    ready = prepared(backend, rollout)
+    levels = (torch.arange(64, dtype=torch.float64) + 0.5) / 64
+    expected = torch.quantile(reward.double().reshape(-1), levels)
+    for law in raw_outputs(backend, rollout.obs[0])[1].reshape(-1, 64).unbind():
+        assert float((law - expected).abs().max()) < 0.05 * float(reward.std())  # what the head's weights add
+    scale = backend.model.return_scale
+    assert float(torch.special.ndtri(levels[0]) - (expected[0] - scale.mu) / scale.sigma) > 1.0
+    assert whole_batch_losses(backend, rollout, ready).means["critic/clip_fraction"] == 0.0
+    assert float((rollout.critic.law[0, 0, 0] - torch.special.ndtri(levels)).abs().max()) < 0.1
+
+
+def test_quantiles_keep_their_start_where_returns_have_no_spread() -> None:
+    """All first returns are equal: nothing is known of the law's shape. Rejects a law that begins as a point."""
+    backend = small_backend()
+    heads = [critic.law_head for critic in backend.model.critic_heads()]
+    before = [head.bias.detach().clone() for head in heads if head is not None]
+    assert move_scale(backend.model, backend.optimiser, torch.full((50,), 3.0)) is None
+    assert float(backend.model.return_scale.sigma) == 3.0
+    assert all(torch.equal(head.bias, old) for head, old in zip(heads, before, strict=True) if head is not None)

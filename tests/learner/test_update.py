@@ -13,8 +13,10 @@ from tailwise.learner.losses import law_kl
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import STOP_FACTOR, TorchBackend
 from tests.support import (
+    BACKENDS,
     gradients,
     knobs,
+    learner_of,
     play,
     prepared,
     random_world,
@@ -247,6 +249,26 @@ def test_log_ratio_clamp_is_measured_and_normal_running_stays_far_from_it() -> N
     assert math.isfinite(broken["loss/policy"]) and broken["policy/ratio_max"] == pytest.approx(math.exp(20), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("action", ["discrete", "box"])
+def test_nan_and_infinite_log_ratios_are_counted_apart(kind: str, action: str) -> None:
+    """001-6b: 3 stored log-probs are NaN, 4 are +inf and 1 is -inf. Rejects one count for both: a NaN is a broken
+    computation, an infinity a probability of 0."""
+    backend = learner_of(kind, action=action, learner={"epochs": 1, "minibatches": 1})
+    rollout = play(backend, random_world(steps=16, envs=8))
+    ready = prepared(backend, rollout)
+    log_prob = ready.log_prob.clone()
+    log_prob[[3, 50, 99]] = math.nan
+    log_prob[[0, 7, 60, 100]] = math.inf
+    log_prob[80] = -math.inf
+    run = backend._epochs(rollout, dataclasses.replace(ready, log_prob=log_prob), knobs())
+    assert run.all() is None
+    metrics = run.tally.result()
+    assert metrics["policy/nan_fraction"] == 3 / 128
+    assert metrics["policy/infinite_fraction"] == 5 / 128
+    assert metrics["policy/excluded_fraction"] == 8 / 128
+
+
 def test_fractions_are_reported_and_move() -> None:
     """000-8, 003-C1: every clip has its active fraction; small steps give 0, large ones more."""
     names = [
@@ -254,7 +276,10 @@ def test_fractions_are_reported_and_move() -> None:
         "policy/dual_clip_fraction",
         "policy/log_ratio_clamp_fraction",
         "policy/excluded_fraction",
+        "policy/nan_fraction",
+        "policy/infinite_fraction",
         "critic/clip_fraction",
+        "critic/clip_loss_fraction",
     ]
     found = {}
     for rate in (1e-6, 0.05):
@@ -266,7 +291,7 @@ def test_fractions_are_reported_and_move() -> None:
             metrics = backend.update(play(backend, random_world(16, 8), update=update), knobs(rate)).metrics
         found[rate] = metrics
     assert all(found[1e-6][name] == 0.0 for name in names)
-    for name in ("policy/clip_fraction", "policy/dual_clip_fraction", "critic/clip_fraction"):
+    for name in (*names[:2], "critic/clip_fraction", "critic/clip_loss_fraction"):
         assert 0 < found[0.05][name] < 1, name
     assert found[0.05]["critic/loss"] > found[0.05]["critic/loss_unclipped"]
     assert found[1e-6]["critic/loss"] == pytest.approx(found[1e-6]["critic/loss_unclipped"])

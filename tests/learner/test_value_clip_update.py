@@ -10,6 +10,7 @@ import torch
 
 from tailwise.learner.losses import Batch, compute_losses
 from tailwise.learner.targets import build_targets
+from tailwise.learner.torch_backend import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, whole_batch_losses
 
 CLIPS: list[dict[str, Any]] = [
@@ -39,12 +40,8 @@ def test_targets_are_identical_for_any_clip(clip: dict[str, Any]) -> None:
     assert not torch.allclose(wrong, made[0][2], atol=0.1)
 
 
-def test_two_critics_by_hand() -> None:
-    """001-1. Old means (0, 1), new means (.5, .6), range .2, target 1: clipped means (.2, .8).
-
-    Critic 0: max((.5-1)^2, (.2-1)^2) = .64; critic 1: max((.6-1)^2, (.8-1)^2) = .16.
-    The wrong version, both around critic 0's old output: critic 1 would be max(.16, (.2-1)^2) = .64.
-    """
+def scalar_critics(target: torch.Tensor) -> tuple[TorchBackend, Batch]:
+    """Twins that predict (.5, .6) and predicted (0, 1), clip range .2, on rows with these targets [n]."""
     backend = small_backend(
         model={
             "critic": {"kind": "scalar", "hidden": [], "clip": {"kind": "mean_only", "range": 0.2}},
@@ -57,19 +54,56 @@ def test_two_critics_by_hand() -> None:
         assert head.mean_head is not None
         torch.nn.init.zeros_(head.mean_head.weight)
         torch.nn.init.constant_(head.mean_head.bias, value)
-    n = 3
+    n = len(target)
     batch = Batch(
         action=torch.zeros(n, 1, dtype=torch.int64),
         log_prob=torch.full((n,), -1.386294),
         params=torch.zeros(n, 4),
         mask=None,
         advantage=torch.zeros(n),
-        mean_target=torch.ones(n),
+        mean_target=target,
         particles=None,
         old_mean=torch.tensor([[0.0, 1.0]]).repeat(n, 1),
         old_law=None,
         uniform=None,
     )
+    return backend, batch
+
+
+def test_share_in_which_the_clipped_loss_is_the_larger_one() -> None:
+    """000-M3, by hand. New means (.5, .6), clipped (.2, .8). Targets 1, 1, 0, .69:
+
+    critic 0: .25 < .64 | .25 < .64 | .25 > .04 | .036 < .24: 3 of 4; critic 1: .16 > .04 | .16 > .04 | .36 < .64 |
+    .0081 < .0121: 2 of 4. Together 5/8. Rejects counting moved predictions, which all of them are.
+    """
+    backend, batch = scalar_critics(torch.tensor([1.0, 1.0, 0.0, 0.69]))
+    means = compute_losses(backend.model, torch.zeros(4, 3), batch, backend.config, entropy_weight=0.0).means
+    assert means["critic/clip_loss_fraction"] == 5 / 8
+    assert means["critic/clip_fraction"] == 1.0
+    within = dataclasses.replace(batch, old_mean=torch.tensor([[0.5, 0.6]]).repeat(4, 1))
+    means = compute_losses(backend.model, torch.zeros(4, 3), within, backend.config, entropy_weight=0.0).means
+    assert means["critic/clip_loss_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_clipped_loss_of_laws_is_counted_where_it_is_larger(clip: dict[str, Any]) -> None:
+    """Above 0 exactly where the trained loss is larger than the unclipped one, and never more than was moved."""
+    backend = small_backend(model={"critic": {"clip": clip}}, learner={"target_kl": None, "max_kl": 100})
+    for update in range(2):
+        metrics = backend.update(play(backend, random_world(), update=update), knobs(0.02)).metrics
+    assert (metrics["critic/clip_loss_fraction"] > 0) == (metrics["critic/loss"] > metrics["critic/loss_unclipped"])
+    assert metrics["critic/clip_loss_fraction"] <= metrics["critic/clip_fraction"]
+    assert (metrics["critic/clip_loss_fraction"] > 0) == (clip["kind"] != "disable" and clip["range"] < 10)
+
+
+def test_two_critics_by_hand() -> None:
+    """001-1. Old means (0, 1), new means (.5, .6), range .2, target 1: clipped means (.2, .8).
+
+    Critic 0: max((.5-1)^2, (.2-1)^2) = .64; critic 1: max((.6-1)^2, (.8-1)^2) = .16.
+    The wrong version, both around critic 0's old output: critic 1 would be max(.16, (.2-1)^2) = .64.
+    """
+    n = 3
+    backend, batch = scalar_critics(torch.ones(n))
     losses = compute_losses(backend.model, torch.zeros(n, 3), batch, backend.config, entropy_weight=0.0)
     # value_weight 2 over 2 critics: weight 1 each
     assert float(losses.terms["mean_0"].detach()) == pytest.approx(0.64)
@@ -97,11 +131,14 @@ def test_twin_laws_are_clipped_around_their_own_old_law(kind: str) -> None:
         },
     }
     backend = small_backend(model={"critic": critics[kind]})
+    first = kind == "categorical"
+    if not first:  # the first returns would set the start of both laws of quantiles
+        backend.update(play(backend, random_world()), knobs(1e-6))
     head = backend.model.critic_heads()[1].law_head
     assert head is not None
     with torch.no_grad():
         head.bias.add_(1.0 if kind == "quantile" else torch.linspace(-2, 2, 21))
-    rollout = play(backend, random_world())
+    rollout = play(backend, random_world(), update=0 if first else 1)
     ready = prepared(backend, rollout)
     assert whole_batch_losses(backend, rollout, ready).means["critic/clip_fraction"] == 0.0
     assert ready.old_law is not None

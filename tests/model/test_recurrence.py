@@ -120,3 +120,31 @@ def test_lstm_starts_with_an_open_forget_gate() -> None:
     assert torch.equal(forget, torch.ones(5))
     for gate in net.weight_hh_l0.chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(5), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gru_starts_with_an_open_update_gate(layers: int) -> None:
+    """Rejects zero biases (asserted): half of the state is gone after every step, and all of it after 20.
+
+    What remains of a difference between two states after 20 steps without input is .88^20 = .08 of it, times what the
+    candidate adds; with zero biases about 1e-5.
+    """
+
+    def remains(bias: float | None) -> float:
+        core = build("gru", layers)
+        if bias is not None:
+            for layer in range(layers):
+                getattr(core.net, f"bias_ih_l{layer}").data[5:10] = bias
+        start = torch.zeros(20, 1, dtype=torch.bool)
+        state = torch.full((1, layers, 5), 0.5)
+        with torch.no_grad():
+            _, kept = core(torch.zeros(20, 1, 3), state, start)
+            _, empty = core(torch.zeros(20, 1, 3), torch.zeros_like(state), start)
+        return float((kept - empty).norm() / state.norm())
+
+    assert remains(None) > 0.05
+    assert remains(0.0) < 0.01
+    net = build("gru", layers).net
+    for layer in range(layers):
+        biases = getattr(net, f"bias_ih_l{layer}") + getattr(net, f"bias_hh_l{layer}")
+        assert biases.tolist() == [0.0] * 5 + [2.0] * 5 + [0.0] * 5  # reset, update, candidate

@@ -9,8 +9,8 @@ from torch import nn
 from tailwise.model.return_scale import ReturnScale, preserve_outputs
 
 
-def seen(*batches: torch.Tensor, rate: float = 0.05) -> ReturnScale:
-    scale = ReturnScale(rate=rate)
+def seen(*batches: torch.Tensor, rate: float = 0.05, floor: float = 1e-4) -> ReturnScale:
+    scale = ReturnScale(rate=rate, floor=floor)
     for batch in batches:
         scale.absorb(batch)
     return scale
@@ -78,6 +78,24 @@ def test_tiny_variance_gives_bounded_targets() -> None:
     noise = 1e-8 * torch.randn(512, generator=g)
     assert float(scale.to_normalised(noise).abs().max()) < 1e-2
     assert float((noise / noise.std()).abs().max()) > 2
+
+
+def test_floor_bounds_the_target_of_a_large_return_after_a_collapse() -> None:
+    """The spread collapses by 1e8, then one return is as large as before. With a floor of .1 its target is about 10 of
+    the old standard deviations; rejects the fixed floor of 1e-4 (asserted: 10,000), and one that acts while the spread
+    is sound (bit-identical)."""
+    g = torch.Generator().manual_seed(0)
+    sound = [torch.randn(512, generator=g) for _ in range(5)]
+    collapsed = [1e-8 * torch.randn(512, generator=g) for _ in range(600)]
+    targets = {}
+    for floor in (0.1, 1e-4):
+        scale = seen(*sound, *collapsed, floor=floor)
+        assert float(scale.sigma) == floor * float(scale.peak)
+        targets[floor] = abs(float(scale.to_normalised(torch.tensor(-1.0))))
+        assert float(scale.to_normalised(collapsed[-1]).abs().max()) < 1e-3
+    assert 8 < targets[0.1] < 12 and targets[1e-4] > 8_000
+    high, low = seen(*sound, floor=0.1), seen(*sound)
+    assert torch.equal(high.sigma, low.sigma) and torch.equal(high.mu, low.mu)
 
 
 @pytest.mark.parametrize("power", [-14, 14])

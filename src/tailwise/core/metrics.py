@@ -89,6 +89,10 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/dual_clip_fraction", "share", "samples whose gradient the dual clip removed", (0.0, 0.05)),
     MetricSpec("policy/log_ratio_clamp_fraction", "share", "samples with |ln ratio| above 20", (0.0, 0.01)),
     MetricSpec("policy/excluded_fraction", "share", "samples without a finite ln ratio", (0.0, 0.0)),
+    MetricSpec("policy/nan_fraction", "share", "samples whose ln ratio is NaN: a computation broke", (0.0, 0.0)),
+    MetricSpec(
+        "policy/infinite_fraction", "share", "samples whose ln ratio is infinite: a probability is 0", (0.0, 0.0)
+    ),
     MetricSpec("policy/entropy_share", "share", "entropy over the largest possible one, log K; discrete actions"),
     MetricSpec("policy/logit_norm", "nats", "mean Euclidean norm of the centred, allowed logits", (0.0, 30.0)),
     MetricSpec("policy/logit_range", "nats", "largest minus smallest allowed logit; grows as the policy saturates"),
@@ -102,6 +106,11 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("critic/loss", "1", "sum of the critics' losses, unweighted, after value clipping", (None, 1000.0)),
     MetricSpec("critic/loss_unclipped", "1", "the same without value clipping"),
     MetricSpec("critic/clip_fraction", "share", "predictions that value clipping moved"),
+    MetricSpec(
+        "critic/clip_loss_fraction",
+        "share",
+        "samples whose clipped value loss exceeds the unclipped one: it is trained on",
+    ),
     MetricSpec("critic/disagreement", "return std", "mean |difference| of the twin critics' means"),
     MetricSpec("critic/explained_variance", "1", "1 - var(return - value)/var(return); 1 is perfect, 0 is useless"),
     MetricSpec("critic/quantile_crossing", "share", "neighbouring quantiles in the wrong order", (0.0, 0.2)),
@@ -169,6 +178,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("grad/norm_after", "1", "global gradient norm after clipping, mean over steps"),
     MetricSpec("grad/norm/<group>", "1", "gradient norm of a parameter group before clipping, mean over steps"),
     MetricSpec("grad/term/<term>/<group>", "1", "gradient norm of one loss term on one parameter group"),
+    MetricSpec(
+        "grad/term/risk/actor", "1", "gradient norm of what risk adds to the policy's loss, on the actor: its true size"
+    ),
     MetricSpec("grad/dead_terms", "count", "loss terms that are on and have no gradient on their owner", (0.0, 0.0)),
     MetricSpec("grad/critic_smallest", "1", "smaller gradient norm of the twin critics", (1e-8, None)),
     MetricSpec("grad/critic_ratio", "1", "larger over smaller gradient norm of the twin critics", (1.0, 100.0)),

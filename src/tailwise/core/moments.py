@@ -24,14 +24,14 @@ class Moments:
 
 
 def column_moments(rows: NDArray[np.floating[Any]]) -> Moments:
-    """Of rows [n, D], n > 0. Not finite where a column is not."""
+    """Of rows [n, D]; no rows have mean and variance 0. Not finite where a column is not."""
     from tailwise.core.loops.moments import add_moments  # compiled code: not before somebody needs it
 
     count, size = rows.shape
     mean, squares = np.zeros(size), np.zeros(size)
     low, high = np.full(size, np.inf), np.full(size, -np.inf)
     add_moments(np.ascontiguousarray(rows), mean, squares, low, high, np.empty((2, size)))
-    return Moments(count, mean, squares / count, low, high)
+    return Moments(count, mean, squares / max(count, 1), low, high)
 
 
 def sample_moments(values: NDArray[np.floating[Any]]) -> tuple[float, float]:

@@ -169,6 +169,8 @@ class FusedEpochs(Epochs):
             "critic/loss": critic_loss,
             "critic/loss_unclipped": critic_loss,
             "critic/clip_fraction": 0.0,
+            "critic/clip_loss_fraction": 0.0,
+            "policy/excluded_fraction": (sums[numbers.NAN] + sums[numbers.INFINITE]) / total,
             "critic/quantile_crossing": sums[numbers.CROSSINGS] / (total * network.critics * (network.quantiles - 1)),
             "critic/mean_gap": sums[numbers.MEAN_GAP] / (total * network.critics),
         }
@@ -191,7 +193,8 @@ _MEANS = {
     "policy/clip_fraction": numbers.CLIPPED,
     "policy/dual_clip_fraction": numbers.DUAL,
     "policy/log_ratio_clamp_fraction": numbers.CLAMPED,
-    "policy/excluded_fraction": numbers.EXCLUDED,
+    "policy/nan_fraction": numbers.NAN,
+    "policy/infinite_fraction": numbers.INFINITE,
     "critic/disagreement": numbers.DISAGREEMENT,
 }
 _MAXIMA = {

@@ -19,6 +19,7 @@ from tailwise.kernels.products import multiply
 from tailwise.kernels.recurrent import add_row
 from tailwise.kernels.shares import BLOCK
 from tailwise.model.normaliser import ObservationNormaliser
+from tailwise.model.outliers import has_spread
 
 _ZERO = np.float32(0.0)
 
@@ -41,7 +42,7 @@ def standard_of(normaliser: ObservationNormaliser) -> Standard:
         size = normaliser.mean.shape[0]
         return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
     mean, variance = normaliser.mean.numpy(), normaliser.variance.numpy()
-    signal = variance > 1e-12 * (mean**2 + variance)
+    signal = has_spread(mean, variance)
     scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=signal)
     return Standard(
         mean.astype(np.float32), scale.astype(np.float32), normaliser.scaled.numpy(), float(normaliser.clip)

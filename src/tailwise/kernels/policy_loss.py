@@ -21,10 +21,11 @@ from tailwise.kernels.rows import (
     ENTROPY,
     ENTROPY_MAX,
     ENTROPY_MIN,
-    EXCLUDED,
+    INFINITE,
     KL,
     LOG_RATIO_MAX,
     LOGIT_RANGE,
+    NAN,
     POLICY,
     RATIO_MAX,
 )
@@ -62,7 +63,8 @@ def surrogate(raw: float, ratio: float, advantage: float, clip: float, dual_clip
     sums[CLIPPED] += clip_active
     sums[DUAL] += dual
     sums[CLAMPED] += clamped
-    sums[EXCLUDED] += not finite
+    sums[NAN] += np.isnan(raw)
+    sums[INFINITE] += np.isinf(raw)
     if not finite:
         return 0.0
     sums[POLICY] -= objective

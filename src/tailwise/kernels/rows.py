@@ -51,9 +51,9 @@ class Weights(NamedTuple):
 
 
 # Sums over rows, float64 [SUMS + 2 * critics]; the four extremes are not summed.
-POLICY, ENTROPY, KL, CLIPPED, DUAL, CLAMPED, EXCLUDED, LOGIT_RANGE, DISAGREEMENT, CROSSINGS, MEAN_GAP = range(11)
-LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT = range(11, 16)
-SUMS = 16  # then mean loss and law loss of critic 0, of critic 1
+POLICY, ENTROPY, KL, CLIPPED, DUAL, CLAMPED, NAN, INFINITE, LOGIT_RANGE, DISAGREEMENT, CROSSINGS, MEAN_GAP = range(12)
+LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT = range(12, 17)
+SUMS = 17  # then mean loss and law loss of critic 0, of critic 1
 _LARGEST = slice(LOG_RATIO_MAX, ENTROPY_MAX + 1)
 
 

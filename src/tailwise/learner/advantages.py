@@ -87,6 +87,26 @@ def normalise(adv: Tensor, valid: Tensor, *, mode: NormaliseMode) -> tuple[Tenso
     return torch.from_numpy(result.reshape(adv.shape)).to(adv.device, adv.dtype), report
 
 
+def part_of_normalised(part: Tensor, whole: Tensor, valid: Tensor, *, mode: NormaliseMode) -> Tensor:
+    """What the summand `part` contributes to `normalise(whole)`: centred, divided by the standard deviation of `whole`.
+
+    Contributions of all summands add up to the normalised advantages, so gradients of a loss that is linear in them do
+    too. part, whole: [T, B]. valid: bool [T, B]. Returns [T, B], exactly 0 where part or whole have no signal.
+    """
+    own, total = (normalise(values, valid, mode=mode)[0] for values in (part, whole))
+    axis = 0 if mode == "per_env" else None
+    count = valid.double().sum(axis, keepdim=True).clamp(min=1.0)
+
+    def spread(values: Tensor) -> Tensor:
+        clean = torch.where(valid, values.detach().double(), 0.0)
+        centred = torch.where(valid, clean - clean.sum(axis, keepdim=True) / count, 0.0)
+        return (centred.square().sum(axis, keepdim=True) / count).sqrt()
+
+    signal = (total != 0).any(axis, keepdim=True) if axis is not None else (total != 0).any()
+    ratio = torch.where(signal, spread(part) / spread(whole), 0.0)
+    return (own.double() * ratio).to(part.dtype)
+
+
 def mix_advantages(mean: Tensor, risk: Tensor | None, multiplier: float) -> Tensor:
     """(A_mean + multiplier * A_risk) / (1 + multiplier): the seam through which tail risk reaches the actor.
 

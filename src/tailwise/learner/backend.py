@@ -36,7 +36,7 @@ class Knobs:
 class UpdateReport:
     """What an update did. `reason` says why it was refused or rolled back; None when committed.
 
-    observed: moments of the valid observations, which a committed update needs for the normaliser and others may use.
+    observed: moments of the valid observations as the normaliser absorbed them; None where nothing was committed.
     """
 
     committed: bool

@@ -115,6 +115,8 @@ def compute_losses(
             "policy/dual_clip_fraction": float(surrogate.dual_active.float().mean()),
             "policy/log_ratio_clamp_fraction": float(surrogate.clamp_active.float().mean()),
             "policy/excluded_fraction": float(surrogate.excluded.float().mean()),
+            "policy/nan_fraction": float(log_ratio.isnan().float().mean()),
+            "policy/infinite_fraction": float(log_ratio.isinf().float().mean()),
         }
         if "awr" in terms:
             size = sum(abs(float(value)) for value in terms.values())
@@ -162,6 +164,9 @@ def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[
         "critic/loss": sum(float(loss.detach()) for loss in terms.values()),
         "critic/loss_unclipped": sum(float(plain.detach().mean()) for _, plain, _ in rows.values()),
         "critic/clip_fraction": float(torch.stack([active.float().mean() for _, _, active in rows.values()]).mean()),
+        "critic/clip_loss_fraction": float(
+            torch.stack([(loss.detach() > plain.detach()).float().mean() for loss, plain, _ in rows.values()]).mean()
+        ),
         "critic/disagreement": float(spread.mean()),
     }
     if isinstance(critic, QuantileCritic) and out.law is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
-from tailwise.learner.advantages import normalise
+from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.categorical import project
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
@@ -20,8 +20,8 @@ from tailwise.learner.rollout import Rollout
 from tailwise.learner.tail import pooled_tail
 from tailwise.learner.targets import Targets
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import CategoricalCritic, NoValueClip
-from tailwise.model.critics import normalised_atoms
+from tailwise.model.config import CategoricalCritic, NoValueClip, QuantileCritic
+from tailwise.model.critics import normalised_atoms, quantile_midpoints
 from tailwise.model.return_scale import preserve_outputs
 
 
@@ -117,7 +117,7 @@ def prepare(
     risk: risk advantages [T, B] in raw units, None without; probe_risk: also keep their part apart, standardised.
     """
     sample = targets.particles if targets.particles is not None else targets.lambda_return
-    move_scale(model, optimiser, rollout.of_valid(sample).reshape(-1))
+    moved = move_scale(model, optimiser, rollout.of_valid(sample).reshape(-1))
     scale = model.return_scale
     mixed = mix_advantages(targets.advantage, risk, multiplier)
     advantage, report = normalise(mixed, rollout.valid, mode=config.advantages)
@@ -125,8 +125,8 @@ def prepare(
     if risk is not None and probe_risk:
         # What risk changed, through the seam: a mixture that ignores it, or a risk that is 0, leaves nothing here.
         difference = mixed - mix_advantages(targets.advantage, torch.zeros_like(risk), multiplier)
-        risk_part = normalise(difference, rollout.valid, mode=config.advantages)[0]
-    old_mean, old_law = old_outputs(rollout, model)
+        risk_part = part_of_normalised(difference, mixed, rollout.valid, mode=config.advantages)
+    old_mean, old_law = old_outputs(rollout, model, moved)
 
     def flat(tensor: Tensor) -> Tensor:
         return tensor.reshape(-1, *tensor.shape[2:])
@@ -161,16 +161,19 @@ def prepare(
     return prepared, metrics
 
 
-def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns: Tensor) -> None:
+def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns: Tensor) -> Tensor | None:
     """New (mu, sigma) from raw returns [n]; linear heads are rescaled so that raw predictions stay as they were.
 
     The gradient of a squared error scales with the head, so Adam's moments of those rows do too; quantile gradients are
     free of scale and keep theirs. Logits of a categorical critic are no affine function of the return: its support
     moves with the scale, and its prediction moves along (it is not output-preserving).
+    The first returns set the start of the quantiles, see `start_laws`, whose result is returned; later ones None.
     """
     old_mu, old_sigma, mu, sigma = model.return_scale.absorb(raw_returns)
-    if old_sigma == 0.0 or (old_mu, old_sigma) == (mu, sigma):
-        return
+    if old_sigma == 0.0:
+        return start_laws(model, raw_returns) if sigma > 0 else None
+    if (old_mu, old_sigma) == (mu, sigma):
+        return None
     rescale = {"old_mu": old_mu, "old_sigma": old_sigma, "mu": mu, "sigma": sigma}
     for critic in model.critic_heads():
         if critic.mean_head is not None:
@@ -182,12 +185,39 @@ def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns
                     state["exp_avg_sq"].mul_((old_sigma / sigma) ** 2)
         if critic.law_head is not None and not isinstance(model.config.critic, CategoricalCritic):
             preserve_outputs(critic.law_head, **rescale)
+    return None
 
 
-def old_outputs(rollout: Rollout, model: ActorCritic) -> tuple[Tensor, Tensor | None]:
+@torch.no_grad()
+def start_laws(model: ActorCritic, raw_returns: Tensor) -> Tensor | None:
+    """Let the quantiles of all critics begin as those of the first returns [n] together, in the new scale.
+
+    A critic is built with the quantiles of a normal law. The outermost ones of a skewed law lie several standard
+    deviations further out, and few samples pull on them: with default settings they take longer than a run to arrive
+    (docs/decisions/0005). Returns by how much the quantiles moved, [C, N]; None where nothing did: other critics, or
+    returns without a spread.
+    """
+    heads = [critic.law_head for critic in model.critic_heads()]
+    if not isinstance(model.config.critic, QuantileCritic):
+        return None
+    returns = model.return_scale.to_normalised(raw_returns).double().numpy(force=True)
+    if not returns.min() < returns.max():
+        return None
+    levels = quantile_midpoints(model.config.critic.quantiles).double().numpy()
+    start = torch.from_numpy(np.quantile(returns, levels))
+    moves = []
+    for head in heads:
+        assert head is not None
+        moves.append(start.to(head.bias.dtype) - head.bias)
+        head.bias.copy_(start)
+    return torch.stack(moves)
+
+
+def old_outputs(rollout: Rollout, model: ActorCritic, moved: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """The record's outputs in the current scale: means [T, B, C], laws [T, B, C, N] if clipping needs them.
 
-    Before the first scale the heads were not rescaled, so the outputs stand as they are.
+    Before the first scale the heads were not rescaled, so the outputs stand as they are, apart from how far their start
+    was `moved` [C, N].
     """
     record, scale = rollout.critic, model.return_scale
     mean, law = record.mean[:-1], None if record.law is None else record.law[:-1]
@@ -199,7 +229,9 @@ def old_outputs(rollout: Rollout, model: ActorCritic) -> tuple[Tensor, Tensor | 
     if law is None:
         return mean, None
     if not isinstance(model.config.critic, CategoricalCritic):
-        return mean, scale.to_normalised(record.raw(law)) if known else law
+        if known:
+            return mean, scale.to_normalised(record.raw(law))
+        return mean, law if moved is None else law + moved
     probs = law.softmax(-1)
     if not known:
         return mean, probs

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.learner.particles import normal_scores
 from tailwise.learner.returns import require_shape
 
 # alpha = 3/30 is not below 1/10 because of its last bit.
@@ -54,24 +56,29 @@ def check_resolution(alpha: float, n: int) -> str | None:
 
 
 def _cvar_weights(n: int, alpha: float) -> list[float]:
-    """Weights on N sorted quantiles of the mean over levels [0, alpha] of the piecewise-linear quantile function.
+    """Weights on N sorted quantiles of the mean over levels [0, alpha] of the law read in normal scores, N > 1.
 
-    Between the centres of k and k+1 the function is (1-f) theta_k + f theta_{k+1} with f = N p - 1/2 - k, linear in the
-    level p; so the integral over [a, b] has the weight (b-a) times f at the midpoint. The first segment
-    begins at level 0, the last one ends at level 1.
+    Between the centres of k and k+1 the quantile function is (1-f) theta_k + f theta_{k+1} with f linear in the score
+    x = Phi^-1(p) of the level p; the first segment begins at level 0, the last one ends at level 1. The integral of x
+    over levels [a, b] is pdf(x_a) - pdf(x_b), so that of f is exact.
     """
-    if n == 1:
-        return [1.0]
+    scores = normal_scores(n)
     weights = [0.0] * n
     for k in range(n - 1):
         start = 0.0 if k == 0 else (k + 0.5) / n
         end = min(alpha, 1.0 if k == n - 2 else (k + 1.5) / n)
         if end <= start:
             break
-        f = n * (start + end) / 2.0 - 0.5 - k
-        weights[k] += (end - start) * (1.0 - f) / alpha
-        weights[k + 1] += (end - start) * f / alpha
+        scores_sum = _density_at(start) - _density_at(end)
+        upper = (scores_sum - (end - start) * scores[k]) / (scores[k + 1] - scores[k])
+        weights[k] += (end - start - upper) / alpha
+        weights[k + 1] += upper / alpha
     return weights
+
+
+def _density_at(level: float) -> float:
+    """The standard normal density at the quantile of `level`; 0 at the levels 0 and 1."""
+    return math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi)
 
 
 def _weighted_sum(values: Tensor, weights: list[float] | Tensor) -> Tensor:
@@ -83,13 +90,14 @@ def _weighted_sum(values: Tensor, weights: list[float] | Tensor) -> Tensor:
 def cvar_from_quantiles(theta: Tensor, alpha: float) -> Tensor:
     """Mean of the worst share alpha of a law given by N quantiles.
 
-    The quantile function joins the centres ((i+0.5)/N, theta_i), sorted, by straight lines, the lowest line extended to
-    level 0; it is integrated exactly over [0, alpha], so a linear law is exact. alpha = 1 returns mean(theta) by
-    definition. alpha below 1/N is an error, see `check_resolution`. theta: [..., N], any order. Returns [...].
+    The quantile function joins the centres ((i+0.5)/N, theta_i), sorted, by lines that are straight in normal scores,
+    the lowest one extended to level 0, as bootstraps read it (`particles.inverse_cdf_quantiles`); it is integrated
+    exactly over [0, alpha], so a normal law is exact. alpha = 1 returns mean(theta) by definition. alpha below 1/N is
+    an error, see `check_resolution`. theta: [..., N], any order. Returns [...].
     """
     count = theta.shape[-1]
     check_resolution(alpha, count)
-    if alpha == 1.0:
+    if alpha == 1.0:  # the only one that a single quantile allows
         return theta.mean(-1)
     return _weighted_sum(theta.sort(dim=-1).values, _cvar_weights(count, alpha))
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
-from tailwise.core.moments import column_moments
 from tailwise.core.streams import Streams
 from tailwise.learner import batching
 from tailwise.learner.advantages import mix_advantages
@@ -172,9 +171,11 @@ class TorchBackend:
                 False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
             )
         obs = rollout.of_valid(rollout.obs)
-        observed = column_moments(obs.numpy(force=True))
-        metrics["obs/outlier_fraction"] = self.model.normaliser.absorb(obs, observed)
-        return UpdateReport(True, None, run.stopped, run.kl_after, metrics, run.term_gradients, observed=observed)
+        absorbed = self.model.normaliser.absorb(obs)
+        metrics["obs/outlier_fraction"] = absorbed.outliers
+        return UpdateReport(
+            True, None, run.stopped, run.kl_after, metrics, run.term_gradients, observed=absorbed.moments
+        )
 
     def snapshot(self) -> Any:
         """See `Backend.snapshot`."""

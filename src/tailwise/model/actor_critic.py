@@ -82,7 +82,12 @@ class ActorCritic(nn.Module):
             torch.tensor(observation.scaled),
             clip=observations.clip if isinstance(observations, RunningNormaliser) else None,
         )
-        self.return_scale = ReturnScale(rate=config.returns.rate if isinstance(config.returns, PopArt) else None)
+        returns = config.returns
+        self.return_scale = (
+            ReturnScale(rate=returns.rate, floor=returns.floor)
+            if isinstance(returns, PopArt)
+            else ReturnScale(rate=None)
+        )
         self.encoder, width = build_encoder(config.encoder, observation.size, norm=config.norm, generator=generator)
         self.core: Recurrent | None = None
         if not isinstance(config.core, NoCore):

@@ -245,6 +245,13 @@ class PopArt(Section):
 
     kind: Literal["popart"] = "popart"
     rate: float = Field(0.05, gt=0, le=1, description="weight of the newest rollout in the running moments")
+    floor: float = Field(
+        1e-4,
+        ge=0,
+        le=1,
+        description="smallest scale, as a share of the largest so far; raise it (0.01 to 0.1) where the spread of "
+        "returns collapses while single ones stay large, or targets explode",
+    )
 
 
 class NoReturnScale(Section):

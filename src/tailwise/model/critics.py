@@ -49,7 +49,8 @@ class CriticHead(nn.Module):
         self.mean_head = None if self.mean_from_law else linear(width, 1, gain=1.0, generator=generator)
         self.law_head: nn.Linear | None = None
         # The law starts with mean 0 and variance 1 in normalised units, the best guess before any data: quantiles as
-        # a standard normal, atoms as a Laplace law, because a far atom that starts without mass is slow to gain any.
+        # a standard normal (until the first returns, `learner.preparation.start_laws`), atoms as a Laplace law, because
+        # a far atom that starts without mass is slow to gain any.
         if isinstance(config, QuantileCritic):
             self.law_head = linear(width, config.quantiles, gain=0.01, generator=generator)
             with torch.no_grad():

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from tailwise.core.moments import Moments, column_moments
-
-OUTLIER_STDS = 100.0
-TRIMMED = 0.005  # share of the first rollout's rows left out on either side when its bulk is measured
+from tailwise.model.outliers import OUTLIER_STDS, Screened, has_spread, screen
 
 
 class ObservationNormaliser(nn.Module):
@@ -49,44 +44,32 @@ class ObservationNormaliser(nn.Module):
         return torch.where(self.scaled, standard, obs)
 
     @torch.no_grad()
-    def absorb(self, obs: Tensor, moments: Moments | None = None) -> float:
+    def absorb(self, obs: Tensor, moments: Moments | None = None) -> Screened:
         """Merge the moments of finite rows obs [n, D] into the statistics (Chan's parallel formula).
 
-        One wild entry would blind an equally weighted average for good, so entries further than 100 known standard
-        deviations out (in the first rollout: of its own bulk) are drawn in to that distance first; a true change of
-        scale still arrives, in a few rollouts.
-        moments: those of obs, where they are known. Returns the share of entries that were drawn in.
+        One wild entry would blind an equally weighted average for good, so rare entries further than 100 known
+        standard deviations out are drawn in first (see `outliers.screen`). Where many are, the scale has changed: it
+        is followed, by at most a hundredfold in one rollout.
+        moments: those of obs, where they are known. Returns what was absorbed and the share of wild entries.
         """
-        if self.clip is None or obs.shape[0] == 0:
-            return 0.0
-        found = column_moments(obs.numpy(force=True)) if moments is None else moments
+        rows = obs.numpy(force=True)
+        observed = column_moments(rows) if moments is None else moments
+        if self.clip is None or observed.count == 0:
+            return Screened(observed, 0.0)
         # numpy: a dozen steps on a few numbers, and a tensor takes longer for each.
         mean, variance, count = self.mean.numpy(force=True), self.variance.numpy(force=True), float(self.count)
-        centre, square = (mean, variance) if count > 0 else _bulk(obs.to(torch.float64))
-        reach = OUTLIER_STDS * np.where(square > 0, np.sqrt(square), np.inf)
-        low, high = centre - reach, centre + reach
-        outliers = 0.0
-        # No entry is beyond the bounds of the moments; where those reach too far, one has to look.
-        if (found.low < low).any() or (found.high > high).any():
-            batch = obs.numpy(force=True).astype(np.float64)
-            within = batch.clip(low, high)
-            outliers = np.count_nonzero(within != batch) / batch.size
-            found = column_moments(within) if outliers else found
-        n = float(found.count)
+        known = has_spread(mean, variance) & (count > 0)
+        scale = np.where(known, np.sqrt(variance), 0.0)
+        screened = screen(rows, observed, mean, scale)
+        reach = OUTLIER_STDS * np.where(known, scale, np.inf)
+        n = float(screened.moments.count)
         total = count + n
-        delta = found.mean - mean
+        delta = (screened.moments.mean - mean).clip(-reach, reach)
+        newest = np.minimum(screened.moments.variance, reach**2)
         # Before the first batch the unit variance is a placeholder that must not be averaged in.
         old_sum = variance * count if count > 0 else 0.0
-        self.variance.copy_(torch.from_numpy((old_sum + found.variance * n + delta**2 * count * n / total) / total))
+        self.variance.copy_(torch.from_numpy((old_sum + newest * n + delta**2 * count * n / total) / total))
         self.mean.copy_(torch.from_numpy(mean + delta * (1.0 / total * n)))
         self.count.fill_(total)
         self.version.add_(1)
-        return outliers
-
-
-def _bulk(batch: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean [D] and variance [D] of rows [n, D] without the most extreme ones; variance 0 means: nothing to judge by."""
-    rows = batch.shape[0]
-    cut = math.ceil(TRIMMED * rows)
-    kept = batch.sort(0).values[cut : rows - cut] if rows > 2 * cut else batch[:1]
-    return kept.mean(0).numpy(force=True), kept.var(0, unbiased=False).numpy(force=True)
+        return screened

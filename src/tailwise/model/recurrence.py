@@ -16,6 +16,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from tailwise.model.config import GruCore, LstmCore
 
+FORGET_BIAS = 1.0  # LSTM: sigmoid(1) = .73 of the cell is kept at every step
+# GRU: sigmoid(2) = .88 of the state is kept at every step; .12 after 17 steps. With 0 it is 1e-6 after 20, and no
+# gradient reaches the step that has to be remembered; with 1 it takes three times as many updates as with 2.
+UPDATE_BIAS = 2.0
+
 
 @dataclass(frozen=True)
 class SegmentPlan:
@@ -79,9 +84,10 @@ class Recurrent(nn.Module):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-                if self.is_lstm and name.startswith("bias_ih"):
-                    # An open forget gate lets memory survive before anything is learnt.
-                    nn.init.ones_(parameter.chunk(4)[1])
+                if name.startswith("bias_ih"):
+                    # An open gate lets memory survive before anything is learnt.
+                    keep = parameter.chunk(4 if self.is_lstm else 3)[1]  # LSTM: forget gate, GRU: update gate
+                    nn.init.constant_(keep, FORGET_BIAS if self.is_lstm else UPDATE_BIAS)
 
     def forward(self, x: Tensor, state: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """See the class; `start[t, b]` zeroes the state of b before step t."""

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from tailwise.core.moments import sample_moments
 
 ABSOLUTE_FLOOR = 1e-12
-RELATIVE_FLOOR = 1e-4  # of the largest sigma seen: a collapsing spread must not turn rounding noise into targets
 
 
 class ReturnScale(nn.Module):
-    """Running (mu, sigma) of raw returns in float64; `first` and `peak` sigma serve alerts and the floor."""
+    """Running (mu, sigma) of raw returns in float64; `first` and `peak` sigma serve alerts and the floor.
+
+    floor: smallest sigma as a share of its peak; a collapsing spread must not turn rounding noise into targets.
+    """
 
     mu: Tensor
     sigma: Tensor
@@ -28,8 +30,9 @@ class ReturnScale(nn.Module):
     first: Tensor
     peak: Tensor
 
-    def __init__(self, *, rate: float | None) -> None:
+    def __init__(self, *, rate: float | None, floor: float = 1e-4) -> None:
         super().__init__()
+        self.floor = floor
         self.rate = rate  # None: fixed scale, raw == normalised
         initial = 0.0 if rate is not None else 1.0
         for name, value in (("mu", 0.0), ("sigma", initial), ("variance", 0.0), ("first", 0.0), ("peak", 0.0)):
@@ -79,7 +82,7 @@ class ReturnScale(nn.Module):
             variance = (1 - self.rate) * variance + self.rate * square + self.rate * (1 - self.rate) * shift * shift
             mu += self.rate * shift
         peak = float(self.peak)
-        sigma = max(math.sqrt(variance), RELATIVE_FLOOR * peak, ABSOLUTE_FLOOR)
+        sigma = max(math.sqrt(variance), self.floor * peak, ABSOLUTE_FLOOR)
         for buffer, value in ((self.mu, mu), (self.variance, variance), (self.sigma, sigma)):
             buffer.fill_(value)
         self.peak.fill_(max(peak, sigma))

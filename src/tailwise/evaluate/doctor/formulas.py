@@ -40,20 +40,14 @@ def quantile_huber() -> Pairs:
 
 
 def cvar() -> Pairs:
-    """A linear law is exact, the whole law gives its mean, the atom at the crossing is split."""
+    """A normal law is exact, the whole law gives its mean, the atom at the crossing is split."""
     normal = torch.special.ndtri(midpoints(101, dtype=torch.float64))
     atoms = torch.arange(10, dtype=torch.float64)
     return [
-        (float(cvar_from_quantiles(midpoints(32, dtype=torch.float64), 0.05)), 0.025),
+        (float(cvar_from_quantiles(normal, 0.05)), NORMAL_CVAR_05),
         (float(cvar_from_quantiles(normal, 1.0)), 0.0),
         (float(cvar_from_atoms(atoms, None, 0.15)), (0.1 * 0 + 0.05 * 1) / 0.15),
     ]
-
-
-def normal_cvar() -> Pairs:
-    """101 quantiles of N(0, 1) give its 5% CVaR to 0.6%."""
-    normal = torch.special.ndtri(midpoints(101, dtype=torch.float64))
-    return [(float(cvar_from_quantiles(normal, 0.05)) / NORMAL_CVAR_05, 1.0)]
 
 
 def wang() -> Pairs:
@@ -167,7 +161,6 @@ def advantages() -> Pairs:
 FORMULAS: tuple[tuple[str, Callable[[], Pairs], float], ...] = (
     ("quantile Huber loss", quantile_huber, 1e-6),
     ("CVaR", cvar, 1e-6),
-    ("CVaR of a normal law", normal_cvar, 0.008),
     ("Wang transform", wang, 0.005),
     ("categorical projection", categorical, 1e-6),
     ("PID multiplier", pid, 5e-7),

@@ -160,8 +160,8 @@ NUMBER_RULES: tuple[Rule, ...] = (
         "obs/outlier_fraction",
         Condition(above=0),
         "warn",
-        "observations left their range by 100 standard deviations",
-        "100 standard deviations are no chance; those entries are drawn in before they are learnt",
+        "observations left their range by 100 standard deviations: a broken sensor or price, or another unit?",
+        "100 standard deviations are no chance; the statistics count rare ones as 10, and follow a change of scale",
         clear_after=3,
     ),
 )
