@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, NotFiniteError
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,8 @@ MANIFEST = "checkpoint.json"
 POLICY_TENSORS, POLICY_JSON = "policy/weights.safetensors", "policy/spec.json"
 TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/state.json"
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
+# Tensors that must be finite, by the beginning of their names. Environments and windows may hold NaN for "nothing yet".
+FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/")}
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
 _DELETED = ".deleted-"
@@ -71,7 +73,8 @@ def write_checkpoint(
     training_tensors: Mapping[str, torch.Tensor],
     training_json: Mapping[str, Any],
 ) -> None:
-    """Write (or replace) a checkpoint; it is there whole or not at all."""
+    """Write (or replace) a checkpoint; it is there whole or not at all. A policy that is not finite is not saved."""
+    _check_finite(policy_tensors, Path(folder) / POLICY_TENSORS, POLICY_TENSORS)
     contents = {
         POLICY_TENSORS: _tensor_bytes(policy_tensors),
         POLICY_JSON: json_bytes(policy_json, POLICY_JSON),
@@ -106,7 +109,7 @@ def verify(folder: str | Path) -> None:
         if name.endswith(".json"):
             _parse_json(data, folder / name)
         else:
-            _parse_tensors(data, folder / name)
+            _parse_tensors(data, folder, name)
 
 
 def checkpoints_in(run_dir: str | Path) -> list[Path]:
@@ -247,11 +250,11 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
     try:
         entries = _read_manifest(folder)
         return Part(
-            tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder / tensors),
+            tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder, tensors),
             json=_parse_json(_read_verified(folder, data, entries), folder / data),
         )
     except CheckpointError as error:
-        raise CheckpointError(f"{error} {_offer(folder)}") from error
+        raise type(error)(f"{error} {_offer(folder)}") from error
 
 
 def _offer(broken: Path) -> str:
@@ -357,16 +360,32 @@ def _tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())})
 
 
-def _parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+def _parse_tensors(data: bytes, folder: Path, name: str) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    path = folder / name
     try:
-        return load(data)
+        tensors = load(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: is not a valid safetensors file ({error}); do not use this checkpoint."
         ) from error
+    _check_finite(tensors, path, name)
+    return tensors
+
+
+def _check_finite(tensors: Mapping[str, torch.Tensor], path: Path, name: str) -> None:
+    """Refuse NaN and infinite entries in the tensors of the file `name` that must have none."""
+    import torch
+
+    for key, tensor in tensors.items():
+        if key.startswith(FINITE[name]) and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise NotFiniteError(
+                f"{path}: the tensor '{key}' has {bad} of {tensor.numel()} entries that are NaN or infinite; nothing "
+                "that is computed with it means anything, use another checkpoint."
+            )
 
 
 def _sha256(data: bytes) -> str:

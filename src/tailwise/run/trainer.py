@@ -269,7 +269,8 @@ class Trainer:
                 seed=self.config.seed,
             )
         except DataError as error:
-            alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), "fix the environment"))
+            advice = "fix the environment, or lower learner.learning_rate where the policy itself is broken"
+            alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), advice))
             self.evaluations_without_gain += 1
             return {}
         found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}

@@ -27,6 +27,7 @@ def audit_run(run: str | Path) -> list[Check]:
         files.check_bars(folder, config, manifest),
         metrics,
         saved,
+        files.check_weights(folder),
         files.check_resume(newest, rows, manifest),
         course.check_progress(rows, config),
         *course.check_alerts(folder, rows),

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import CheckpointError, TailwiseError
+from tailwise.core.errors import CheckpointError, NotFiniteError, TailwiseError
 from tailwise.core.version import VERSION
 from tailwise.evaluate.doctor.check import Check
 from tailwise.run import checkpoint as ckpt
@@ -120,6 +120,26 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     told = f"none after {len(rows)} updates"
     advice = "look at the disk and the rights of the folder" if due else "the first one comes with the next updates"
     return Check("checkpoints", "fail" if due else "unknown", told, meaning, advice), None
+
+
+def check_weights(run: Path) -> Check:
+    """NaN and infinite numbers in the checkpoints' weights and optimisers."""
+    meaning = "a policy whose weights are NaN or infinite answers nothing; it is refused wherever it is loaded"
+    paths, broken = ckpt.checkpoints_in(run), []
+    for path in paths:
+        try:
+            ckpt.verify(path)
+        except NotFiniteError as error:
+            broken.append(str(error))
+        except (CheckpointError, OSError):
+            continue  # `check_checkpoints` tells why
+    if broken:
+        return Check(
+            "weights", "fail", f"{len(broken)} of {len(paths)}: {broken[0]}", meaning, "delete that checkpoint"
+        )
+    if not paths:
+        return Check("weights", "unknown", "there is no checkpoint", meaning, "see checkpoints")
+    return Check("weights", "ok", f"finite in all of {len(paths)} checkpoints", meaning)
 
 
 def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict[str, Any] | None) -> Check:
