@@ -16,7 +16,7 @@ TENSORS, STATE = "training/tensors.safetensors", "training/state.json"
 
 
 def reseal(checkpoint: Path, *, sizes: dict[str, int] | None = None) -> None:
-    """Write checkpoint.json anew for the files as they are now; `sizes` states other numbers of bytes than they have."""
+    """Write checkpoint.json anew for the files as they are; `sizes` states other numbers of bytes than they have."""
     entries = {
         name: {
             "sha256": hashlib.sha256((checkpoint / name).read_bytes()).hexdigest(),

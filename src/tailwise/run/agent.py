@@ -24,12 +24,14 @@ from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.health import Alert
+from tailwise.run.metric_repair import restore_metrics
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
 from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_config, read_manifest
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
+from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import Environment, MarketWorld, World, make_world, play_world, trade_window
 
 
@@ -225,11 +227,17 @@ class PPO(Policy):
             if env is not None and config.env.id is not None:
                 raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
-        world = make_world(config, env)
+        world, manifest = make_world(config, env), read_manifest(folder)
         if isinstance(world, MarketWorld):
-            world.check_same_bars(read_manifest(folder), run=str(folder))
+            world.check_same_bars(manifest, run=str(folder))
         agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary), trials)
         notes = agent._continue_from_folder(folder)
+        other = made_otherwise(manifest)
+        if other:
+            sentence = f"the run was made with {', '.join(other)}, so the continuation may differ in its last digits"
+            advice = "to continue bit for bit, resume with what the run was made with"
+            append_alerts(folder, [Alert(agent.trainer.update, "made_otherwise", "warn", sentence, advice)])
+            notes.append(sentence)
         return agent, notes
 
     def _continue_from_folder(self, folder: Path) -> list[str]:
@@ -250,8 +258,15 @@ class PPO(Policy):
         reason = self._load_all(path)
         store.cut_back(self.trainer.update)
         cut_back_alerts(folder, self.trainer.update)
+        lost = restore_metrics(
+            store, update=self.trainer.update, steps=self.trainer.steps, known=self.trainer.known_metrics()
+        )
         advice = "look at the disk; the run went on from the newest good checkpoint"
         append_alerts(folder, [Alert(self.trainer.update, "checkpoint_rejected", "warn", n, advice) for n in notes])
+        if lost is not None:
+            advice = "curves and reports of this run have a gap; restore the file from a copy and resume again"
+            append_alerts(folder, [Alert(self.trainer.update, "metrics_lost", "warn", lost, advice)])
+            notes.append(lost)
         if reason is not None:
             notes.append(f"the continuation is not exact: {reason}")
         return notes
@@ -277,7 +292,9 @@ class PPO(Policy):
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
-        return self.trainer.load_training_state(training.tensors, training.json)
+        reason = self.trainer.load_training_state(training.tensors, training.json)
+        threads = differences(stored["run"]["threads"], own["run"]["threads"], "run.threads")
+        return "; ".join([*([] if reason is None else [reason]), *threads]) or None
 
     def learn(self, steps: int | None = None) -> str:
         """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -55,7 +55,7 @@ class MetricStore:
             )
         row: dict[str, Any] = {"update": int(update), "steps": int(steps)}
         row.update({name: _finite_or_none(value) for name, value in metrics.items()})
-        file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+        file.write(_line(row))
         file.flush()
         self._last = (int(update), int(steps))
         if self._tensorboard:
@@ -81,6 +81,11 @@ class MetricStore:
         if dropped:
             write_bytes(self.path, b"".join(kept))
         return dropped
+
+    def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write these rows instead of all lines; the file is replaced atomically."""
+        self.close()
+        write_bytes(self.path, b"".join(_line(row) for row in rows))
 
     def compact(self) -> Path:
         """Write the whole file as `metrics.parquet` for fast reading; the lines stay."""
@@ -130,14 +135,24 @@ def read(run_dir: str | Path) -> pandas.DataFrame:
 
     Works while the run is going on; a line that is just being written is left out.
     """
-    import pandas
-
     path = Path(run_dir) / FILE
     if path.exists():
         return _table(path)
     if (path.parent / TABLE).exists():
-        return pandas.read_parquet(path.parent / TABLE)
+        return read_table(path.parent)
     raise DataError(f"{path}: there are no metrics; is {run_dir} the folder of a run?")
+
+
+def read_table(run_dir: Path) -> pandas.DataFrame:
+    """metrics.parquet, with the same types as `read`."""
+    import pandas
+
+    return pandas.read_parquet(run_dir / TABLE)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file as rows; none when there is no file."""
+    return [row for _, row in _lines(path) if row is not None] if path.exists() else []
 
 
 def equal_without_time(first: str | Path, second: str | Path) -> bool:
@@ -147,7 +162,7 @@ def equal_without_time(first: str | Path, second: str | Path) -> bool:
 
 def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
     """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
-    rows = [[row for _, row in _lines(Path(path)) if row is not None] for path in (first, second)]
+    rows = [read_rows(Path(path)) for path in (first, second)]
     found = []
     if len(rows[0]) != len(rows[1]):
         found.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
@@ -183,10 +198,14 @@ def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
 def _table(path: Path) -> pandas.DataFrame:
     import pandas
 
-    rows = [row for _, row in _lines(path) if row is not None]
+    rows = read_rows(path)
     names = list(dict.fromkeys([*_AXES, *(name for row in rows for name in row)]))
     table = pandas.DataFrame(rows, columns=names)
     return table.astype({name: "int64" if name in _AXES else "float64" for name in names})
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -69,6 +69,13 @@ class RiskWatch:
             calibrated=calibrated,
         )
 
+    def known(self) -> dict[str, float]:
+        """Metrics that follow from the state alone, as `after` reported them."""
+        report = None if self.calibration is None else self.calibration.report()
+        return ({} if report is None else report.metrics()) | (
+            {} if self.constraint is None else self.constraint.metrics()
+        )
+
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """For a checkpoint: (tensors, JSON)."""
         tensors, data = ({}, None) if self.calibration is None else self.calibration.state()

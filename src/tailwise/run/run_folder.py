@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import platform
 import secrets
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tailwise.core.atomic import write_bytes, write_json, write_text
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import DataError
-from tailwise.core.version import VERSION
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
+from tailwise.run.versions import made_with
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
-_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
 
 
 def create_run_folder(
@@ -34,10 +31,7 @@ def create_run_folder(
         "format": 1,
         "id": secrets.token_hex(8),  # tells this run from a later one in a folder of the same name
         "seed": config.seed,
-        # Its own version from the package itself, which may run from a source tree without being installed.
-        "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        **made_with(config),
         "git": _git_state(),
         "exact_resume": exact_resume,
         "exact_resume_reason": exact_resume_reason,

@@ -246,10 +246,18 @@ class Trainer:
             "env/anomalies": float(anomalies),
             "env/reset_rows": float(invalid),
         }
-        if self.episodes:
-            metrics["episode/return"] = float(np.mean([r for r, _ in self.episodes]))
-            metrics["episode/length"] = float(np.mean([n for _, n in self.episodes]))
-        return metrics
+        return metrics | self._episode_metrics()
+
+    def _episode_metrics(self) -> dict[str, float]:
+        if not self.episodes:
+            return {}
+        returns, lengths = zip(*self.episodes, strict=True)
+        return {"episode/return": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+
+    def known_metrics(self) -> dict[str, float]:
+        """Metrics of the newest update that follow from the training state alone, for a line that was lost."""
+        best = {} if self.best_return is None else {"evaluate/best": self.best_return}
+        return self._episode_metrics() | best | self.risk.known()
 
     # ---------------------------------------------------------------- evaluation and stopping
 

@@ -18,7 +18,7 @@ def audit_run(run: str | Path) -> list[Check]:
     if not (folder / CONFIG).exists() and not (folder / FILE).exists():
         raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
     configured, config = files.check_config(folder)
-    made, manifest = files.check_manifest(folder)
+    made, manifest = files.check_manifest(folder, config)
     metrics, rows = files.check_metrics_file(folder)
     saved, newest = files.check_checkpoints(folder, config, rows)
     return [

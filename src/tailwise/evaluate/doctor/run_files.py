@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import CheckpointError, NotFiniteError, TailwiseError
-from tailwise.core.version import VERSION
 from tailwise.evaluate.doctor.check import Check
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE
 from tailwise.run.run_folder import read_config, read_manifest
+from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import MarketWorld, make_world
 
 
@@ -29,23 +28,19 @@ def check_config(run: Path) -> tuple[Check, Config | None]:
     return Check("configuration", "ok", told, meaning), config
 
 
-def check_manifest(run: Path) -> tuple[Check, dict[str, Any] | None]:
-    """manifest.json: with which versions the run was made, compared with what is installed."""
-    meaning = "a run continues bit for bit only with the versions that it was started with"
+def check_manifest(run: Path, config: Config | None) -> tuple[Check, dict[str, Any] | None]:
+    """manifest.json: with which versions and threads the run was made, compared with what is here."""
+    meaning = "a run continues bit for bit only with the versions and run.threads that it was started with"
     try:
         manifest = read_manifest(run)
     except TailwiseError as error:
         return Check("versions", "fail", str(error), meaning, "restore manifest.json from a copy"), None
-    before = manifest.get("versions", {})
-    other = [
-        f"{name} {then} (installed: {now})"
-        for name, then in (before.items() if isinstance(before, dict) else ())
-        if (now := _installed(name)) != then
-    ]
+    other = made_otherwise(manifest, config)
     if other:
-        advice = "install those versions before the run is resumed, or accept small differences"
+        advice = "resume the run with those, or accept small differences"
         return Check("versions", "warn", f"made with {', '.join(other)}", meaning, advice), manifest
-    return Check("versions", "ok", "those of this installation", meaning), manifest
+    told = "those of this installation" + ("" if config is None else f", run.threads {config.run.threads}")
+    return Check("versions", "ok", told, meaning), manifest
 
 
 def check_bars(run: Path, config: Config | None, manifest: dict[str, Any] | None) -> Check:
@@ -172,12 +167,3 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     whole = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "steps"))
     return row if whole else None
-
-
-def _installed(name: str) -> str | None:
-    if name == "tailwise":
-        return VERSION
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
