@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.options import JsonOption
-from tailwise.cli.output import number, print_json, print_table
+from tailwise.cli.output import note, number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
@@ -59,9 +59,15 @@ def prune_command(
     json: JsonOption = False,
 ) -> None:
     """Delete old checkpoints; the best and the newest of every run stay."""
-    from tailwise.run.run_list import find_runs, remove, spare_checkpoints
+    from tailwise.core.errors import TailwiseError
+    from tailwise.run.run_list import Spare, find_runs, remove, spare_checkpoints
 
-    spare = [one for folder in find_runs(root) for one in spare_checkpoints(folder)]
+    spare: list[Spare] = []
+    for folder in find_runs(root):
+        try:
+            spare += spare_checkpoints(folder)
+        except TailwiseError as error:  # one broken run does not keep the others from being tidied up
+            note(f"note: {folder} is left alone: {error}")
     freed = sum(one.bytes for one in spare)
     if yes:
         for one in spare:

@@ -29,6 +29,7 @@ from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
 from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_config, read_manifest
+from tailwise.run.stored_policy import policy_spec
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.versions import made_otherwise
@@ -253,16 +254,17 @@ class PPO(Policy):
         if path is None:
             notes.append("there is no usable checkpoint yet; the run starts from its beginning")
             store.cut_back(0)
-            cut_back_alerts(folder, 0)
-            return notes
+            damaged = cut_back_alerts(folder, 0)
+            return notes + ([] if damaged is None else [damaged])
         reason = self._load_all(path)
         store.cut_back(self.trainer.update)
-        cut_back_alerts(folder, self.trainer.update)
+        damaged = cut_back_alerts(folder, self.trainer.update)
         lost = restore_metrics(
             store, update=self.trainer.update, steps=self.trainer.steps, known=self.trainer.known_metrics()
         )
         advice = "look at the disk; the run went on from the newest good checkpoint"
         append_alerts(folder, [Alert(self.trainer.update, "checkpoint_rejected", "warn", n, advice) for n in notes])
+        notes += [] if damaged is None else [damaged]
         if lost is not None:
             advice = "curves and reports of this run have a gap; restore the file from a copy and resume again"
             append_alerts(folder, [Alert(self.trainer.update, "metrics_lost", "warn", lost, advice)])
@@ -274,10 +276,12 @@ class PPO(Policy):
     def _load_all(self, folder: Path) -> str | None:
         """Read and check both halves before anything of this agent is touched."""
         policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
-        stored, own = policy.json["config"], self.config.model_dump(mode="json")
-        if policy.json.get("features") is not None and self.trainer.world.features is not None:
+        spec = policy_spec(policy.json, source=str(folder / ckpt.POLICY_JSON))
+        stored = parse_config(spec.config, source=str(folder / ckpt.POLICY_JSON)).model_dump(mode="json")
+        own = self.config.model_dump(mode="json")
+        if spec.features is not None and self.trainer.world.features is not None:
             # The features were fitted again on the bars as they are now; other bars would give other statistics.
-            self.trainer.world.features.check_same(FeatureSpec.from_json(policy.json["features"]))
+            self.trainer.world.features.check_same(FeatureSpec.from_json(spec.features))
         differing = [
             text
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
@@ -333,7 +337,7 @@ def policy_of(files: PolicyFiles) -> Policy:
 def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
     """The checkpoint that speaks for a run (its best one if there is one, else its newest) and newer broken ones."""
     best = ckpt.checkpoint_path(run_dir, None)
-    if best.is_dir():
+    if best in ckpt.checkpoints_in(run_dir):
         return best, []
     newest, rejected = ckpt.latest_good(run_dir)
     if newest is None:

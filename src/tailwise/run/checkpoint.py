@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
-from tailwise.core.errors import CheckpointError, NotFiniteError
+from tailwise.core.errors import CheckpointError, DataError, NotFiniteError
+from tailwise.core.limited_json import parse_json
+from tailwise.run.run_files import LARGE, LARGEST_TENSORS, SMALL, inside, read_file
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,7 @@ FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/")}
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
 _DELETED = ".deleted-"
+LARGEST_INT = 2**256 - 1  # random generators of environments keep whole numbers of 128 bits
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,10 @@ def verify(folder: str | Path) -> None:
 
 def checkpoints_in(run_dir: str | Path) -> list[Path]:
     """The checkpoints of a run, newest update first; `best` (whose update its name does not tell) comes last."""
-    return _siblings(Path(run_dir) / "checkpoints")
+    root = Path(run_dir) / "checkpoints"
+    if root.is_dir():
+        _inside(root, Path(run_dir))
+    return _siblings(root)
 
 
 def latest_good(run_dir: str | Path) -> tuple[Path | None, list[Rejected]]:
@@ -135,7 +141,7 @@ def prune(run_dir: str | Path, keep: int) -> list[Path]:
     if keep < 1:
         raise CheckpointError(f"keep is {keep}; at least one checkpoint must stay, or the run cannot be resumed.")
     root = Path(run_dir) / "checkpoints"
-    old = [path for path in _siblings(root) if path.name != BEST][keep:]
+    old = [path for path in checkpoints_in(run_dir) if path.name != BEST][keep:]
     for path in old:
         # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
         path.rename(root / f"{_DELETED}{path.name}")
@@ -208,11 +214,11 @@ def join_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
             return value
         if "__tensor__" in value:
             name = value["__tensor__"]
-            if name not in tensors:
+            if not isinstance(name, str) or name not in tensors:
                 raise CheckpointError(
                     f"{TRAINING_JSON} refers to the tensor '{name}', which {TRAINING_TENSORS} does not hold."
                 )
-            return tensors[name].numpy() if value["numpy"] else tensors[name]
+            return tensors[name].numpy() if value.get("numpy") else tensors[name]
         return {key: join(part) for key, part in value.items()}
 
     return {key: join(part) for key, part in data.items()}
@@ -239,6 +245,10 @@ def _check_json(value: Any, name: str, path: str) -> None:
             raise CheckpointError(
                 f"{where} is {value}; a state that is not finite is not saved, find out where it arose."
             )
+    elif isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise CheckpointError(
+            f"{where} is a whole number of more than {LARGEST_INT.bit_length()} bits; save it as text."
+        )
     elif value is not None and not isinstance(value, str | int):
         raise CheckpointError(
             f"{where} is a {type(value).__name__}; save arrays as tensors and numbers as int or float."
@@ -259,7 +269,10 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
 
 def _offer(broken: Path) -> str:
     """What to use instead of a checkpoint that was asked for by name: the newest good one before it, else any other."""
-    others = [path for path in _siblings(broken.parent) if path.name != broken.name]
+    try:
+        others = [path for path in _siblings(broken.parent) if path.name != broken.name]
+    except CheckpointError as error:
+        return str(error)
     asked = _update_of(broken)
     before = [
         path for path in others if asked is not None and (update := _update_of(path)) is not None and update < asked
@@ -285,7 +298,26 @@ def _siblings(root: Path) -> list[Path]:
     recover_folder(root / BEST)
     numbered = [(update, path) for path in root.iterdir() if (update := _update_of(path)) is not None]
     newest_first = [path for _, path in sorted(numbered, reverse=True)]
-    return newest_first + ([root / BEST] if (root / BEST).exists() else [])
+    known = newest_first + ([root / BEST] if (root / BEST).exists() else [])
+    for path in known:
+        _inside(path, root)
+    return known
+
+
+def _inside(path: Path, root: Path) -> Path:
+    """`inside` as a CheckpointError."""
+    try:
+        return inside(path, root)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _read(path: Path, folder: Path, limit: int) -> bytes:
+    """`read_file` of a checkpoint folder as a CheckpointError."""
+    try:
+        return read_file(path, root=folder, limit=limit)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -299,7 +331,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         raise CheckpointError(
             f"{path}: missing, so {folder} is no Tailwise checkpoint; pass a folder that Tailwise wrote."
         )
-    raw = path.read_bytes()
+    raw = _read(path, folder, SMALL)
     data = _parse_json(raw, path)
     if data.get("kind") != KIND:
         raise CheckpointError(
@@ -312,6 +344,9 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         )
     entries = data.get("files")
     if not isinstance(entries, dict) or sorted(entries) != sorted(FILES) or raw != _manifest_bytes(entries):
+        raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
+    sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in entries.values()]
+    if not all(type(size) is int and 0 <= size <= LARGEST_TENSORS for size in sizes):
         raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
     return entries
 
@@ -327,13 +362,14 @@ def _read_verified(folder: Path, name: str, entries: Mapping[str, Mapping[str, A
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"{path}: missing; the checkpoint is incomplete, do not use it.")
-    data = path.read_bytes()
     entry = entries[name]
-    if len(data) != entry["bytes"]:
+    size = path.stat().st_size  # before it is read: a changed file may be larger than the memory
+    if size != entry["bytes"]:
         raise CheckpointError(
-            f"{path}: has {len(data)} bytes, {entry['bytes']} were written; "
+            f"{path}: has {size} bytes, {entry['bytes']} were written; "
             "the file is truncated or was changed, do not use it."
         )
+    data = _read(path, folder, LARGE if name.endswith(".json") else LARGEST_TENSORS)
     if _sha256(data) != entry["sha256"]:
         raise CheckpointError(
             f"{path}: its checksum is not the one it was written with; the file is corrupted, do not use it."
@@ -343,11 +379,9 @@ def _read_verified(folder: Path, name: str, entries: Mapping[str, Mapping[str, A
 
 def _parse_json(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except ValueError as error:  # also UnicodeDecodeError
-        raise CheckpointError(
-            f"{path}: is not valid JSON ({error}); the file is damaged, do not use this checkpoint."
-        ) from error
+        value = parse_json(data, what=str(path), max_bytes=LARGE, largest_int=LARGEST_INT)
+    except DataError as error:
+        raise CheckpointError(f"{error} The file is damaged, do not use this checkpoint.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__}, expected a JSON object.")
     return value

@@ -6,6 +6,7 @@ not tell them from absent ones), and the line of the checkpoint from what its tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ def restore_metrics(store: MetricStore, *, update: int, steps: int, known: Mappi
     if not gaps:
         return None
     lost = sum(last - first + 1 for first, last in gaps)
-    table = {row["update"]: row for row in _table_rows(store.run_dir) if row["update"] <= update}
+    table = {row["update"]: row for row in _table_rows(store.run_dir) if 1 <= row["update"] <= update}
     restored = {number: row for number, row in table.items() if number not in rows}
     rows |= restored
     from_checkpoint = update not in rows
@@ -60,7 +61,7 @@ def _table_rows(run_dir: Path) -> list[Row]:
         {
             name: int(value) if name in ("update", "steps") else float(value)
             for name, value in row.items()
-            if value == value
+            if math.isfinite(value)
         }
         for row in table.to_dict(orient="records")
     ]

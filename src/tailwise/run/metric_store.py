@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
 from tailwise.core.metrics import METRICS, MetricSpec, check_declared, compared_part
+from tailwise.run.run_files import LARGE, LARGEST_COUNT, SMALL, read_file, read_parquet
 
 if TYPE_CHECKING:
     import pandas
@@ -145,9 +147,16 @@ def read(run_dir: str | Path) -> pandas.DataFrame:
 
 def read_table(run_dir: Path) -> pandas.DataFrame:
     """metrics.parquet, with the same types as `read`."""
-    import pandas
-
-    return pandas.read_parquet(run_dir / TABLE)
+    path = run_dir / TABLE
+    table, _ = read_parquet(path, root=run_dir)
+    wrong = [
+        name
+        for name, kind in table.dtypes.items()
+        if kind != ("int64" if name in _AXES else "float64") or not isinstance(name, str)
+    ]
+    if wrong or not set(_AXES) <= set(table.columns):
+        raise DataError(f"{path}: has no column of counts '{(wrong or _AXES)[0]}'; delete it, {FILE} has the rows.")
+    return table
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -177,22 +186,26 @@ def differences_without_time(first: str | Path, second: str | Path) -> list[str]
 
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
     """(line with its newline, parsed row); the row of a torn last line is None. Any other bad line is an error."""
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = read_file(path, root=path.parent, limit=LARGE).splitlines(keepends=True)
     parsed: list[tuple[bytes, dict[str, Any] | None]] = []
     for number, line in enumerate(lines, start=1):
-        if number == len(lines) and not line.endswith(b"\n"):
-            parsed.append((line, None))
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{path} line {number}: is not JSON ({error}); restore the file or delete that line."
-            ) from error
-        if not isinstance(row, dict) or not all(type(row.get(axis)) is int for axis in _AXES):
-            raise DataError(f"{path} line {number}: has no integer 'update' and 'steps'; restore or delete that line.")
-        parsed.append((line, row))
+        whole = number < len(lines) or line.endswith(b"\n")
+        parsed.append((line, parse_row(line, what=f"{path} line {number}") if whole else None))
     return parsed
+
+
+def parse_row(line: bytes, *, what: str) -> dict[str, Any]:
+    """A line of metrics: counts under `update` and `steps`, finite numbers or None under all other names."""
+    try:
+        row = parse_json(line, what=what, max_bytes=SMALL, max_depth=1)
+    except DataError as error:
+        raise DataError(f"{error} Restore the file or delete that line.") from error
+    if not isinstance(row, dict) or not all(type(row.get(a)) is int and 0 <= row[a] <= LARGEST_COUNT for a in _AXES):
+        raise DataError(f"{what}: has no count under 'update' and 'steps'; restore the file or delete that line.")
+    wrong = [name for name, value in row.items() if value is not None and type(value) not in (int, float)]
+    if wrong:
+        raise DataError(f"{what}: '{wrong[0][:80]}' is no number; restore the file or delete that line.")
+    return row
 
 
 def _table(path: Path) -> pandas.DataFrame:

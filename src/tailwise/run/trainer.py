@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.errors import CheckpointError, DataError, TailwiseError
+from tailwise.core.stored import as_stored
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.losses import AuxiliaryLoss
@@ -32,6 +34,7 @@ from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.stored_state import TrainingState
 from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
@@ -50,6 +53,22 @@ TRAINING_KEYS = (
     "environment",
 )
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
+
+
+@contextmanager
+def _stored_by_this_version(part: str) -> Iterator[None]:
+    """Say so when a part of a stored state cannot be put back: names, types and shapes of what environments and
+    windows keep are known to them alone."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, TailwiseError):
+            raise
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise CheckpointError(
+            f"the stored state of {part} does not fit ({what}); it was damaged or written by another version, use "
+            "another checkpoint."
+        ) from error
 
 
 class Trainer:
@@ -367,10 +386,15 @@ class Trainer:
         missing = sorted(set(TRAINING_KEYS) - data.keys())
         if missing or "collector/state" not in tensors:
             raise CheckpointError(f"the training state lacks {', '.join(missing) or 'collector/state'}")
-        if tensors["collector/state"].shape != self.collector.state.shape:
+        try:
+            as_stored(TrainingState, data, source="the training state")
+        except DataError as error:
+            raise CheckpointError(f"{error}\nIt was not written by this version; use another checkpoint.") from error
+        stored, own = tensors["collector/state"], self.collector.state
+        if stored.shape != own.shape or stored.dtype != own.dtype:
             raise CheckpointError(
-                f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
-                f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
+                f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
+                f"{tuple(own.shape)}: resume with the configuration that the run was started with"
             )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
@@ -382,7 +406,8 @@ class Trainer:
         self.collector.state = tensors["collector/state"]
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-        restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
+        with _stored_by_this_version("environment"):
+            restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
         self._fresh = self.collector.broken_off = False
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
@@ -392,6 +417,7 @@ class Trainer:
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
-        self.health.load(tensors, data["health"])
-        self.risk.load(tensors, data["risk"])
+        with _stored_by_this_version("health and risk"):
+            self.health.load(tensors, data["health"])
+            self.risk.load(tensors, data["risk"])
         return None if restored.exact else restored.reason

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import CheckpointError, NotFiniteError, TailwiseError
+from tailwise.core.errors import CheckpointError, DataError, NotFiniteError, TailwiseError
 from tailwise.evaluate.doctor.check import Check
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
-from tailwise.run.metric_store import FILE
+from tailwise.run.metric_store import FILE, parse_row
+from tailwise.run.run_files import LARGE, read_file
 from tailwise.run.run_folder import read_config, read_manifest
 from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import MarketWorld, make_world
@@ -67,13 +67,15 @@ def check_metrics_file(run: Path) -> tuple[Check, list[dict[str, Any]]]:
         return Check("metrics", "unknown", f"there is no {FILE} yet", meaning, "train for at least one update"), []
     rows: list[dict[str, Any]] = []
     bad: list[int] = []
-    *lines, rest = path.read_bytes().split(b"\n")
+    try:
+        *lines, rest = read_file(path, root=run, limit=LARGE).split(b"\n")
+    except (DataError, OSError) as error:
+        return Check("metrics", "fail", str(error), meaning, "restore the file"), []
     for number, line in enumerate(lines, start=1):
-        row = _row(line)
-        if row is None:
+        try:
+            rows.append(parse_row(line, what=f"line {number}"))
+        except DataError:
             bad.append(number)
-        else:
-            rows.append(row)
     updates = [row["update"] for row in rows]
     gaps = [b for a, b in itertools.pairwise(updates) if b != a + 1]
     told = f"{len(rows):,} updates"
@@ -95,7 +97,11 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     """Every checkpoint by its hashes; the newest good numbered one."""
     meaning = "each file of a checkpoint carries its SHA-256; a broken one is never loaded"
     good, broken = [], []
-    for path in ckpt.checkpoints_in(run):
+    try:
+        paths = ckpt.checkpoints_in(run)
+    except CheckpointError as error:
+        return Check("checkpoints", "fail", str(error), meaning, "put the checkpoints themselves into the run"), None
+    for path in paths:
         try:
             ckpt.verify(path)
         except (CheckpointError, OSError) as error:
@@ -105,7 +111,7 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     newest = good[0] if good else None
     names = ", ".join(path.name for path in good)
     if broken:
-        worst = "fail" if not good or broken[0][0] == ckpt.checkpoints_in(run)[0] else "warn"
+        worst = "fail" if not good or broken[0][0] == paths[0] else "warn"
         told = f"{len(broken)} broken, {len(good)} good ({names or 'none'}): {broken[0][1]}"
         advice = "delete the broken one; resume goes on from the newest good one" if good else "restore one from a copy"
         return Check("checkpoints", worst, told, meaning, advice), newest  # type: ignore[arg-type]
@@ -120,7 +126,11 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
 def check_weights(run: Path) -> Check:
     """NaN and infinite numbers in the checkpoints' weights and optimisers."""
     meaning = "a policy whose weights are NaN or infinite answers nothing; it is refused wherever it is loaded"
-    paths, broken = ckpt.checkpoints_in(run), []
+    broken = []
+    try:
+        paths = ckpt.checkpoints_in(run)
+    except CheckpointError:
+        return Check("weights", "unknown", "there is no checkpoint to look at", meaning, "see checkpoints")
     for path in paths:
         try:
             ckpt.verify(path)
@@ -146,7 +156,10 @@ def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict
         state = ckpt.read_training(newest).json
     except CheckpointError as error:
         return Check("resume", "fail", str(error), meaning, "delete that checkpoint")
-    update = int(state.get("update", -1))
+    update = state.get("update")
+    if type(update) is not int:
+        told = f"{newest.name} does not say of which update it is"
+        return Check("resume", "fail", told, meaning, "delete that checkpoint")
     last = rows[-1]["update"] if rows else 0
     if update > last:
         told = f"{newest.name} is ahead of the metrics, which end at update {last}"
@@ -158,12 +171,3 @@ def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict
             "resume", "warn", f"from {newest.name}, not exactly: {why}{lost}", meaning, "expect small differences"
         )
     return Check("resume", "ok", f"bit for bit from {newest.name}{lost}", meaning)
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    whole = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "steps"))
-    return row if whole else None
