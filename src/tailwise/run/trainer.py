@@ -16,7 +16,9 @@ from tailwise.core.errors import CheckpointError, DataError, TailwiseError
 from tailwise.core.stored import as_stored
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.rollout import Past
 from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
@@ -105,7 +107,8 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
+        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
         self.health = HealthWatch(config, self.model)
         self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
@@ -361,6 +364,8 @@ class Trainer:
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
+        if self.collector.past is not None:
+            tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
         risk_tensors, risk_json = self.risk.state()
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
@@ -396,6 +401,16 @@ class Trainer:
                 f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
                 f"{tuple(own.shape)}: resume with the configuration that the run was started with"
             )
+        past = self.collector.past
+        if past is not None and "collector/past_reward" in tensors:
+            for name, needed in (("collector/past_reward", past.reward), ("collector/age", past.age)):
+                given = tensors.get(name)
+                if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+                    words = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
+                    raise CheckpointError(
+                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
+                        f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
+                    )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -404,6 +419,8 @@ class Trainer:
         self.check_training_state(tensors, data)
         self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
+        if self.collector.past is not None and "collector/past_reward" in tensors:
+            self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         with _stored_by_this_version("environment"):
@@ -420,4 +437,9 @@ class Trainer:
         with _stored_by_this_version("health and risk"):
             self.health.load(tensors, data["health"])
             self.risk.load(tensors, data["risk"])
+        if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
+            return (
+                "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "
+                "update is credited as if they had just begun"
+            )
         return None if restored.exact else restored.reason
