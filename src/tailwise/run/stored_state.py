@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from tailwise.core.stored import Stored
+from tailwise.core.errors import CheckpointError, DataError, TailwiseError
+from tailwise.core.stored import Stored, as_stored
 from tailwise.learner.multiplier import DELAY
 from tailwise.run.stored import Count
 
@@ -109,3 +112,29 @@ class TrainingState(Stored):
     health: StoredHealth
     risk: StoredRisk
     environment: dict[str, Any]
+
+
+def check_state(data: Mapping[str, Any]) -> None:
+    """Raise unless `data` has the shape of a training state."""
+    try:
+        as_stored(TrainingState, dict(data), source="the training state")
+    except DataError as error:
+        raise CheckpointError(f"{error}\nIt was not written by this version; use another checkpoint.") from error
+
+
+@contextmanager
+def stored_by_this_version(part: str) -> Iterator[None]:
+    """Say so when a part of a stored state cannot be put back.
+
+    Names, types and shapes of what environments and windows keep are known to them alone.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, TailwiseError):
+            raise
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise CheckpointError(
+            f"the stored state of {part} does not fit ({what}); it was damaged or written by another version, use "
+            "another checkpoint."
+        ) from error

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, DataError, TailwiseError
-from tailwise.core.stored import as_stored
+from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.credit import history_length
@@ -36,7 +34,7 @@ from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
 from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
-from tailwise.run.stored_state import TrainingState
+from tailwise.run.stored_state import check_state, stored_by_this_version
 from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
@@ -55,22 +53,6 @@ TRAINING_KEYS = (
     "environment",
 )
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
-
-
-@contextmanager
-def _stored_by_this_version(part: str) -> Iterator[None]:
-    """Say so when a part of a stored state cannot be put back: names, types and shapes of what environments and
-    windows keep are known to them alone."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        if isinstance(error, TailwiseError):
-            raise
-        what = f"{type(error).__name__}: {str(error)[:200]}"
-        raise CheckpointError(
-            f"the stored state of {part} does not fit ({what}); it was damaged or written by another version, use "
-            "another checkpoint."
-        ) from error
 
 
 class Trainer:
@@ -391,10 +373,7 @@ class Trainer:
         missing = sorted(set(TRAINING_KEYS) - data.keys())
         if missing or "collector/state" not in tensors:
             raise CheckpointError(f"the training state lacks {', '.join(missing) or 'collector/state'}")
-        try:
-            as_stored(TrainingState, data, source="the training state")
-        except DataError as error:
-            raise CheckpointError(f"{error}\nIt was not written by this version; use another checkpoint.") from error
+        check_state(data)
         stored, own = tensors["collector/state"], self.collector.state
         if stored.shape != own.shape or stored.dtype != own.dtype:
             raise CheckpointError(
@@ -423,7 +402,7 @@ class Trainer:
             self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-        with _stored_by_this_version("environment"):
+        with stored_by_this_version("environment"):
             restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
         self._fresh = self.collector.broken_off = False
         if not restored.exact:
@@ -434,7 +413,7 @@ class Trainer:
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
-        with _stored_by_this_version("health and risk"):
+        with stored_by_this_version("health and risk"):
             self.health.load(tensors, data["health"])
             self.risk.load(tensors, data["risk"])
         if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
