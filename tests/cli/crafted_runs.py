@@ -28,23 +28,27 @@ LONGEST = 60  # seconds that a command may take; a pipe that is waited for takes
 LONGEST_SENTENCE = 1500  # characters of a line: a value of any length must not be printed whole
 
 
-def make_bases(folder: Path) -> None:
-    """One run of each kind in `folder`/gym, market and folds; the first two have something left to train."""
-    quiet = io.StringIO()
-    with redirect_stdout(quiet), redirect_stderr(quiet):
-        assert main(["train", "cartpole", *TRAIN, "--out", str(folder / "gym"), "-q"]) == 0, quiet.getvalue()
-        assert main(["evaluate", str(folder / "gym"), "--episodes", "2"]) == 0
-        assert main(["train", "sine", *TRAIN, *BARS, "--out", str(folder / "market"), "-q"]) == 0
-        assert main(["evaluate", str(folder / "market"), "--no-stress"]) == 0
-        walk = ["walk-forward", "sine", *TRAIN, *BARS, "--folds", "2", "--seeds", "1", "--out", str(folder / "folds")]
-        assert main(walk) == 0, quiet.getvalue()
-    alert = {"update": 2, "rule": "r", "severity": "warn", "evidence": "e", "advice": "a", "signal": "grad/norm"}
-    for base in ("gym", "market"):
-        (folder / base / "alerts.jsonl").write_text(json.dumps(alert) + "\n")
-        file = folder / base / "config.yaml"
-        tree = yaml.safe_load(file.read_text())
+def base_run(folder: Path, base: Base) -> Path:
+    """A whole run of a kind in `folder`, made on first use; those of gym and market have something left to train."""
+    run = folder / base
+    if run.exists():
+        return run
+    makes: dict[Base, list[list[str]]] = {
+        "gym": [["train", "cartpole", *TRAIN, "-q", "--out", str(run)], ["evaluate", str(run), "--episodes", "2"]],
+        "market": [["train", "sine", *TRAIN, *BARS, "-q", "--out", str(run)], ["evaluate", str(run), "--no-stress"]],
+        "folds": [["walk-forward", "sine", *TRAIN, *BARS, "--folds", "2", "--seeds", "1", "--out", str(run)]],
+    }
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        for command in makes[base]:
+            assert main(command) == 0, printed.getvalue()
+    if base != "folds":
+        alert = {"update": 2, "rule": "r", "severity": "warn", "evidence": "e", "advice": "a", "signal": "grad/norm"}
+        (run / "alerts.jsonl").write_text(json.dumps(alert) + "\n")
+        tree = yaml.safe_load((run / "config.yaml").read_text())
         tree["run"]["total_steps"] = 256  # one update more
-        file.write_text(yaml.safe_dump(tree))
+        (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    return run
 
 
 def commands_of(base: Base) -> list[list[str]]:
@@ -157,8 +161,9 @@ def problems(case: Case, bases: Path, folder: Path) -> list[str]:
     """Craft a run in a new `folder`/runs/run and let every command loose on it; what went wrong, a line each."""
     runs, outside = folder / "runs", folder / "outside"
     outside.mkdir(parents=True)
-    shutil.copytree(bases / case.base, runs / "run")
-    shutil.copytree(bases / "market", folder / "market")
+    shutil.copytree(base_run(bases, case.base), runs / "run")
+    if case.base == "market":
+        shutil.copytree(bases / "market", folder / "market")  # to compare with
     (outside / "kept.txt").write_text("this is not yours")
     case.craft(runs / "run", outside)
     before = state_of(outside)

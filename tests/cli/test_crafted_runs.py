@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.crafted_cases import Case, all_cases
-from tests.cli.crafted_runs import _problem, make_bases, problems
+from tests.cli.crafted_runs import _problem, problems
 
 CASES = all_cases()
 # One of each kind; the whole set is in the slow suite.
@@ -43,9 +43,8 @@ REPRESENTATIVE = (
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("crafted")
-    make_bases(folder)
-    return folder
+    """Where the runs that others are crafted from are kept."""
+    return tmp_path_factory.mktemp("crafted")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in REPRESENTATIVE], ids=lambda case: case.name)

@@ -6,6 +6,7 @@
       policy/spec.json
       training/tensors.safetensors optimiser, environment, hidden state: what only a resumed run needs
       training/state.json
+      signature.json               says that checkpoint.json is this user's own, see core/signature.py
 
 A folder is written under a temporary name, synced and renamed, so a killed process leaves the old one or the new one.
 Everything is checked on reading, and every way in which it can be broken is a sentence that names the file.
@@ -13,6 +14,7 @@ Everything is checked on reading, and every way in which it can be broken is a s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -26,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
-from tailwise.core.errors import CheckpointError, DataError, NotFiniteError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotFiniteError
 from tailwise.core.limited_json import parse_json
+from tailwise.core.signature import FILE as SIGNATURE
+from tailwise.core.signature import Origin, origin_of, sign
 from tailwise.run.run_files import LARGE, LARGEST_TENSORS, SMALL, inside, read_file
 
 if TYPE_CHECKING:
@@ -43,16 +47,17 @@ FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
 FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/state")}
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
-_DELETED = ".deleted-"
+DELETED = ".deleted-"
 LARGEST_INT = 2**256 - 1  # random generators of environments keep whole numbers of 128 bits
 
 
 @dataclass(frozen=True)
 class Part:
-    """One half of a checkpoint: tensors by name, and plain JSON values."""
+    """One half of a checkpoint: tensors by name, plain JSON values, and whether this user wrote them."""
 
     tensors: dict[str, torch.Tensor]
     json: dict[str, Any]
+    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,11 @@ def write_checkpoint(
             target = temporary / name
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(data)
-        (temporary / MANIFEST).write_bytes(_manifest_bytes(entries))
+        manifest = _manifest_bytes(entries)
+        (temporary / MANIFEST).write_bytes(manifest)
+        # Without a key (a home that cannot be written) there is no signature; whoever creates a run is told.
+        with contextlib.suppress(ConfigError, OSError):
+            (temporary / SIGNATURE).write_bytes(sign("checkpoint", {MANIFEST: _sha256(manifest)}))
 
 
 def read_policy(folder: str | Path) -> Part:
@@ -144,9 +153,9 @@ def prune(run_dir: str | Path, keep: int) -> list[Path]:
     old = [path for path in checkpoints_in(run_dir) if path.name != BEST][keep:]
     for path in old:
         # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
-        path.rename(root / f"{_DELETED}{path.name}")
+        path.rename(root / f"{DELETED}{path.name}")
     if root.is_dir():
-        for leftover in root.glob(f"{_DELETED}*"):
+        for leftover in root.glob(f"{DELETED}*"):
             shutil.rmtree(leftover)
     return old
 
@@ -262,6 +271,7 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
         return Part(
             tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder, tensors),
             json=_parse_json(_read_verified(folder, data, entries), folder / data),
+            origin=origin_of(folder, "checkpoint", {MANIFEST: _sha256(_manifest_bytes(entries))}),
         )
     except CheckpointError as error:
         raise type(error)(f"{error} {_offer(folder)}") from error
