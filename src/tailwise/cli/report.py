@@ -56,7 +56,7 @@ def _report_policy(
     otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
     policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise, trust=trust)
     config = policy.config
-    played = Playing(folder.name, config.evaluate.deterministic and not stochastic, config.seed)
+    played = Playing(folder.name, policy.deterministic and not stochastic, config.seed)
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)
     write_report(

@@ -30,7 +30,8 @@ def _shortfall(threshold: np.float32, values: np.ndarray) -> np.float32:
     """Sum of max(threshold - y, 0) over values [M]."""
     total = _ZERO
     for j in range(values.shape[0]):
-        total += max(threshold - values[j], _ZERO)
+        short = threshold - values[j]
+        total += short if short > _ZERO else _ZERO
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.path import AccountPath
+from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
@@ -50,6 +52,11 @@ class Policy:
         self.features = features
         self._masked = masked
         self.calls = 0  # stochastic predictions made: the address of the next random draw
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the policy is meant to be played by its most likely action (evaluate.deterministic)."""
+        return self.config.plays_most_likely(discrete=self.model.law.discrete)
 
     def predict(
         self,
@@ -316,9 +323,16 @@ class PPO(Policy):
             check_code(folder, self.config, features, policy.origin, self.config)
             # The features were fitted again on the bars as they are now; other bars would give other statistics.
             self.trainer.world.features.check_same(FeatureSpec.from_json(features))
+        action = ActionSpec.from_json(policy.json["action"])
+        if replace(action, scaled=self.model.action.scaled) != self.model.action:
+            raise CheckpointError(
+                f"{folder}: its policy has other actions than this environment; use another checkpoint."
+            )
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
+        # Its units too: raw actions of an older checkpoint are the environment's own.
+        self.model.action = action
         reason = self.trainer.load_training_state(training.tensors, training.json)
         threads = differences(stored["run"]["threads"], own["run"]["threads"], "run.threads")
         return "; ".join([*([] if reason is None else [reason]), *threads]) or None

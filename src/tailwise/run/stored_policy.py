@@ -60,6 +60,7 @@ class StoredAction(Stored):
     start: list[Whole]
     low: list[Bound]
     high: list[Bound]
+    scaled: bool = False  # missing in policies from before
 
     @model_validator(mode="after")
     def _fits(self) -> StoredAction:

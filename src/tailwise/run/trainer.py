@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.credit import history_length
@@ -35,7 +35,7 @@ from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
 from tailwise.run.stored_state import check_state, stored_by_this_version
 from tailwise.run.worlds import World
 
@@ -86,6 +86,11 @@ class Trainer:
             driver.spaces.action,
             init_seed=self.streams.integer("init"),
         )
+        if self.model.law.discrete and config.learner.exploration.kind == "narrow":
+            raise ConfigError(
+                "learner.exploration narrows the width of Box actions and the action space is "
+                f"{self.model.action.kind}; remove the key"
+            )
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -207,6 +212,7 @@ class Trainer:
         updated = time.perf_counter()
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
+        self.model.widen(narrowing(self.config.narrowing, self.steps, self.steps + taken, total))
         self.steps += taken
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
@@ -288,7 +294,7 @@ class Trainer:
                 self.model,
                 self._evaluation,
                 episodes=self.world.episodes(settings.episodes),
-                deterministic=settings.deterministic,
+                deterministic=self.config.plays_most_likely(discrete=self.model.law.discrete),
                 seed=self.config.seed,
             )
         except DataError as error:
