@@ -75,7 +75,7 @@ def read_file(path: Path, *, root: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise DataError(f"{path} has {size:,} bytes; at most {limit:,} are read, so it is no file of a run.")
-        return file.read(limit)
+        return file.read(size)  # not `limit`: as many bytes as are asked for are set aside first
 
 
 def read_end(path: Path, *, root: Path, count: int) -> bytes:
