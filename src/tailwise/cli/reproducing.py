@@ -24,7 +24,8 @@ def reproduce(run: Path, *, out: Path | None, trust: bool, as_json: bool) -> int
         print(f"note: {sentence}")
     print(f"{run} again, {found.updates} updates, in {folder}")
     if found.same:
-        print(f"the same bit for bit: all metrics, and the weights of {found.checkpoint}")
+        weights = f"the weights of {found.checkpoint}"
+        print(f"the same bit for bit, with run.threads {found.threads}: all metrics, and {weights}")
         return DONE
     for what, same in (("metrics", found.same_metrics), ("weights", found.same_weights)):
         print(f"{what}: {'the same' if same else 'different'}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.options import JsonOption, TrustOption
-from tailwise.cli.output import number, print_json, print_table
+from tailwise.cli.output import note, number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
@@ -59,15 +59,14 @@ def prune_command(
     json: JsonOption = False,
 ) -> None:
     """Delete old checkpoints; the best and the newest of every run stay, and so does a run that is being written."""
-    from tailwise.cli.output import note
-    from tailwise.core.errors import LockedError
-    from tailwise.run.run_list import find_runs, remove_spare, spare_checkpoints
+    from tailwise.core.errors import TailwiseError
+    from tailwise.run.run_list import Spare, find_runs, remove_spare, spare_checkpoints
 
-    spare = []
+    spare: list[Spare] = []
     for folder in find_runs(root):
         try:
             spare += remove_spare(folder) if yes else spare_checkpoints(folder)
-        except LockedError as error:
+        except TailwiseError as error:  # one locked or broken run does not keep the others from being tidied up
             note(f"note: nothing is deleted here: {error}")
     freed = sum(one.bytes for one in spare)
     if json:

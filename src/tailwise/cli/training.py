@@ -183,7 +183,7 @@ def print_facts(agent: PPO, folder: Path) -> None:
     action, rows = driver.spaces.action, config.run.environments * config.run.rollout_steps
     parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     critic = config.model.critic
-    exact = "bit for bit" if driver.exact_resume else "not exactly"
+    exact = f"bit for bit with run.threads {config.run.threads}" if driver.exact_resume else "not exactly"
     print(f"configuration  {folder / CONFIG}")
     print(f"backend        {agent.trainer.backend_choice}")
     world = agent.world()

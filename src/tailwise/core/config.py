@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences
+from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences, shown
 from tailwise.core.errors import ConfigError
 from tailwise.core.limited_yaml import MAX_BYTES, LimitedLoader, parse_yaml
 
@@ -78,7 +78,9 @@ def parse(model: type[SectionType], data: dict[str, Any], *, source: str) -> Sec
     Raises ConfigError with one sentence per line, one for each thing that is wrong.
     """
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a mapping of keys to values is needed, found {type(data).__name__} {data!r}.")
+        raise ConfigError(
+            f"{source}: a mapping of keys to values is needed, found {type(data).__name__} {shown(data)}."
+        )
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -145,11 +147,16 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: there is no such file; give the path of a YAML configuration.") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path}: this is a folder; give the path of a YAML file.") from error
-    tree = parse_yaml(data, what=str(path), loader=_Loader)
+    return parse_tree(data, source=str(path))
+
+
+def parse_tree(data: bytes, *, source: str) -> dict[str, Any]:
+    """The mapping that a YAML text holds; an empty text is an empty mapping."""
+    tree = parse_yaml(data, what=source, loader=_Loader)
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: the top level must be a mapping of keys to values, found {type(tree).__name__}.")
+        raise ConfigError(f"{source}: the top level must be a mapping of keys to values, found {type(tree).__name__}.")
     return tree
 
 

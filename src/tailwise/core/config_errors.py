@@ -19,6 +19,8 @@ from pydantic_core import ErrorDetails
 
 # Type of the error that a section raises when a number was written as true, false, on or off.
 TRUTH_VALUE = "truth_value"
+_LONGEST_SHOWN = 200  # characters of a value
+_MOST_SENTENCES = 20
 
 
 def _strip_annotated(annotation: Any) -> Any:
@@ -118,6 +120,12 @@ def _unknown_key(root: type[BaseModel], place: _Place) -> str:
     return f"key '{place.key}' is unknown{of_kind}; keys allowed here: {allowed}."
 
 
+def shown(value: Any) -> str:
+    """`repr` of a value that somebody wrote, shortened: it may be of any length."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}... ({len(text):,} characters)"
+
+
 def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
@@ -148,13 +156,15 @@ def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
         message = str(context["error"]).rstrip(".")
         if isinstance(value, dict | BaseModel):
             return f"{place.key}: {message}." if place.key else f"{message}."
-        return f"key '{place.key}' is {value!r}; {message}{meaning}."
+        return f"key '{place.key}' is {shown(value)}; {message}{meaning}."
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"key '{place.key}' is {value!r}; a mapping of keys to values is needed here{meaning}."
+        return f"key '{place.key}' is {shown(value)}; a mapping of keys to values is needed here{meaning}."
     allowed = _lower_first(error["msg"]).replace("input should", "it should")
-    return f"key '{place.key}' is {value!r}; {allowed}{meaning}."
+    return f"key '{place.key}' is {shown(value)}; {allowed}{meaning}."
 
 
 def sentences(root: type[BaseModel], error: ValidationError) -> list[str]:
-    """One sentence per thing that is wrong, in the order of the fields, each said once."""
-    return list(dict.fromkeys(_sentence(root, detail) for detail in error.errors(include_url=False)))
+    """One sentence per thing that is wrong, in the order of the fields, each said once; the first twenty."""
+    found = list(dict.fromkeys(_sentence(root, detail) for detail in error.errors(include_url=False)))
+    more = len(found) - _MOST_SENTENCES
+    return found if more <= 0 else [*found[:_MOST_SENTENCES], f"{more} more of these were found."]

@@ -35,6 +35,10 @@ class CheckpointError(TailwiseError):
     """A checkpoint is missing, truncated, corrupted, of another version or of another model."""
 
 
+class NotFiniteError(CheckpointError):
+    """A checkpoint holds NaN or infinite numbers where nothing can be computed with them."""
+
+
 class NotBuiltError(TailwiseError):
     """An option is planned but not built yet; it is refused because a no-op would be a lie."""
 

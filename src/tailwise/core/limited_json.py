@@ -11,13 +11,13 @@ import json
 import math
 import re
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from tailwise.core.errors import DataError
 
 MAX_DEPTH = 32  # lists and mappings within each other
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1  # what fits into 64 bits, with or without a sign
-_LONGEST_INT = 20  # characters of either
 
 # Half of a surrogate pair can only come from an escape; whole pairs match as well and are looked at more closely.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -27,12 +27,14 @@ class _Refused(ValueError):
     """Leaves the hooks of `json.loads`; the text completes "this is not valid JSON: ..."."""
 
 
-def parse_json(data: str | bytes, *, what: str, max_bytes: int, max_depth: int = MAX_DEPTH) -> Any:
+def parse_json(
+    data: str | bytes, *, what: str, max_bytes: int, max_depth: int = MAX_DEPTH, largest_int: int = LARGEST_INT
+) -> Any:
     """The value that the JSON text `data` (UTF-8 where it is bytes) holds.
 
     `what` names the source (a file, a line of it) and begins the sentence of the error. Refused with a DataError: more
-    than `max_bytes` bytes, more than `max_depth` lists and mappings within each other, and everything that the head of
-    this file lists.
+    than `max_bytes` bytes, more than `max_depth` lists and mappings within each other, whole numbers beyond
+    `largest_int`, and everything that the head of this file lists.
     """
     text = limited_text(data, what=what, max_bytes=max_bytes)
     try:
@@ -40,7 +42,7 @@ def parse_json(data: str | bytes, *, what: str, max_bytes: int, max_depth: int =
             text,
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
-            parse_int=_small_int,
+            parse_int=partial(_small_int, largest=largest_int),
             object_pairs_hook=_mapping,
         )
     except RecursionError as error:
@@ -82,9 +84,11 @@ def _finite_float(text: str) -> float:
     return value
 
 
-def _small_int(text: str) -> int:
-    if len(text) > _LONGEST_INT or not SMALLEST_INT <= (value := int(text)) <= LARGEST_INT:
-        raise _Refused(f"the whole number {_shortened(text)} does not fit into 64 bits")
+def _small_int(text: str, largest: int) -> int:
+    smallest = min(SMALLEST_INT, -largest - 1) if largest > LARGEST_INT else SMALLEST_INT
+    if len(text) > 2 + largest.bit_length() // 3 or not smallest <= (value := int(text)) <= largest:
+        bits = max(64, largest.bit_length())
+        raise _Refused(f"the whole number {_shortened(text)} does not fit into {bits} bits")
     return value
 
 

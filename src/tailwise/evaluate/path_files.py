@@ -14,16 +14,21 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
+from tailwise.core.stored import Stored, as_stored
 from tailwise.evaluate.trips import round_trips, trips_frame
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.records import COMPONENTS
+from tailwise.run.run_files import LARGE, read_parquet
+from tailwise.run.stored import Count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +77,24 @@ UNITS: Mapping[str, tuple[str, str]] = {  # column -> (unit, meaning)
 }
 
 Paths = Mapping[str, Mapping[str, AccountPath]]  # account -> name of policy or rule -> path
+
+
+class _DescribedPath(Stored):
+    """What the columns of a path do not say; bars: rows of it; planned: bars of the whole window."""
+
+    account: str
+    policy: str
+    label: str
+    assets: Annotated[list[str], Field(min_length=1)]
+    periods_per_year: Annotated[float, Field(gt=0)]
+    planned: Count
+    bars: Annotated[int, Field(ge=1, le=2**53)]
+
+
+class _Described(Stored):
+    """Metadata of the file, in the order of its rows."""
+
+    paths: Annotated[list[_DescribedPath], Field(min_length=1)]
 
 
 def save_paths(folder: str | Path, paths: Paths) -> list[Path]:
@@ -161,48 +184,51 @@ def trades_frame(paths: Paths) -> pd.DataFrame:
 
 def read_frame(file: str | Path) -> pd.DataFrame:
     """One of the three files; `frame.attrs["units"]` has the unit and meaning of each column."""
-    import pandas as pd
-    import pyarrow.parquet as pq
-
     path = Path(file)
     if not path.exists():
         raise DataError(f"{path}: there is no such file; evaluate, walk-forward and backtest(out=...) write it.")
-    frame = pd.read_parquet(path)
-    fields = pq.read_schema(path)
+    frame, schema = read_parquet(path, root=path.parent)
+    described = [field for field in schema if field.metadata and {b"unit", b"meaning"} <= field.metadata.keys()]
     frame.attrs["units"] = {
-        field.name: (field.metadata[b"unit"].decode(), field.metadata[b"meaning"].decode())
-        for field in fields
-        if field.metadata and b"unit" in field.metadata
+        field.name: tuple(field.metadata[key].decode("utf-8", "replace") for key in (b"unit", b"meaning"))
+        for field in described
     }
     return frame
 
 
-def read_paths(folder: str | Path) -> dict[str, dict[str, AccountPath]]:
-    """The paths that `save_paths` wrote, as they were: account -> name -> path."""
-    import pyarrow.parquet as pq
+def read_paths(folder: str | Path, *, root: Path | None = None) -> dict[str, dict[str, AccountPath]]:
+    """The paths that `save_paths` wrote, as they were: account -> name -> path.
 
+    root: the folder of the run or walk-forward that must hold them; default: `folder` itself.
+    """
     file = Path(folder) / EQUITY
     if not file.exists():
         raise DataError(f"{folder} holds no paths: there is no {EQUITY} in it.")
-    table = pq.read_table(file)
-    known = (table.schema.metadata or {}).get(_KEY)
+    frame, schema = read_parquet(file, root=Path(folder) if root is None else root)
+    known = (schema.metadata or {}).get(_KEY)
     if known is None:
         raise DataError(f"{file} was written by an older version and cannot be read as paths; evaluate again.")
-    facts = json.loads(known)["paths"]
-    frame = table.to_pandas()
-    if len(frame) != sum(one["bars"] for one in facts):
-        raise DataError(f"{file} has {len(frame)} rows and speaks of {sum(one['bars'] for one in facts)}; restore it.")
+    described = parse_json(known, what=f"{file}, its description", max_bytes=LARGE)
+    facts = as_stored(_Described, described, source=f"{file}, its description").paths
+    if len(frame) != sum(one.bars for one in facts):
+        raise DataError(f"{file} has {len(frame)} rows and speaks of {sum(one.bars for one in facts)}; restore it.")
     found: dict[str, dict[str, AccountPath]] = {}
     first = 0
     for one in facts:
-        part = frame.iloc[first : first + one["bars"]]
-        first += one["bars"]
-        found.setdefault(one["account"], {})[one["policy"]] = _path_of(part, one)
+        part = frame.iloc[first : first + one.bars]
+        first += one.bars
+        try:
+            found.setdefault(one.account, {})[one.policy] = _path_of(part, one)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:  # a column that is not there, or of text
+            raise DataError(
+                f"{file}: the path of {one.policy} cannot be read ({type(error).__name__} {str(error)[:100]}); restore "
+                "it, or evaluate again."
+            ) from error
     return found
 
 
-def _path_of(frame: pd.DataFrame, facts: Mapping[str, Any]) -> AccountPath:
-    assets = tuple(facts["assets"])
+def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
+    assets = tuple(facts.assets)
 
     def of_assets(name: str) -> Any:
         columns = [name if len(assets) == 1 else f"{name} {asset}" for asset in assets]
@@ -219,15 +245,15 @@ def _path_of(frame: pd.DataFrame, facts: Mapping[str, Any]) -> AccountPath:
     ledger["event"] = np.vectorize(codes.__getitem__, otypes=[np.int64])(of_assets("event"))
     ledger["row"] = np.arange(len(frame))
     return AccountPath(
-        facts["account"],
-        facts["label"],
+        facts.account,
+        facts.label,
         assets,
-        float(facts["periods_per_year"]),
+        facts.periods_per_year,
         frame.index.tz_convert("UTC").tz_localize(None).to_numpy().astype("datetime64[ns]"),
         ledger,
         of_assets("target").astype(np.float64),
         of_assets("close").astype(np.float64),
-        int(facts["planned"]),
+        facts.planned,
     )
 
 

@@ -5,7 +5,6 @@ Reads what `tailwise walk-forward` left in its folder; nothing is played again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,22 +37,20 @@ from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.stored_folds import StoredFolds
 from tailwise.evaluate.words import glossary_rows, percent, plain
+from tailwise.run.run_files import LARGE, read_stored
 
-FOLDS, FORMAT = "walk_forward.json", 1
+FOLDS = "walk_forward.json"
 
 
 def read_folds(folder: Path) -> dict[str, Any]:
     """The result of a walk-forward."""
     file = folder / FOLDS
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}); run the walk-forward again.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        version = found.get("format") if isinstance(found, dict) else None
-        raise DataError(f"{file} has format {version}; this version reads format {FORMAT}.")
-    return found
+        return read_stored(file, StoredFolds, root=folder, limit=LARGE).model_dump()
+    except (OSError, DataError) as error:
+        raise DataError(f"{error}\n{file} cannot be read; run the walk-forward again.") from error
 
 
 def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> None:
@@ -109,7 +106,9 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
 
 
 def _account_panels(folds: Mapping[str, Any], stitched: Mapping[str, Any], folder: Path, suffix: str) -> list[Panel]:
-    paths = read_paths(folder / stitched["evaluation"])[stitched["account"]]
+    paths = read_paths(folder / stitched["evaluation"], root=folder).get(stitched["account"])
+    if paths is None:
+        raise DataError(f"{folder / stitched['evaluation']} has no account '{stitched['account']}'; restore it.")
     curves = {name: Curve.of_path(path) for name, path in paths.items()}
     statistics = {name: PathStatistics(**numbers) for name, numbers in stitched["statistics"].items()}
     rule = next(name for name in ALWAYS_IN if name in curves)

@@ -3,7 +3,6 @@ reads is executed by `policy` alone."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,9 @@ from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read as read_metrics
+from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.run_folder import read_alerts, read_config, read_manifest
+from tailwise.run.stored import EvaluationSummary
 from tailwise.run.trust import Trust
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Evaluation:
     @property
     def summary(self) -> dict[str, Any]:
         """Statistics by symbol and policy, limits, verdicts."""
-        return _json(self.path / "summary.json")
+        return _json(self.path / "summary.json", self.path)
 
     def equity(self) -> pd.DataFrame:
         """Every bar of every path; units in `.attrs["units"]`."""
@@ -97,7 +98,7 @@ class Run:
     @property
     def scores(self) -> list[dict[str, Any]]:
         """What `tailwise evaluate` kept of episodes outside the market."""
-        return [_json(file) for file in sorted((self.path / EVALUATIONS).glob("*.json"))]
+        return [_json(file, self.path) for file in sorted((self.path / EVALUATIONS).glob("*.json"))]
 
     @cached_property
     def _newest(self) -> Evaluation:
@@ -127,10 +128,8 @@ class Run:
         return load(self.path / "checkpoints" / checkpoint, trust=self.trust)
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path, root: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}); evaluate again.") from error
-    assert isinstance(found, dict)
-    return found
+        return read_stored(file, EvaluationSummary, root=root, limit=LARGE).model_dump(exclude_unset=True)
+    except (OSError, DataError) as error:
+        raise DataError(f"{error}\n{file} cannot be read; evaluate again.") from error

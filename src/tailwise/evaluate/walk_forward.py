@@ -49,7 +49,6 @@ verdict           sentences: the doubts, what was tested, whether it earns, and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,10 +64,12 @@ from tailwise.evaluate.judgement import POLICY, Judgement, judge
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import Fold
+from tailwise.evaluate.stored_folds import FoldPlan, FoldResult
 from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, json_spans, spans_of_account
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config
 from tailwise.run.policy_files import load_policy
+from tailwise.run.run_files import LARGE, check_links, read_stored
 from tailwise.run.run_folder import CONFIG
 from tailwise.run.worlds import MarketWorld
 
@@ -109,16 +110,17 @@ def claim_folder(folder: Path, base: Config, plan: Plan, *, data_hash: str) -> N
     own = {"format": FORMAT, "config": base_config(base), "plan": plan.identity(), "data_hash": data_hash}
     path = folder / PLAN
     if path.exists():
+        check_links(folder)
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(f"{path} cannot be read ({error}); restore it, or choose another folder.") from error
-        if stored.get("data_hash") != data_hash:
+            stored = read_stored(path, FoldPlan, root=folder)
+        except DataError as error:
+            raise DataError(f"{error}\n{path} cannot be read; restore it, or choose another folder.") from error
+        if stored.data_hash != data_hash:
             raise DataError(
-                f"{folder} holds a walk-forward on other bars (their hash was {str(stored.get('data_hash'))[:12]}, it "
+                f"{folder} holds a walk-forward on other bars (their hash was {stored.data_hash[:12]}, it "
                 f"is {data_hash[:12]} now); restore those bars, or choose another folder with --out."
             )
-        differing = differences(stored.get("config"), own["config"]) + differences(stored.get("plan"), own["plan"])
+        differing = differences(stored.config, own["config"]) + differences(stored.plan, own["plan"])
         if differing:
             raise DataError(
                 f"{folder} holds another walk-forward: {'; '.join(differing)}. Call the command as it was called "
@@ -136,12 +138,14 @@ def finished(folder: Path) -> list[dict[str, Any]] | None:
     path = folder / RESULT
     if not path.exists():
         return None
+    return _result(path).model_dump()["rows"]
+
+
+def _result(path: Path) -> FoldResult:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (ValueError, KeyError) as error:
-        raise DataError(f"{path} cannot be read ({error}); delete it, and the fold is tested again.") from error
-    assert isinstance(rows, list)
-    return rows
+        return read_stored(path, FoldResult, root=path.parent, limit=LARGE)
+    except DataError as error:
+        raise DataError(f"{error}\n{path} cannot be read; delete it, and the fold is tested again.") from error
 
 
 # ---------------------------------------------------------------- one fold and seed
@@ -172,8 +176,8 @@ def judge_ensemble(
     own = {"how": how, "members": {seed: checkpoint for seed, (_, checkpoint) in members.items()}}
     path = folder / RESULT
     if path.exists():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if {key: stored.get(key) for key in own} == own:
+        stored = _result(path).model_dump()
+        if {key: stored[key] for key in own} == own:
             return list(stored["rows"])
     ensemble = Ensemble([policy for policy, _ in members.values()], how)
     none = {"folder": None, "checkpoint": None, "steps": None, "ended": None, "refused": None}

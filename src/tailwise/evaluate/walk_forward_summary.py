@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,10 +21,12 @@ from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
 from tailwise.evaluate.seeds import summarise_seeds
 from tailwise.evaluate.statistics import annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.stitching import stitch
+from tailwise.evaluate.stored_folds import StoredFolds
 from tailwise.evaluate.walk_forward import FORMAT, SUMMARY, limit_json
 from tailwise.evaluate.walk_forward_plan import Plan, iso, json_spans
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
+from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.trials import TrialBook, config_hash, plan_hash
 from tailwise.run.worlds import MarketWorld
 
@@ -222,11 +223,13 @@ def _overfitting(
     for other in sorted(whole.out.absolute().parent.glob(f"*/{SUMMARY}")):
         if other.parent == whole.out.absolute():
             continue
-        told = json.loads(other.read_text(encoding="utf-8"))
-        if told.get("data_hash") == data_hash and told.get("cut") == whole.cut:
-            folders = [other.parent / _folder_of(seed) for seed in told["seeds"]]
+        told = read_stored(other, StoredFolds, root=other.parent, limit=LARGE)
+        if told.data_hash == data_hash and told.cut == whole.cut:
+            folders = [other.parent / _folder_of(seed) for seed in told.seeds]
             # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
-            trials += [_returns(read_paths(folder)) for folder in folders if (folder / EQUITY).exists()]
+            trials += [
+                _returns(read_paths(folder, root=other.parent)) for folder in folders if (folder / EQUITY).exists()
+            ]
     if len(trials) < 2:
         return None, "a single trial was not chosen among others"
     bars = len(trials[0])

@@ -256,9 +256,10 @@ class TorchBackend:
         for full, value in tensors.items():
             _, name, key = full.split("/")
             shape = torch.Size(()) if key == "step" else named[name].shape
-            if value.shape != shape:
+            if value.shape != shape or value.dtype != named[name].dtype:
                 raise CheckpointError(
-                    f"optimiser state {full!r} has shape {tuple(value.shape)}; the model needs {tuple(shape)}"
+                    f"optimiser state {full!r} is {value.dtype} {tuple(value.shape)}; the model needs "
+                    f"{named[name].dtype} {tuple(shape)}"
                 )
 
     def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:

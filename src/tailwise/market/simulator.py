@@ -269,7 +269,8 @@ class Simulator:
         symbol, row = np.asarray(state["symbol"]), np.asarray(state["row"])
         known = (symbol >= 0) & (symbol < len(self.table.symbols))
         same_end = known & (self.table.last_rows[np.where(known, symbol, 0)] == state["last_row"])
-        if not (same_end & (row <= state["last_row"])).all():
+        first = self.table.first_rows[np.where(known, symbol, 0)]
+        if not (same_end & (row >= first) & (row <= state["last_row"])).all():
             raise CheckpointError(
                 "The stored market state points at bars that this market does not have; restore it with the same "
                 "symbols and the same rows."

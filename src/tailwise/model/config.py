@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from tailwise.core.config import Section
 
-Layers = tuple[Annotated[int, Field(ge=1, le=4096)], ...]
+Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=32)]
 
 
 class MlpEncoder(Section):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tailwise.core.errors import DataError
+from tailwise.core.finite import surely_finite
 from tailwise.model.actor_critic import ActorCritic
 
 ROWS = 64  # playback always computes this many rows, so that a decision never depends on its neighbours
@@ -41,6 +43,7 @@ def decide_padded(
     """`decide` in blocks of exactly ROWS rows, the last one padded: row i is the same whatever stands beside it.
 
     Matrix kernels choose their order of summation by the number of rows; with a fixed number it cannot change.
+    Raises DataError where the law of the action is not finite: the largest of NaNs is no decision.
     """
     blocks = []
     for first in range(0, obs.shape[0], ROWS):
@@ -54,15 +57,31 @@ def decide_padded(
             None if uniform is None else _padded(uniform[block], 0.5),
         )
         rows = obs[block].shape[0]
-        blocks.append(
-            Decision(
-                made.action[:rows], made.log_prob[:rows], made.params[:rows], made.features[:rows], made.state[:rows]
-            )
+        decision = Decision(
+            made.action[:rows], made.log_prob[:rows], made.params[:rows], made.features[:rows], made.state[:rows]
         )
+        _check_finite(decision, obs[block], first)
+        blocks.append(decision)
     if len(blocks) == 1:
         return blocks[0]
     names = ("action", "log_prob", "params", "features", "state")
     return Decision(*(torch.cat([getattr(block, name) for block in blocks]) for name in names))
+
+
+def _check_finite(decision: Decision, obs: Tensor, first: int) -> None:
+    """Raise unless the law, the action and the hidden state of every row are finite; `first` is the number of row 0."""
+    parts = (decision.params, decision.action.to(decision.params.dtype), decision.state)
+    if surely_finite(*(part.numpy() for part in parts)):
+        return
+    finite = torch.stack([torch.isfinite(part.flatten(1)).all(dim=1) for part in parts]).all(dim=0)
+    if bool(finite.all()):
+        return
+    row = int((~finite).nonzero()[0])
+    raise DataError(
+        f"the policy's answer to observation {first + row} is NaN or infinite, so it is no action (the observation's "
+        f"largest entry is {float(obs[row].abs().max()):.3g}, and its weights or hidden state may be broken); check "
+        "the observation and the checkpoint."
+    )
 
 
 def _padded(rows: Tensor, fill: float) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,13 +28,16 @@ from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.health import Alert
 from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
+from tailwise.run.metric_repair import restore_metrics
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
 from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_manifest, refuse_existing
+from tailwise.run.stored_policy import policy_spec
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
+from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import Environment, MarketWorld, World, make_world, play_world, trade_window
 
 
@@ -248,12 +252,21 @@ class PPO(Policy):
         lock = RunLock(folder)
         with lock.held():
             remove_unfinished(folder)
-            world = make_world(config, env)
+            world, manifest = make_world(config, env), read_manifest(folder)
             if isinstance(world, MarketWorld):
-                world.check_same_bars(read_manifest(folder), run=str(folder))
+                world.check_same_bars(manifest, run=str(folder))
             trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
             agent._attach(trainer, trials)
-            return agent, agent._continue_from_folder(folder)
+            notes = agent._continue_from_folder(folder)
+            other = made_otherwise(manifest)
+            if other:
+                sentence = (
+                    f"the run was made with {', '.join(other)}, so the continuation may differ in its last digits"
+                )
+                advice = "to continue bit for bit, resume with what the run was made with"
+                append_alerts(folder, [Alert(trainer.update, "made_otherwise", "warn", sentence, advice)])
+                notes.append(sentence)
+            return agent, notes
 
     def _continue_from_folder(self, folder: Path) -> list[str]:
         path, rejected = ckpt.latest_good(folder)
@@ -268,13 +281,21 @@ class PPO(Policy):
         if path is None:
             notes.append("there is no usable checkpoint yet; the run starts from its beginning")
             store.cut_back(0)
-            cut_back_alerts(folder, 0)
-            return notes
+            damaged = cut_back_alerts(folder, 0)
+            return notes + ([] if damaged is None else [damaged])
         reason = self._load_all(path)
         store.cut_back(self.trainer.update)
-        cut_back_alerts(folder, self.trainer.update)
+        damaged = cut_back_alerts(folder, self.trainer.update)
+        lost = restore_metrics(
+            store, update=self.trainer.update, steps=self.trainer.steps, known=self.trainer.known_metrics()
+        )
         advice = "look at the disk; the run went on from the newest good checkpoint"
         append_alerts(folder, [Alert(self.trainer.update, "checkpoint_rejected", "warn", n, advice) for n in notes])
+        notes += [] if damaged is None else [damaged]
+        if lost is not None:
+            advice = "curves and reports of this run have a gap; restore the file from a copy and resume again"
+            append_alerts(folder, [Alert(self.trainer.update, "metrics_lost", "warn", lost, advice)])
+            notes.append(lost)
         if reason is not None:
             notes.append(f"the continuation is not exact: {reason}")
         return notes
@@ -282,7 +303,9 @@ class PPO(Policy):
     def _load_all(self, folder: Path) -> str | None:
         """Read and check both halves before anything of this agent is touched."""
         policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
-        stored, own = policy.json["config"], self.config.model_dump(mode="json")
+        spec = policy_spec(policy.json, source=str(folder / ckpt.POLICY_JSON))
+        stored = parse_config(spec.config, source=str(folder / ckpt.POLICY_JSON)).model_dump(mode="json")
+        own = self.config.model_dump(mode="json")
         differing = [
             text
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
@@ -294,18 +317,25 @@ class PPO(Policy):
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
                 "one that it was written with (tailwise.load reads the policy alone)."
             )
-        features = policy.json.get("features")
+        features = spec.features
         if features is not None and self.trainer.world.features is not None:
             # What this agent's own configuration names is executed already; a checkpoint may not add to it.
             check_code(folder, self.config, features, policy.origin, self.config)
             # The features were fitted again on the bars as they are now; other bars would give other statistics.
             self.trainer.world.features.check_same(FeatureSpec.from_json(features))
+        action = ActionSpec.from_json(policy.json["action"])
+        if replace(action, scaled=self.model.action.scaled) != self.model.action:
+            raise CheckpointError(
+                f"{folder}: its policy has other actions than this environment; use another checkpoint."
+            )
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
         # Its units too: raw actions of an older checkpoint are the environment's own.
-        self.model.action = ActionSpec.from_json(policy.json["action"])
-        return self.trainer.load_training_state(training.tensors, training.json)
+        self.model.action = action
+        reason = self.trainer.load_training_state(training.tensors, training.json)
+        threads = differences(stored["run"]["threads"], own["run"]["threads"], "run.threads")
+        return "; ".join([*([] if reason is None else [reason]), *threads]) or None
 
     def learn(self, steps: int | None = None) -> str:
         """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
@@ -347,7 +377,7 @@ def policy_of(files: PolicyFiles) -> Policy:
 def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
     """The checkpoint that speaks for a run (its best one if there is one, else its newest) and newer broken ones."""
     best = ckpt.checkpoint_path(run_dir, None)
-    if best.is_dir():
+    if best in ckpt.checkpoints_in(run_dir):
         return best, []
     newest, rejected = ckpt.latest_good(run_dir)
     if newest is None:

@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
-from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotFiniteError
+from tailwise.core.limited_json import parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
+from tailwise.run.run_files import LARGE, LARGEST_TENSORS, SMALL, inside, read_file
 
 if TYPE_CHECKING:
     import torch
@@ -41,9 +43,12 @@ MANIFEST = "checkpoint.json"
 POLICY_TENSORS, POLICY_JSON = "policy/weights.safetensors", "policy/spec.json"
 TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/state.json"
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
+# Tensors that must be finite, by the beginning of their names. Environments and windows may hold NaN for "nothing yet".
+FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/state")}
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
 DELETED = ".deleted-"
+LARGEST_INT = 2**256 - 1  # random generators of environments keep whole numbers of 128 bits
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ def write_checkpoint(
     training_tensors: Mapping[str, torch.Tensor],
     training_json: Mapping[str, Any],
 ) -> None:
-    """Write (or replace) a checkpoint; it is there whole or not at all."""
+    """Write (or replace) a checkpoint; it is there whole or not at all. A policy that is not finite is not saved."""
+    _check_finite(policy_tensors, Path(folder) / POLICY_TENSORS, POLICY_TENSORS)
     contents = {
         POLICY_TENSORS: _tensor_bytes(policy_tensors),
         POLICY_JSON: json_bytes(policy_json, POLICY_JSON),
@@ -115,12 +121,15 @@ def verify(folder: str | Path) -> None:
         if name.endswith(".json"):
             _parse_json(data, folder / name)
         else:
-            _parse_tensors(data, folder / name)
+            _parse_tensors(data, folder, name)
 
 
 def checkpoints_in(run_dir: str | Path) -> list[Path]:
     """The checkpoints of a run, newest update first; `best` (whose update its name does not tell) comes last."""
-    return _siblings(Path(run_dir) / "checkpoints")
+    root = Path(run_dir) / "checkpoints"
+    if root.is_dir():
+        _inside(root, Path(run_dir))
+    return _siblings(root)
 
 
 def latest_good(run_dir: str | Path) -> tuple[Path | None, list[Rejected]]:
@@ -141,7 +150,7 @@ def prune(run_dir: str | Path, keep: int) -> list[Path]:
     if keep < 1:
         raise CheckpointError(f"keep is {keep}; at least one checkpoint must stay, or the run cannot be resumed.")
     root = Path(run_dir) / "checkpoints"
-    old = [path for path in _siblings(root) if path.name != BEST][keep:]
+    old = [path for path in checkpoints_in(run_dir) if path.name != BEST][keep:]
     for path in old:
         # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
         path.rename(root / f"{DELETED}{path.name}")
@@ -214,11 +223,11 @@ def join_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
             return value
         if "__tensor__" in value:
             name = value["__tensor__"]
-            if name not in tensors:
+            if not isinstance(name, str) or name not in tensors:
                 raise CheckpointError(
                     f"{TRAINING_JSON} refers to the tensor '{name}', which {TRAINING_TENSORS} does not hold."
                 )
-            return tensors[name].numpy() if value["numpy"] else tensors[name]
+            return tensors[name].numpy() if value.get("numpy") else tensors[name]
         return {key: join(part) for key, part in value.items()}
 
     return {key: join(part) for key, part in data.items()}
@@ -245,6 +254,10 @@ def _check_json(value: Any, name: str, path: str) -> None:
             raise CheckpointError(
                 f"{where} is {value}; a state that is not finite is not saved, find out where it arose."
             )
+    elif isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise CheckpointError(
+            f"{where} is a whole number of more than {LARGEST_INT.bit_length()} bits; save it as text."
+        )
     elif value is not None and not isinstance(value, str | int):
         raise CheckpointError(
             f"{where} is a {type(value).__name__}; save arrays as tensors and numbers as int or float."
@@ -256,17 +269,20 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
     try:
         entries = _read_manifest(folder)
         return Part(
-            tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder / tensors),
+            tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder, tensors),
             json=_parse_json(_read_verified(folder, data, entries), folder / data),
             origin=origin_of(folder, "checkpoint", {MANIFEST: _sha256(_manifest_bytes(entries))}),
         )
     except CheckpointError as error:
-        raise CheckpointError(f"{error} {_offer(folder)}") from error
+        raise type(error)(f"{error} {_offer(folder)}") from error
 
 
 def _offer(broken: Path) -> str:
     """What to use instead of a checkpoint that was asked for by name: the newest good one before it, else any other."""
-    others = [path for path in _siblings(broken.parent) if path.name != broken.name]
+    try:
+        others = [path for path in _siblings(broken.parent) if path.name != broken.name]
+    except CheckpointError as error:
+        return str(error)
     asked = _update_of(broken)
     before = [
         path for path in others if asked is not None and (update := _update_of(path)) is not None and update < asked
@@ -292,7 +308,26 @@ def _siblings(root: Path) -> list[Path]:
     recover_folder(root / BEST)
     numbered = [(update, path) for path in root.iterdir() if (update := _update_of(path)) is not None]
     newest_first = [path for _, path in sorted(numbered, reverse=True)]
-    return newest_first + ([root / BEST] if (root / BEST).exists() else [])
+    known = newest_first + ([root / BEST] if (root / BEST).exists() else [])
+    for path in known:
+        _inside(path, root)
+    return known
+
+
+def _inside(path: Path, root: Path) -> Path:
+    """`inside` as a CheckpointError."""
+    try:
+        return inside(path, root)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _read(path: Path, folder: Path, limit: int) -> bytes:
+    """`read_file` of a checkpoint folder as a CheckpointError."""
+    try:
+        return read_file(path, root=folder, limit=limit)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -306,7 +341,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         raise CheckpointError(
             f"{path}: missing, so {folder} is no Tailwise checkpoint; pass a folder that Tailwise wrote."
         )
-    raw = path.read_bytes()
+    raw = _read(path, folder, SMALL)
     data = _parse_json(raw, path)
     if data.get("kind") != KIND:
         raise CheckpointError(
@@ -319,6 +354,9 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         )
     entries = data.get("files")
     if not isinstance(entries, dict) or sorted(entries) != sorted(FILES) or raw != _manifest_bytes(entries):
+        raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
+    sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in entries.values()]
+    if not all(type(size) is int and 0 <= size <= LARGEST_TENSORS for size in sizes):
         raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
     return entries
 
@@ -334,13 +372,14 @@ def _read_verified(folder: Path, name: str, entries: Mapping[str, Mapping[str, A
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"{path}: missing; the checkpoint is incomplete, do not use it.")
-    data = path.read_bytes()
     entry = entries[name]
-    if len(data) != entry["bytes"]:
+    size = path.stat().st_size  # before it is read: a changed file may be larger than the memory
+    if size != entry["bytes"]:
         raise CheckpointError(
-            f"{path}: has {len(data)} bytes, {entry['bytes']} were written; "
+            f"{path}: has {size} bytes, {entry['bytes']} were written; "
             "the file is truncated or was changed, do not use it."
         )
+    data = _read(path, folder, LARGE if name.endswith(".json") else LARGEST_TENSORS)
     if _sha256(data) != entry["sha256"]:
         raise CheckpointError(
             f"{path}: its checksum is not the one it was written with; the file is corrupted, do not use it."
@@ -350,11 +389,9 @@ def _read_verified(folder: Path, name: str, entries: Mapping[str, Mapping[str, A
 
 def _parse_json(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except ValueError as error:  # also UnicodeDecodeError
-        raise CheckpointError(
-            f"{path}: is not valid JSON ({error}); the file is damaged, do not use this checkpoint."
-        ) from error
+        value = parse_json(data, what=str(path), max_bytes=LARGE, largest_int=LARGEST_INT)
+    except DataError as error:
+        raise CheckpointError(f"{error} The file is damaged, do not use this checkpoint.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__}, expected a JSON object.")
     return value
@@ -367,16 +404,32 @@ def _tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())})
 
 
-def _parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+def _parse_tensors(data: bytes, folder: Path, name: str) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    path = folder / name
     try:
-        return load(data)
+        tensors = load(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: is not a valid safetensors file ({error}); do not use this checkpoint."
         ) from error
+    _check_finite(tensors, path, name)
+    return tensors
+
+
+def _check_finite(tensors: Mapping[str, torch.Tensor], path: Path, name: str) -> None:
+    """Refuse NaN and infinite entries in the tensors of the file `name` that must have none."""
+    import torch
+
+    for key, tensor in tensors.items():
+        if key.startswith(FINITE[name]) and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise NotFiniteError(
+                f"{path}: the tensor '{key}' has {bad} of {tensor.numel()} entries that are NaN or infinite; nothing "
+                "that is computed with it means anything, use another checkpoint."
+            )
 
 
 def _sha256(data: bytes) -> str:

@@ -24,6 +24,12 @@ from tailwise.run.notify_config import NotifyConfig
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
 
 
+THREADS = (
+    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
+    "seldom help small networks"
+)
+
+
 class GymEnv(Section):
     """Any Gymnasium environment, and what is changed about it."""
 
@@ -53,12 +59,12 @@ class MarketEnvSection(MarketEnvConfig):
 class RunConfig(Section):
     """How long, how wide, and what is kept."""
 
-    total_steps: int = Field(1_000_000, ge=1, description="environment steps over all environments")
+    total_steps: int = Field(1_000_000, ge=1, le=10**15, description="environment steps over all environments")
     environments: int = Field(64, ge=1, le=65_536, description="environments side by side")
     rollout_steps: int = Field(128, ge=1, le=65_536, description="steps per environment and update")
     checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
-    threads: int = Field(1, ge=1, le=256, description="threads of the learner; more than 2 seldom help small networks")
+    threads: int = Field(1, ge=1, le=256, description=THREADS)
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
 

@@ -11,13 +11,15 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
 from tailwise.core.metrics import METRICS, MetricSpec, check_declared, compared_part
+from tailwise.run.run_files import LARGE, LARGEST_COUNT, SMALL, read_file, read_parquet
 
 if TYPE_CHECKING:
     import pandas
@@ -55,7 +57,7 @@ class MetricStore:
             )
         row: dict[str, Any] = {"update": int(update), "steps": int(steps)}
         row.update({name: _finite_or_none(value) for name, value in metrics.items()})
-        file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+        file.write(_line(row))
         file.flush()
         self._last = (int(update), int(steps))
         if self._tensorboard:
@@ -81,6 +83,11 @@ class MetricStore:
         if dropped:
             write_bytes(self.path, b"".join(kept))
         return dropped
+
+    def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write these rows instead of all lines; the file is replaced atomically."""
+        self.close()
+        write_bytes(self.path, b"".join(_line(row) for row in rows))
 
     def compact(self) -> Path:
         """Write the whole file as `metrics.parquet` for fast reading; the lines stay."""
@@ -130,14 +137,31 @@ def read(run_dir: str | Path) -> pandas.DataFrame:
 
     Works while the run is going on; a line that is just being written is left out.
     """
-    import pandas
-
     path = Path(run_dir) / FILE
     if path.exists():
         return _table(path)
     if (path.parent / TABLE).exists():
-        return pandas.read_parquet(path.parent / TABLE)
+        return read_table(path.parent)
     raise DataError(f"{path}: there are no metrics; is {run_dir} the folder of a run?")
+
+
+def read_table(run_dir: Path) -> pandas.DataFrame:
+    """metrics.parquet, with the same types as `read`."""
+    path = run_dir / TABLE
+    table, _ = read_parquet(path, root=run_dir)
+    wrong = [
+        name
+        for name, kind in table.dtypes.items()
+        if kind != ("int64" if name in _AXES else "float64") or not isinstance(name, str)
+    ]
+    if wrong or not set(_AXES) <= set(table.columns):
+        raise DataError(f"{path}: has no column of counts '{(wrong or _AXES)[0]}'; delete it, {FILE} has the rows.")
+    return table
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file as rows; none when there is no file."""
+    return [row for _, row in _lines(path) if row is not None] if path.exists() else []
 
 
 def equal_without_time(first: str | Path, second: str | Path) -> bool:
@@ -147,7 +171,7 @@ def equal_without_time(first: str | Path, second: str | Path) -> bool:
 
 def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
     """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
-    rows = [[row for _, row in _lines(Path(path)) if row is not None] for path in (first, second)]
+    rows = [read_rows(Path(path)) for path in (first, second)]
     found = []
     if len(rows[0]) != len(rows[1]):
         found.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
@@ -162,31 +186,39 @@ def differences_without_time(first: str | Path, second: str | Path) -> list[str]
 
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
     """(line with its newline, parsed row); the row of a torn last line is None. Any other bad line is an error."""
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = read_file(path, root=path.parent, limit=LARGE).splitlines(keepends=True)
     parsed: list[tuple[bytes, dict[str, Any] | None]] = []
     for number, line in enumerate(lines, start=1):
-        if number == len(lines) and not line.endswith(b"\n"):
-            parsed.append((line, None))
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{path} line {number}: is not JSON ({error}); restore the file or delete that line."
-            ) from error
-        if not isinstance(row, dict) or not all(type(row.get(axis)) is int for axis in _AXES):
-            raise DataError(f"{path} line {number}: has no integer 'update' and 'steps'; restore or delete that line.")
-        parsed.append((line, row))
+        whole = number < len(lines) or line.endswith(b"\n")
+        parsed.append((line, parse_row(line, what=f"{path} line {number}") if whole else None))
     return parsed
+
+
+def parse_row(line: bytes, *, what: str) -> dict[str, Any]:
+    """A line of metrics: counts under `update` and `steps`, finite numbers or None under all other names."""
+    try:
+        row = parse_json(line, what=what, max_bytes=SMALL, max_depth=1)
+    except DataError as error:
+        raise DataError(f"{error} Restore the file or delete that line.") from error
+    if not isinstance(row, dict) or not all(type(row.get(a)) is int and 0 <= row[a] <= LARGEST_COUNT for a in _AXES):
+        raise DataError(f"{what}: has no count under 'update' and 'steps'; restore the file or delete that line.")
+    wrong = [name for name, value in row.items() if value is not None and type(value) not in (int, float)]
+    if wrong:
+        raise DataError(f"{what}: '{wrong[0][:80]}' is no number; restore the file or delete that line.")
+    return row
 
 
 def _table(path: Path) -> pandas.DataFrame:
     import pandas
 
-    rows = [row for _, row in _lines(path) if row is not None]
+    rows = read_rows(path)
     names = list(dict.fromkeys([*_AXES, *(name for row in rows for name in row)]))
     table = pandas.DataFrame(rows, columns=names)
     return table.astype({name: "int64" if name in _AXES else "float64" for name in names})
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from tailwise.core.config import parse
-from tailwise.core.errors import CheckpointError
 from tailwise.core.signature import Origin
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.model.action_spec import ActionSpec
@@ -19,6 +18,7 @@ from tailwise.model.config import ModelConfig
 from tailwise.model.observation import ObservationSpec
 from tailwise.run.checkpoint import match_tensors, read_policy
 from tailwise.run.config import Config, parse_config
+from tailwise.run.stored_policy import check_size, policy_spec
 from tailwise.run.trust import Trust, code_named_by, require_trust
 
 
@@ -53,21 +53,15 @@ def load_policy(folder: str | Path, *, trust: Trust = False) -> PolicyFiles:
     """Rebuild the model of a checkpoint folder, verified; TrustError if that would execute somebody else's code."""
     part = read_policy(folder)
     source = str(Path(folder) / "policy" / "spec.json")
-    missing = {"observation", "action", "model", "config", "masked", "features"} - part.json.keys()
-    if missing:
-        raise CheckpointError(f"{source} lacks {', '.join(sorted(missing))}; it was not written by this version")
-    config = parse_config(part.json["config"], source=source)
-    stored = part.json["features"]
-    check_code(folder, config, stored, part.origin, trust)
-    model = ActorCritic(
-        parse(ModelConfig, part.json["model"], source=source),
-        ObservationSpec.from_json(part.json["observation"]),
-        ActionSpec.from_json(part.json["action"]),
-        init_seed=0,
-    )
+    spec = policy_spec(part.json, source=source)
+    config, network = parse_config(spec.config, source=source), parse(ModelConfig, spec.model, source=source)
+    check_code(folder, config, spec.features, part.origin, trust)
+    observation = ObservationSpec.from_json(part.json["observation"])
+    check_size(network, observation.size, part.tensors, source=source)
+    model = ActorCritic(network, observation, ActionSpec.from_json(part.json["action"]), init_seed=0)
     load_policy_tensors(model, part.tensors, source=str(folder))
-    features = None if stored is None else FeatureSpec.from_json(stored)
-    return PolicyFiles(model, config, bool(part.json["masked"]), features)
+    features = None if spec.features is None else FeatureSpec.from_json(spec.features)
+    return PolicyFiles(model, config, spec.masked, features)
 
 
 def check_code(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from tailwise.core.errors import CheckpointError, DataError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import GymEnv
+from tailwise.run.config import Config, GymEnv
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.run_folder import read_manifest
 from tailwise.run.trust import Trust, open_config
+from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import MarketWorld
 
 
@@ -32,6 +34,7 @@ class Reproduction:
     same_metrics: bool
     same_weights: bool
     first_difference: str | None
+    threads: int  # of the learner, of which the last digits depend
     notes: tuple[str, ...]  # versions and the platform, where they are not those of the run
 
     @property
@@ -69,17 +72,26 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
         agent.learn()
     finally:
         agent.trainer.driver.close()
-    notes = tuple(_other_versions(read_manifest(run), read_manifest(again)))
+    notes = tuple(_other_versions(read_manifest(run), config))
     told = differences_without_time(run / METRICS, again / METRICS)
     # Lines of the run after its newest checkpoint are of an update that was never completed on the disk.
     told = [text for text in told if not text.startswith(f"{run / METRICS} has ")]
     twin = again / "checkpoints" / newest.name
-    if not twin.is_dir():
-        missing = f"the repetition ended after update {agent.trainer.update}, the run went on to update {updates}"
-        return Reproduction(str(run), str(again), updates, newest.name, not told, False, (*told, missing)[0], notes)
-    weights = _different_tensor(ckpt.read_policy(newest).tensors, ckpt.read_policy(twin).tensors)
-    first = told[0] if told else weights
-    return Reproduction(str(run), str(again), updates, newest.name, not told, weights is None, first, notes)
+    if twin.is_dir():
+        weights = _different_tensor(ckpt.read_policy(newest).tensors, ckpt.read_policy(twin).tensors)
+    else:
+        weights = f"the repetition ended after update {agent.trainer.update}, the run went on to update {updates}"
+    return Reproduction(
+        run=str(run),
+        again=str(again),
+        updates=updates,
+        checkpoint=newest.name,
+        same_metrics=not told,
+        same_weights=weights is None,
+        first_difference=told[0] if told else weights,
+        threads=config.run.threads,
+        notes=notes,
+    )
 
 
 def _different_tensor(mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> str | None:
@@ -97,10 +109,9 @@ def _different_tensor(mine: Mapping[str, torch.Tensor], theirs: Mapping[str, tor
     return None
 
 
-def _other_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    old, new = before.get("versions", {}), now.get("versions", {})
-    found = [f"{name} was {old.get(name)}, it is {new.get(name)} now" for name in new if old.get(name) != new.get(name)]
-    for key in ("python", "platform"):
-        if before.get(key) != now.get(key):
-            found.append(f"the {key} was {before.get(key)}, it is {now.get(key)} now")
+def _other_versions(manifest: Mapping[str, Any], config: Config) -> list[str]:
+    found = [f"the run was made with {words}" for words in made_otherwise(manifest, config)]
+    here = platform.platform()
+    if manifest.get("platform") != here:
+        found.append(f"the platform was {manifest.get('platform')}, it is {here} now")
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tailwise.core.errors import CheckpointError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import UpdateReport
 from tailwise.learner.calibration import Calibration
@@ -69,6 +70,13 @@ class RiskWatch:
             calibrated=calibrated,
         )
 
+    def known(self) -> dict[str, float]:
+        """Metrics that follow from the state alone, as `after` reported them."""
+        report = None if self.calibration is None else self.calibration.report()
+        return ({} if report is None else report.metrics()) | (
+            {} if self.constraint is None else self.constraint.metrics()
+        )
+
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """For a checkpoint: (tensors, JSON)."""
         tensors, data = ({}, None) if self.calibration is None else self.calibration.state()
@@ -82,6 +90,12 @@ class RiskWatch:
 
     def load(self, tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
+        for part, current in (("calibration", self.calibration), ("constraint", self.constraint)):
+            if (current is None) != (data[part] is None):
+                raise CheckpointError(
+                    f"the stored state has {'no' if data[part] is None else 'a'} {part} and this run has "
+                    f"{'none' if current is None else 'one'}; resume with the configuration it was started with"
+                )
         if self.calibration is not None:
             own = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
             self.calibration.load(own, data["calibration"])

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import secrets
 import subprocess
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tailwise.core.atomic import sha256_file, write_bytes, write_json
-from tailwise.core.config import dump_yaml, load_yaml
+from tailwise.core.config import dump_yaml, parse_tree
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.limited_json import parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
-from tailwise.core.version import VERSION
+from tailwise.core.stored import as_stored
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
+from tailwise.run.run_files import LARGE, SMALL, check_links, read_file, read_stored
+from tailwise.run.stored import Manifest, StoredAlert
+from tailwise.run.versions import made_with
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
-_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
+DAMAGED_ALERTS = "alerts.damaged.jsonl"
 
 
 def refuse_existing(run_dir: Path) -> None:
@@ -43,10 +46,7 @@ def create_run_folder(
         "format": 1,
         "id": secrets.token_hex(8),  # tells this run from a later one in a folder of the same name
         "seed": config.seed,
-        # Its own version from the package itself, which may run from a source tree without being installed.
-        "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        **made_with(config),
         "git": _git_state(),
         "exact_resume": exact_resume,
         "exact_resume_reason": exact_resume_reason,
@@ -75,30 +75,29 @@ def write_config(run_dir: Path, config: Config) -> str | None:
 def origin_of_run(run_dir: Path) -> Origin:
     """Whether config.yaml and manifest.json are as this user's key signed them."""
     try:
-        digests = {name: sha256_file(run_dir / name) for name in (CONFIG, MANIFEST)}
-    except OSError as error:
+        contents = {name: read_file(run_dir / name, root=run_dir, limit=SMALL) for name in (CONFIG, MANIFEST)}
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    except (DataError, OSError) as error:
         return Origin(False, f"it is not whole ({error})")
     return origin_of(run_dir, "run", digests)
 
 
 def read_config(run_dir: Path) -> Config:
-    """The configuration that a run was started with."""
+    """The configuration that a run was started with; a run with links that lead out of it is refused here."""
     path = run_dir / CONFIG
     if not path.exists():
         raise DataError(f"{run_dir} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
-    return parse_config(load_yaml(path), source=str(path))
+    check_links(run_dir)
+    return parse_config(parse_tree(read_file(path, root=run_dir, limit=SMALL), source=str(path)), source=str(path))
 
 
 def read_manifest(run_dir: Path) -> dict[str, Any]:
     """What was written down when the run began."""
     path = run_dir / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); restore it, the run's bars are checked by it.") from error
-    if not isinstance(manifest, dict):
-        raise DataError(f"{path} does not hold a mapping; restore it, the run's bars are checked by it.")
-    return manifest
+        return read_stored(path, Manifest, root=run_dir).model_dump(exclude_unset=True)
+    except (OSError, DataError) as error:
+        raise DataError(f"{error}\n{path} cannot be read; restore it, the run's bars are checked by it.") from error
 
 
 def append_alerts(run_dir: Path, alerts: list[Alert]) -> None:
@@ -111,25 +110,56 @@ def append_alerts(run_dir: Path, alerts: list[Alert]) -> None:
 
 
 def read_alerts(run_dir: Path) -> list[dict[str, Any]]:
-    """All alerts that were raised in a run, oldest first; a torn last line is left out."""
-    return [event for event in read_health_events(run_dir) if event["event"] == "raised"]
+    """All alerts that were raised in a run, oldest first; see `read_health_events` for what is left out."""
+    return [event for event in read_health_events(run_dir).events if event["event"] == "raised"]
 
 
-def read_health_events(run_dir: Path) -> list[dict[str, Any]]:
-    """Everything in alerts.jsonl, oldest first: raised and cleared alerts, and actions ("acted")."""
+@dataclass(frozen=True)
+class HealthEvents:
+    """What alerts.jsonl holds. events: oldest first, raised and cleared alerts and actions ("acted"); damaged: what is
+    wrong with the lines that are no alerts, a sentence each."""
+
+    events: list[dict[str, Any]]
+    damaged: list[str]
+
+
+def read_health_events(run_dir: Path) -> HealthEvents:
+    """Everything in alerts.jsonl; a torn last line is left out, and so is what is no alert."""
+    path = run_dir / ALERTS
+    found = HealthEvents([], [])
+    if not path.exists():
+        return found
+    lines = read_file(path, root=run_dir, limit=LARGE).split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        source = f"{path} line {number}"
+        if line:
+            try:
+                alert = as_stored(StoredAlert, parse_json(line, what=source, max_bytes=SMALL), source=source)
+                found.events.append(alert.model_dump())
+            except DataError as error:
+                found.damaged.append(str(error).splitlines()[0])
+    return found
+
+
+def cut_back_alerts(run_dir: Path, update: int) -> str | None:
+    """Drop alerts after `update`, as a resumed run will raise them again.
+
+    Lines that are no alerts do not stop a run: they are set aside, and the sentence that says so is returned.
+    """
     path = run_dir / ALERTS
     if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [{"event": "raised", **json.loads(line)} for line in lines[:-1] if line]
-
-
-def cut_back_alerts(run_dir: Path, update: int) -> None:
-    """Drop alerts after `update`, as a resumed run will raise them again."""
-    path = run_dir / ALERTS
-    if path.exists():
-        kept = [alert for alert in read_health_events(run_dir) if alert["update"] <= update]
-        write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
+        return None
+    found = read_health_events(run_dir)
+    if found.damaged:
+        write_bytes(run_dir / DAMAGED_ALERTS, read_file(path, root=run_dir, limit=LARGE))
+    kept = [alert for alert in found.events if alert["update"] <= update]
+    write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
+    if not found.damaged:
+        return None
+    return (
+        f"{len(found.damaged)} lines of {ALERTS} are no alerts and were left out ({found.damaged[0]}); the file as it "
+        f"was is kept as {DAMAGED_ALERTS}"
+    )
 
 
 def _git_state() -> dict[str, Any] | None:

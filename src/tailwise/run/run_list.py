@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from tailwise.run.config import Config
 from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import FILE as METRICS
+from tailwise.run.metric_store import parse_row
+from tailwise.run.run_files import read_end
 from tailwise.run.run_folder import CONFIG, read_alerts, read_config
 
 FINISHED, UNFINISHED, NOT_STARTED, BROKEN = "finished", "unfinished", "not started", "broken"
@@ -68,13 +69,13 @@ def _below(folder: Path, deeper: int) -> Iterator[Path]:
 
 def describe(folder: Path) -> Listed:
     """Read what a run says about itself; a run that cannot be read is listed as broken, with the reason."""
-    size, changed = _size(folder), max((one.stat().st_mtime for one in folder.iterdir()), default=0.0)
+    size, changed = _size(folder), max((one.lstat().st_mtime for one in folder.iterdir()), default=0.0)
     try:
         config = read_config(folder)
         last = last_metrics(folder)
         alerts = len(read_alerts(folder))
         status, note = _status(folder, config, last)
-    except (TailwiseError, ValueError) as error:
+    except (TailwiseError, OSError) as error:
         return Listed(str(folder), BROKEN, str(error), None, 0, 0, None, None, None, 0, size, changed)
     measured = next((name for name in _SCORES if last.get(name) is not None), None)
     return Listed(
@@ -98,12 +99,8 @@ def last_metrics(folder: Path) -> dict[str, Any]:
     path = folder / METRICS
     if not path.exists():
         return {}
-    with open(path, "rb") as file:
-        file.seek(max(path.stat().st_size - _LAST_BYTES, 0))
-        lines = file.read().split(b"\n")[:-1]  # what follows the last newline is torn
-    found = json.loads(lines[-1]) if lines else {}
-    assert isinstance(found, dict)
-    return found
+    lines = read_end(path, root=folder, count=_LAST_BYTES).split(b"\n")[:-1]  # what follows the last newline is torn
+    return parse_row(lines[-1], what=f"{path}, last line") if lines else {}
 
 
 def _status(folder: Path, config: Config, last: dict[str, Any]) -> tuple[str, str]:
@@ -119,13 +116,11 @@ def _status(folder: Path, config: Config, last: dict[str, Any]) -> tuple[str, st
 
 
 def _newest_state(folder: Path) -> dict[str, Any] | None:
-    """Plain numbers of the newest checkpoint, without its tensors; None when there is no good one."""
+    """Plain numbers of the newest checkpoint; None when there is no good one."""
     newest, _ = ckpt.latest_good(folder)
     if newest is None:
         return None
-    found = json.loads((newest / ckpt.TRAINING_JSON).read_text(encoding="utf-8"))
-    assert isinstance(found, dict)
-    return found
+    return ckpt.read_training(newest).json
 
 
 def spare_checkpoints(folder: Path) -> list[Spare]:
@@ -158,4 +153,4 @@ def _remove(spare: Spare) -> None:
 
 
 def _size(folder: Path) -> int:
-    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    return sum(one.lstat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())

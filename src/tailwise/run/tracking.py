@@ -6,7 +6,6 @@ A resumed run goes on in the same MLflow or W&B run: their ids are kept in RUN/t
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
 import time
@@ -19,6 +18,8 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import ConfigError
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
+from tailwise.run.run_files import read_stored
+from tailwise.run.stored import TrackingIds
 
 FILE = "tracking.json"
 TRACKERS = ("mlflow", "wandb")
@@ -151,9 +152,7 @@ def _stored(run_dir: Path) -> dict[str, str]:
     path = run_dir / FILE
     if not path.exists():
         return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(found, dict)
-    return found
+    return read_stored(path, TrackingIds, root=run_dir).root
 
 
 def _store(run_dir: Path, name: str, value: str) -> None:

@@ -36,6 +36,7 @@ from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
 from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
+from tailwise.run.stored_state import check_state, stored_by_this_version
 from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
@@ -266,10 +267,18 @@ class Trainer:
             "env/anomalies": float(anomalies),
             "env/reset_rows": float(invalid),
         }
-        if self.episodes:
-            metrics["episode/return"] = float(np.mean([r for r, _ in self.episodes]))
-            metrics["episode/length"] = float(np.mean([n for _, n in self.episodes]))
-        return metrics
+        return metrics | self._episode_metrics()
+
+    def _episode_metrics(self) -> dict[str, float]:
+        if not self.episodes:
+            return {}
+        returns, lengths = zip(*self.episodes, strict=True)
+        return {"episode/return": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+
+    def known_metrics(self) -> dict[str, float]:
+        """Metrics of the newest update that follow from the training state alone, for a line that was lost."""
+        best = {} if self.best_return is None else {"evaluate/best": self.best_return}
+        return self._episode_metrics() | best | self.risk.known()
 
     # ---------------------------------------------------------------- evaluation and stopping
 
@@ -289,7 +298,8 @@ class Trainer:
                 seed=self.config.seed,
             )
         except DataError as error:
-            alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), "fix the environment"))
+            advice = "fix the environment, or lower learner.learning_rate where the policy itself is broken"
+            alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), advice))
             self.evaluations_without_gain += 1
             return {}
         found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
@@ -380,19 +390,23 @@ class Trainer:
         missing = sorted(set(TRAINING_KEYS) - data.keys())
         if missing or "collector/state" not in tensors:
             raise CheckpointError(f"the training state lacks {', '.join(missing) or 'collector/state'}")
-        if tensors["collector/state"].shape != self.collector.state.shape:
+        check_state(data)
+        stored, own = tensors["collector/state"], self.collector.state
+        if stored.shape != own.shape or stored.dtype != own.dtype:
             raise CheckpointError(
-                f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
-                f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
+                f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
+                f"{tuple(own.shape)}: resume with the configuration that the run was started with"
             )
         past = self.collector.past
         if past is not None and "collector/past_reward" in tensors:
-            shapes = tensors["collector/past_reward"].shape, tensors["collector/age"].shape
-            if shapes != (past.reward.shape, past.age.shape):
-                raise CheckpointError(
-                    f"the stored rewards have shape {tuple(shapes[0])}; this run needs {tuple(past.reward.shape)}: "
-                    "resume with the configuration that the run was started with"
-                )
+            for name, needed in (("collector/past_reward", past.reward), ("collector/age", past.age)):
+                given = tensors.get(name)
+                if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+                    words = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
+                    raise CheckpointError(
+                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
+                        f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
+                    )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -405,7 +419,8 @@ class Trainer:
             self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-        restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
+        with stored_by_this_version("environment"):
+            restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
         self._fresh = self.collector.broken_off = False
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
@@ -415,8 +430,9 @@ class Trainer:
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
-        self.health.load(tensors, data["health"])
-        self.risk.load(tensors, data["risk"])
+        with stored_by_this_version("health and risk"):
+            self.health.load(tensors, data["health"])
+            self.risk.load(tensors, data["risk"])
         if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
             return (
                 "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "

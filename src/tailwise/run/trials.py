@@ -16,10 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
+from tailwise.core.stored import Stored, as_stored
 from tailwise.run.config import Config
+from tailwise.run.run_files import SMALL
 from tailwise.run.run_folder import read_config, read_manifest
 
 FILE = "trials.jsonl"
@@ -33,6 +36,19 @@ class Trials:
     counted: int
     sharpes: tuple[float, ...]
     file: Path
+
+
+class _Line(Stored):
+    """A line of the book; id: of the run that began; window, sharpe: of a result."""
+
+    kind: Literal["training", "result"]
+    data: str
+    config: str
+    cut: str
+    seed: int
+    id: str | None = None
+    window: str | None = None
+    sharpe: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,14 +174,18 @@ def _parsed(content: bytes, file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn, or nothing
         if not line:
             continue
+        source = f"{file} line {number}"
         try:
-            value = json.loads(line)
-        except ValueError:
+            value = parse_json(line, what=source, max_bytes=SMALL)
+        except DataError:
             # A line that a power cut tore, to which the next writer put its newline: it counted nothing.
             continue
-        if not isinstance(value, dict) or not {"kind", "data", "config", "cut", "seed"} <= value.keys():
-            raise DataError(f"{file} line {number}: is no line of a trial; restore the file or delete that line.")
-        found.append(value)
+        try:
+            found.append(as_stored(_Line, value, source=source).model_dump())
+        except DataError as error:
+            raise DataError(
+                f"{error}\n{source}: is no line of a trial; restore the file or delete that line."
+            ) from error
     return found
 
 

@@ -174,7 +174,7 @@ def test_json_that_does_not_fit_gets_a_sentence() -> None:
         FeatureSpec.from_json(_damaged(data, format=2))
     with pytest.raises(CheckpointError, match="has format None"):
         FeatureSpec.from_json({})
-    with pytest.raises(CheckpointError, match="is damaged: KeyError 'fitted'"):
+    with pytest.raises(CheckpointError, match="key 'fitted' is required"):
         FeatureSpec.from_json({key: value for key, value in data.items() if key != "fitted"})
     with pytest.raises(CheckpointError, match="its columns are not those of its configuration"):
         FeatureSpec.from_json(_damaged(data, columns=data["columns"][:1]))

@@ -98,7 +98,7 @@ def test_rollback_goes_to_the_checkpoint_before_the_trouble(kind: str, tmp_path:
     agent.learn()
     assert same(keeper.states[6], keeper.states[4]) and not same(keeper.states[7], keeper.states[6])
     assert agent.trainer.update == 8 and agent.trainer.health_factor == 0.5
-    acted = [event for event in read_health_events(tmp_path / "run") if event["event"] == "acted"]
+    acted = [event for event in read_health_events(tmp_path / "run").events if event["event"] == "acted"]
     assert [(event["update"], event["action"]) for event in acted] == [(6, "rollback")]
     assert "checkpoint update-000004" in acted[0]["evidence"]
     # Who resumes now must not continue from the states that were left.

@@ -21,7 +21,7 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
     if not (folder / CONFIG).exists() and not (folder / FILE).exists():
         raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
     configured, config = files.check_config(folder)
-    made, manifest = files.check_manifest(folder)
+    made, manifest = files.check_manifest(folder, config)
     metrics, rows = files.check_metrics_file(folder)
     saved, newest = files.check_checkpoints(folder, config, rows)
     return [
@@ -31,6 +31,7 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
         files.check_bars(folder, config, manifest, trust=trust),
         metrics,
         saved,
+        files.check_weights(folder),
         files.check_resume(newest, rows, manifest),
         course.check_progress(rows, config),
         *course.check_alerts(folder, rows),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tailwise.core.errors import DataError
 from tailwise.core.metrics import find_spec
 from tailwise.evaluate.doctor.check import Check, Verdict
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
-from tailwise.run.run_folder import ALERTS
+from tailwise.run.run_files import LARGE, read_stored
+from tailwise.run.run_folder import read_health_events
+from tailwise.run.stored import EvaluationSummary
 
 Rows = Sequence[dict[str, Any]]
 JUDGED = 20  # newest updates, over which the limit is judged
@@ -44,17 +46,15 @@ def check_progress(rows: Rows, config: Config | None) -> Check:
 
 def check_alerts(run: Path, rows: Rows) -> list[Check]:
     """One line per rule that fired; a single one when none did."""
-    path, meaning = run / ALERTS, "health rules look at every update; alerts.jsonl keeps what they found"
-    events: list[dict[str, Any]] = []
-    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
-        try:
-            event = json.loads(line)
-            event["rule"], event["update"], event["severity"]
-        except (ValueError, KeyError, TypeError):
-            told = "a line of alerts.jsonl cannot be read"
-            return [Check("alerts", "fail", told, meaning, "restore the file; resume refuses to read it")]
-        events.append(event)
-    loud = [event for event in events if event["severity"] != "info"]
+    meaning = "health rules look at every update; alerts.jsonl keeps what they found"
+    try:
+        found = read_health_events(run)
+    except (DataError, OSError) as error:
+        return [Check("alerts", "fail", str(error), meaning, "restore the file")]
+    if found.damaged:
+        told = f"{len(found.damaged)} lines are no alerts: {found.damaged[0]}"
+        return [Check("alerts", "fail", told, meaning, "restore the file; resume sets such lines aside")]
+    loud = [event for event in found.events if event["severity"] != "info"]
     if not loud:
         return [Check("alerts", "ok", f"no rule of severity warn or error fired in {len(rows)} updates", meaning)]
     return [
@@ -192,18 +192,20 @@ def check_evaluation(run: Path) -> Check:
     meaning = "a policy is judged on episodes or bars that neither trained nor selected it"
     folder = run / "evaluations"
     found = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    kept = [path for path in found if path.suffix == ".json" or (path / "summary.json").is_file()]
+    kept = [path for path in found if path.is_file() or (path / "summary.json").is_file()]
     if not kept:
         return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {run.name}")
     newest = max(kept, key=lambda path: path.stat().st_mtime)
+    file = newest if newest.suffix == ".json" else newest / "summary.json"
     try:
-        told = json.loads((newest if newest.suffix == ".json" else newest / "summary.json").read_bytes())
-    except (OSError, ValueError) as error:
-        return Check("evaluation", "fail", f"{newest.name} cannot be read ({error})", meaning, "evaluate it again")
-    if "mean_return" in told:
-        return Check("evaluation", "ok", f"{newest.name}: mean return {told['mean_return']:.4g}", meaning)
-    verdicts = [judged.get("limits", {}).get("policy", {}).get("kept") for judged in told.get("symbols", [])]
-    sentences = "; ".join(text for judged in told.get("symbols", []) for text in judged.get("verdict", [])[:1])
+        told = read_stored(file, EvaluationSummary, root=run, limit=LARGE)
+    except (OSError, DataError) as error:
+        return Check("evaluation", "fail", f"{newest.name} cannot be read: {error}", meaning, "evaluate it again")
+    if told.mean_return is not None:
+        return Check("evaluation", "ok", f"{newest.name}: mean return {told.mean_return:.4g}", meaning)
+    limits = [judged.limits.get("policy") for judged in told.symbols]
+    verdicts = [None if limit is None else limit.kept for limit in limits]
+    sentences = "; ".join(text for judged in told.symbols for text in judged.verdict[:1])
     words = f"{newest.name}: {sentences or f'{len(verdicts)} symbols judged'}"
     if False in verdicts:
         advice = "the limit was missed out of sample: tighten it, or train on more history"

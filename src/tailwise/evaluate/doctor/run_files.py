@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import CheckpointError, TailwiseError, TrustError
-from tailwise.core.version import VERSION
+from tailwise.core.errors import CheckpointError, DataError, NotFiniteError, TailwiseError, TrustError
 from tailwise.evaluate.doctor.check import Check
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
-from tailwise.run.metric_store import FILE
+from tailwise.run.metric_store import FILE, parse_row
+from tailwise.run.run_files import LARGE, read_file
 from tailwise.run.run_folder import origin_of_run, read_config, read_manifest
 from tailwise.run.trust import code_named_by, open_config
+from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import MarketWorld, make_world
 
 
@@ -30,23 +29,19 @@ def check_config(run: Path) -> tuple[Check, Config | None]:
     return Check("configuration", "ok", told, meaning), config
 
 
-def check_manifest(run: Path) -> tuple[Check, dict[str, Any] | None]:
-    """manifest.json: with which versions the run was made, compared with what is installed."""
-    meaning = "a run continues bit for bit only with the versions that it was started with"
+def check_manifest(run: Path, config: Config | None) -> tuple[Check, dict[str, Any] | None]:
+    """manifest.json: with which versions and threads the run was made, compared with what is here."""
+    meaning = "a run continues bit for bit only with the versions and run.threads that it was started with"
     try:
         manifest = read_manifest(run)
     except TailwiseError as error:
         return Check("versions", "fail", str(error), meaning, "restore manifest.json from a copy"), None
-    before = manifest.get("versions", {})
-    other = [
-        f"{name} {then} (installed: {now})"
-        for name, then in (before.items() if isinstance(before, dict) else ())
-        if (now := _installed(name)) != then
-    ]
+    other = made_otherwise(manifest, config)
     if other:
-        advice = "install those versions before the run is resumed, or accept small differences"
+        advice = "resume the run with those, or accept small differences"
         return Check("versions", "warn", f"made with {', '.join(other)}", meaning, advice), manifest
-    return Check("versions", "ok", "those of this installation", meaning), manifest
+    told = "those of this installation" + ("" if config is None else f", run.threads {config.run.threads}")
+    return Check("versions", "ok", told, meaning), manifest
 
 
 def check_code(run: Path, config: Config | None) -> Check:
@@ -92,13 +87,15 @@ def check_metrics_file(run: Path) -> tuple[Check, list[dict[str, Any]]]:
         return Check("metrics", "unknown", f"there is no {FILE} yet", meaning, "train for at least one update"), []
     rows: list[dict[str, Any]] = []
     bad: list[int] = []
-    *lines, rest = path.read_bytes().split(b"\n")
+    try:
+        *lines, rest = read_file(path, root=run, limit=LARGE).split(b"\n")
+    except (DataError, OSError) as error:
+        return Check("metrics", "fail", str(error), meaning, "restore the file"), []
     for number, line in enumerate(lines, start=1):
-        row = _row(line)
-        if row is None:
+        try:
+            rows.append(parse_row(line, what=f"line {number}"))
+        except DataError:
             bad.append(number)
-        else:
-            rows.append(row)
     updates = [row["update"] for row in rows]
     gaps = [b for a, b in itertools.pairwise(updates) if b != a + 1]
     told = f"{len(rows):,} updates"
@@ -120,7 +117,11 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     """Every checkpoint by its hashes; the newest good numbered one."""
     meaning = "each file of a checkpoint carries its SHA-256; a broken one is never loaded"
     good, broken = [], []
-    for path in ckpt.checkpoints_in(run):
+    try:
+        paths = ckpt.checkpoints_in(run)
+    except CheckpointError as error:
+        return Check("checkpoints", "fail", str(error), meaning, "put the checkpoints themselves into the run"), None
+    for path in paths:
         try:
             ckpt.verify(path)
         except (CheckpointError, OSError) as error:
@@ -130,7 +131,7 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     newest = good[0] if good else None
     names = ", ".join(path.name for path in good)
     if broken:
-        worst = "fail" if not good or broken[0][0] == ckpt.checkpoints_in(run)[0] else "warn"
+        worst = "fail" if not good or broken[0][0] == paths[0] else "warn"
         told = f"{len(broken)} broken, {len(good)} good ({names or 'none'}): {broken[0][1]}"
         advice = "delete the broken one; resume goes on from the newest good one" if good else "restore one from a copy"
         return Check("checkpoints", worst, told, meaning, advice), newest  # type: ignore[arg-type]
@@ -142,6 +143,30 @@ def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any
     return Check("checkpoints", "fail" if due else "unknown", told, meaning, advice), None
 
 
+def check_weights(run: Path) -> Check:
+    """NaN and infinite numbers in the checkpoints' weights and optimisers."""
+    meaning = "a policy whose weights are NaN or infinite answers nothing; it is refused wherever it is loaded"
+    broken = []
+    try:
+        paths = ckpt.checkpoints_in(run)
+    except CheckpointError:
+        return Check("weights", "unknown", "there is no checkpoint to look at", meaning, "see checkpoints")
+    for path in paths:
+        try:
+            ckpt.verify(path)
+        except NotFiniteError as error:
+            broken.append(str(error))
+        except (CheckpointError, OSError):
+            continue  # `check_checkpoints` tells why
+    if broken:
+        return Check(
+            "weights", "fail", f"{len(broken)} of {len(paths)}: {broken[0]}", meaning, "delete that checkpoint"
+        )
+    if not paths:
+        return Check("weights", "unknown", "there is no checkpoint", meaning, "see checkpoints")
+    return Check("weights", "ok", f"finite in all of {len(paths)} checkpoints", meaning)
+
+
 def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict[str, Any] | None) -> Check:
     """Whether the run can be continued, and how exactly."""
     meaning = "a run that was killed goes on from its newest good checkpoint as if nothing had happened"
@@ -151,7 +176,10 @@ def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict
         state = ckpt.read_training(newest).json
     except CheckpointError as error:
         return Check("resume", "fail", str(error), meaning, "delete that checkpoint")
-    update = int(state.get("update", -1))
+    update = state.get("update")
+    if type(update) is not int:
+        told = f"{newest.name} does not say of which update it is"
+        return Check("resume", "fail", told, meaning, "delete that checkpoint")
     last = rows[-1]["update"] if rows else 0
     if update > last:
         told = f"{newest.name} is ahead of the metrics, which end at update {last}"
@@ -163,21 +191,3 @@ def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict
             "resume", "warn", f"from {newest.name}, not exactly: {why}{lost}", meaning, "expect small differences"
         )
     return Check("resume", "ok", f"bit for bit from {newest.name}{lost}", meaning)
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    whole = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "steps"))
-    return row if whole else None
-
-
-def _installed(name: str) -> str | None:
-    if name == "tailwise":
-        return VERSION
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

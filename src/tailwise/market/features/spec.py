@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.stored import Stored, as_stored
 from tailwise.market.bars import Bars
 from tailwise.market.features.columns import Fitted, Views, columns_of
 from tailwise.market.features.config import FeaturesConfig
@@ -49,6 +51,24 @@ class TrainWindow:
     rows: int
     calendar: Calendar
     data_hash: str
+
+
+class _StoredColumn(Stored):
+    name: str
+    identity: str
+    mean: float
+    scale: Annotated[float, Field(gt=0)]
+    note: str
+
+
+class _StoredSpec(Stored):
+    """What `to_json` writes."""
+
+    config: dict[str, Any]
+    bar_ns: Annotated[int, Field(gt=0, lt=2**63)]
+    columns: list[_StoredColumn]
+    fitted: dict[str, dict[str, dict[str, float]]]
+    windows: dict[str, TrainWindow]
 
 
 @dataclass(frozen=True)
@@ -218,28 +238,19 @@ class FeatureSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, folder: str | Path | None = None) -> FeatureSpec:
         """The spec that `to_json` wrote. `folder` is where the paths of config.modules start."""
-        version = data.get("format")
+        version = data.get("format")  # before its shape: another format may have another one
         if version != FORMAT:
             raise CheckpointError(
                 f"the feature spec has format {version!r}; this version of Tailwise reads format {FORMAT}. Use the "
                 "version that wrote it, or train again."
             )
         try:
-            config = parse(FeaturesConfig, data["config"], source="feature spec")
-            stored, step = list(data["columns"]), int(data["bar_ns"])
-            scales = tuple(Scale(float(one["mean"]), float(one["scale"]), str(one["note"])) for one in stored)
-            identities = {str(one["name"]): str(one["identity"]) for one in stored}
-            fitted = {
-                name: {
-                    symbol: {key: float(value) for key, value in numbers.items()} for symbol, numbers in each.items()
-                }
-                for name, each in data["fitted"].items()
-            }
-            windows = {symbol: TrainWindow(**window) for symbol, window in data["windows"].items()}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"the feature spec is damaged: {type(error).__name__} {error}; restore the file or train again."
-            ) from error
+            stored = as_stored(_StoredSpec, data, source="feature spec")
+        except DataError as error:
+            raise CheckpointError(f"{error}\nThe feature spec is damaged; restore the file or train again.") from error
+        config = parse(FeaturesConfig, stored.config, source="feature spec")
+        scales = tuple(Scale(one.mean, one.scale, one.note) for one in stored.columns)
+        identities = {one.name: one.identity for one in stored.columns}
         columns = columns_of(config, folder)
         if tuple(identities) != tuple(column.name for column in columns):
             raise CheckpointError("the feature spec is damaged: its columns are not those of its configuration.")
@@ -249,7 +260,12 @@ class FeatureSpec:
                     f"feature '{column.name}' is no longer the one that the spec was fitted with ({column.identity}, "
                     f"was {identities[column.name]}); restore it, or train again."
                 )
-        return cls(config, step, columns, scales, fitted, windows)
+        missing = [
+            column.name for column in columns if column.feature.fit is not None and not stored.fitted.get(column.name)
+        ]
+        if missing:
+            raise CheckpointError(f"the feature spec is damaged: it has no fitted numbers of '{missing[0]}'.")
+        return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows)
 
 
 def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
