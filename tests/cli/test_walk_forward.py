@@ -39,6 +39,10 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
         assert text in tailwise.out
     told = json.loads(Path("w/walk_forward.json").read_text())
     assert told["verdict"][0].startswith("Tested on 350 bars (synthetic: sine(")
+    # A policy after three updates is not praised, and it is said why.
+    assert "updates only, which leaves it close to its random start" in told["verdict"][1].replace(
+        "1 update ", "1 updates "
+    )
     assert [(row["fold"], row["seed"]) for row in told["rows"]] == [
         *((1, 0), (2, 0), (1, 1), (2, 1)),
         *((1, None), (2, None)),
@@ -49,7 +53,9 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
         known = judge(policy)[0]
         assert row["statistics"]["policy"]["sharpe"] == known.statistics["policy"].sharpe
         assert row["cvar_return"] == known.statistics["policy"].cvar_return
-        assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"])
+        assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"]) and row["updates"] in (1, 2, 3)
+        assert row["windows"]["test"]["first_bar"] == f"{str(known.paths['policy'].time[0])[:19]}Z"
+        assert row["windows"]["test"]["last_bar"] == f"{str(known.paths['policy'].time[-1])[:19]}Z"
     # The stitched path: its log-return is the sum of those of the folds.
     for one in told["stitched"]:
         parts = [row for row in told["rows"] if row["seed"] == one["seed"]]

@@ -9,6 +9,7 @@ from tailwise.cli.evaluating import EVALUATIONS
 from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 from tailwise.cli.training import Recorder, make_display, print_facts, run_folder, train
 from tailwise.evaluate.report_verdict import CAVEAT
+from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO, choose_checkpoint, load
 
 PRESET = "sp500"
@@ -27,7 +28,7 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     if code:
         return code
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
-    played = Playing(checkpoint.name, deterministic=True, seed=config.seed)
+    played = Playing(checkpoint.name, deterministic=True, seed=config.seed, updates=ckpt.trained_updates(checkpoint))
     kept = folder / EVALUATIONS / "demo"
     for found in judge_and_keep(
         load(checkpoint), played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"

@@ -43,12 +43,14 @@ def evaluate_run(
         )
     loaded: list[Policy] = []
     members: list[str] = []
+    updates: list[int] = []
     name = ENSEMBLE
     for one in runs:
         read_config(one)  # says so when this is not the folder of a run
         folder = find_checkpoint(one, checkpoint)
         loaded.append(policy_of(load_policy(folder)))
         members.append(f"{one}/{folder.name}")
+        updates.append(ckpt.trained_updates(folder))
         name = ENSEMBLE if ensemble is not None else folder.name
     policy: Trader = loaded[0] if ensemble is None else Ensemble(loaded, as_how(ensemble))
     told = () if ensemble is None else (ensemble, *members)
@@ -59,7 +61,15 @@ def evaluate_run(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
             )
         evaluate_market(
-            run, name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json, members=told
+            run,
+            name,
+            policy,
+            stochastic=stochastic,
+            seed=seed,
+            stressed=stressed,
+            as_json=as_json,
+            members=told,
+            updates=min(updates),
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
@@ -98,13 +108,14 @@ def evaluate_market(
     stressed: bool,
     as_json: bool,
     members: Sequence[str] = (),
+    updates: int,
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
     deterministic = config.evaluate.deterministic and not stochastic
-    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
+    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members), updates)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.name}, checkpoint {checkpoint}"
     findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)

@@ -10,7 +10,8 @@ from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
-from tailwise.evaluate.report_verdict import headline
+from tailwise.evaluate.report_verdict import headline_of
+from tailwise.run import checkpoint as ckpt
 
 
 def report_run(
@@ -45,7 +46,9 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
     policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise)
     config = policy.config
-    played = Playing(folder.name, config.evaluate.deterministic and not stochastic, config.seed)
+    played = Playing(
+        folder.name, config.evaluate.deterministic and not stochastic, config.seed, updates=ckpt.trained_updates(folder)
+    )
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)
     write_report(
@@ -58,5 +61,5 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     )
     told = []
     for found in findings:
-        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, found.judged.limits)[0]}")
+        told.append(f"{found.judged.symbol}: {headline_of(found)[0]}")
     return told

@@ -191,7 +191,7 @@ def _facts(base: Config, plan: Plan, world: MarketWorld) -> list[str]:
         found.append(f"{bars.symbol} ({bars.label}): {len(bars):,} bars, {first} to {last}. {bars.frequency.sentence}")
     for fold in plan.folds:
         spans = [
-            f"{name} {span.first_close[:10]} to {span.last_close[:10]} ({span.bars:,})"
+            f"{name} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
             for name, span in plan.spans(fold).items()
             if span is not None
         ]

@@ -48,6 +48,7 @@ class Findings:
     stressed: Mapping[str, Sequence[StressResult]] = field(default_factory=dict)
     not_stressed: str | None = None  # why there are no stress tests
     rhythm: str = ""  # a sentence: bars per year, and where that number came from
+    updates: int | None = None  # of training behind the policy; None for a rule
 
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
@@ -73,6 +74,7 @@ def weigh(
     stressed: Mapping[str, Sequence[StressResult]] | None = None,
     not_stressed: str | None = None,
     rhythm: str = "",
+    updates: int | None = None,
     seed: int = 0,
 ) -> Findings:
     """Intervals of the policy, its differences to every baseline, and odds; stress tests are given, if any were run."""
@@ -97,6 +99,7 @@ def weigh(
         stressed=stressed or {},
         not_stressed=not_stressed,
         rhythm=rhythm,
+        updates=updates,
     )
 
 

@@ -37,9 +37,11 @@ from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.words import glossary_rows, percent, plain
+from tailwise.evaluate.walk_forward import FORMAT
+from tailwise.evaluate.walk_forward_words import reserved
+from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, percent, plain
 
-FOLDS, FORMAT = "walk_forward.json", 1
+FOLDS = "walk_forward.json"
 
 
 def read_folds(folder: Path) -> dict[str, Any]:
@@ -51,7 +53,10 @@ def read_folds(folder: Path) -> dict[str, Any]:
         raise DataError(f"{file} cannot be read ({error}); run the walk-forward again.") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         version = found.get("format") if isinstance(found, dict) else None
-        raise DataError(f"{file} has format {version}; this version reads format {FORMAT}.")
+        raise DataError(
+            f"{file} has format {version}; this version reads format {FORMAT}. Run the walk-forward again "
+            f"with --out {folder}: nothing is trained again."
+        )
     return found
 
 
@@ -72,7 +77,7 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
     doubts = folds.get("doubts", [])
     tested, earns, *others = folds["verdict"][len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    box = judgement_box(earns, _colour(shown[0]), [*doubts, tested, *others], _warnings(folds))
+    box = judgement_box(earns, _colour(folds, shown[0]), [*doubts, tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
     title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
     write_text(path, report_page(title, top=top, parts=parts))
@@ -100,7 +105,7 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
                 plain(own.sharpe),
                 percent(-own.max_drawdown),
                 percent(own.cvar_return),
-                plain(own.mean_exposure),
+                exposures(own),
                 word,
             )
         )
@@ -161,7 +166,7 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
         "Sharpe",
         "worst drawdown",
         f"CVaR, {folds['horizon']} bars",
-        "exposure",
+        EXPOSURES,
         "limit",
     )
     return Panel(
@@ -213,12 +218,13 @@ def _warnings(folds: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _colour(stitched: Mapping[str, Any]) -> str:
+def _colour(folds: Mapping[str, Any], stitched: Mapping[str, Any]) -> str:
     limit, verdict = stitched["limit"], stitched["evidence"]["verdict"]
     if verdict == "below zero" or (limit is not None and limit["kept"] is False):
         return "bad"
     words = [one["verdict"] for one in stitched["against"].values()]
-    return "good" if verdict == "above zero" and words and all(word == "better" for word in words) else ""
+    praised = verdict == "above zero" and words and all(word == "better" for word in words)
+    return "good" if praised and not reserved(folds, stitched) else ""
 
 
 def _who(stitched: Mapping[str, Any]) -> str:
@@ -241,4 +247,4 @@ def _seed(seed: int | None) -> str:
 
 
 def _span(window: Mapping[str, Any] | None) -> str:
-    return "-" if window is None else f"{str(window['first_close'])[:10]} to {str(window['last_close'])[:10]}"
+    return "-" if window is None else f"{str(window['first_bar'])[:10]} to {str(window['last_bar'])[:10]}"

@@ -11,20 +11,29 @@ from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
-from tailwise.evaluate.words import bounds, percent, plain
+from tailwise.evaluate.words import bounds, earned, held, percent, plain, reservations
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
+def headline_of(found: Findings) -> tuple[str, str]:
+    """The headline of one account, and its colour."""
+    judged = found.judged
+    reserved = reservations(judged.statistics[POLICY].mean_exposure, found.updates)
+    return headline(found.evidence, found.against, judged.limits, reserved)
+
+
 def headline(
-    evidence: PathEvidence, against: Mapping[str, Comparison], limits: Mapping[str, LimitVerdict]
+    evidence: PathEvidence,
+    against: Mapping[str, Comparison],
+    limits: Mapping[str, LimitVerdict],
+    reserved: Sequence[str],
 ) -> tuple[str, str]:
-    """One sentence, and 'good', 'bad' or '' for its colour; limits: by name of the path, the policy's first."""
-    earned = {
-        "above zero": "It earned money beyond noise",
-        "below zero": "It lost money beyond noise",
-        "no evidence": "No evidence that it earns money",
-    }[evidence.verdict]
+    """One sentence, and 'good', 'bad' or '' for its colour.
+
+    limits: by name of the path, the policy's first; reserved: what keeps the result from being praised.
+    """
+    told = earned(evidence.verdict, evidence.mean_return.estimate, reserved)
     better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
     if not against:
         beaten = ""
@@ -41,8 +50,9 @@ def headline(
     if evidence.verdict == "below zero" or worse or missed:
         colour = "bad"
     else:
-        colour = "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
-    return f"{earned}{beaten}{_limit(limits, kept)}.", colour
+        praised = evidence.verdict == "above zero" and len(better) == len(against) and not reserved
+        colour = "good" if praised else ""
+    return f"{told}{beaten}{_limit(limits, kept)}.", colour
 
 
 def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
@@ -63,15 +73,15 @@ def verdict_sentences(found: Findings, tested: str) -> list[str]:
     mean = evidence.mean_return
     if mean.low is None:
         why = "its equity hardly ever moved" if evidence.deflated is None else "too few bars or moves"
-        earned = f"Mean log-return {percent(mean.estimate)} per year; no interval: {why}."
+        result = f"Mean log-return {percent(mean.estimate)} per year; no interval: {why}."
     else:
         ratio = f"{plain(evidence.sharpe.estimate)} ({bounds(evidence.sharpe, plain)})"
-        earned = (
+        result = (
             f"Mean log-return {percent(mean.estimate)} per year, {level} interval {bounds(mean, percent)}; Sharpe "
             f"ratio {ratio}."
         )
     limit = [sentence[0].upper() + sentence[1:] + "." for sentence in judged.limit_sentences()]
-    return [tested, *limit, earned, trials_sentence(evidence.deflated, found.trials)]
+    return [tested, *limit, result, trials_sentence(evidence.deflated, found.trials)]
 
 
 def trials_sentence(deflated: DeflatedSharpe | None, trials: Trials) -> str:
@@ -157,7 +167,11 @@ def key_figures(found: Findings) -> str:
         ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
         ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
         (long_tail, percent(numbers.cvar_return), limit),
-        ("Mean exposure", plain(numbers.mean_exposure), f"turnover {plain(numbers.turnover, 1)} per year"),
+        (
+            "Net exposure",
+            plain(numbers.net_exposure),
+            f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
+        ),
     ]
     cells = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<span>{html.escape(more)}</span></dd></div>"

@@ -1,6 +1,6 @@
-"""Walk-forward: what all folds and seeds come to. `OUT/walk_forward.json` has this layout (format 1):
+"""Walk-forward: what all folds and seeds come to. `OUT/walk_forward.json` has this layout (format 2):
 
-format            1
+format            2
 name              name of the configuration
 label             "real", or what synthetic bars are
 symbols           names of the accounts, one for each symbol (one for all of them in a portfolio)
@@ -12,13 +12,14 @@ alpha, gamma, horizon    of the tails: probability, discount per bar, bars
 data_hash, config_hash   of all bars; of the configuration without seed and split. cut: hash of the plan of folds
 config            the whole configuration, as JSON; `data.split` of it is not used
 facts             sentences: what was trained on what
-windows           [{fold, train, select, test}]: {first_close, last_close, bars} each; select null if none.
-                  Times are UTC, ISO 8601; a bar closes one step after it opens. bars: of the common clock
+windows           [{fold, train, select, test}]: {first_bar, last_bar, bars} each; select null if none.
+                  Times are UTC, ISO 8601, and those at which bars open. bars: of the common clock
 rows              one per fold, seed and account; seed null: the seeds of the fold deciding together (see ensemble)
     fold, seed, account    folds count from 1
     folder        of the run, relative to OUT (null for the ensemble)
     evaluation    folder with equity.parquet, decisions.parquet, trades.parquet, summary.json, relative to OUT
     checkpoint    that was tested: "best" by the select window, or the newest (null for the ensemble)
+    updates       of training that are behind that checkpoint (of the ensemble: behind its least trained member)
     steps, ended, refused    of the training (null for the ensemble); refused: it ended by refused updates
     windows       train, select, test as above, bars of this account
     statistics    {"policy": {...}, "buy and hold": {...}, ...}: all of PathStatistics by name, after costs
@@ -26,7 +27,7 @@ rows              one per fold, seed and account; seed null: the seeds of the fo
     limit         null without a limit, else {limit, realised, kept, sentence}
 ensemble          null with one seed, else {how: "vote" or "average", seeds}
 stitched          one per account and seed (null: the ensemble): the test windows of all folds one after the other
-    account, seed, first_close, last_close, bars, ruined
+    account, seed, first_bar, last_bar, bars, ruined
     statistics    as in rows
     limit         as in rows
     evidence      {mean_return, sharpe, volatility, cvar_bar: {estimate, low, high, level, above_zero, block},
@@ -66,13 +67,14 @@ from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import Fold
 from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, json_spans, spans_of_account
+from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG
 from tailwise.run.worlds import MarketWorld
 
-FORMAT = 1
+FORMAT = 2
 SUMMARY, PLAN, RESULT = "walk_forward.json", "walk_forward.plan.json", "fold_result.json"
 EVALUATION = "evaluations/walk-forward"
 PLAYED = "summary.json"
@@ -137,9 +139,12 @@ def finished(folder: Path) -> list[dict[str, Any]] | None:
     if not path.exists():
         return None
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        rows = stored["rows"]
     except (ValueError, KeyError) as error:
         raise DataError(f"{path} cannot be read ({error}); delete it, and the fold is tested again.") from error
+    if stored.get("format") != FORMAT:
+        return None  # written by another version, whose rows have other fields: the fold is tested again, not trained
     assert isinstance(rows, list)
     return rows
 
@@ -152,11 +157,18 @@ def judge_cell(
 ) -> list[dict[str, Any]]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
     run = out / cell.folder
-    policy, checkpoint = _policy(run)
+    policy, checkpoint, updates = _policy(run)
     fold = plan.folds[cell.fold - 1]
     assert policy.features is not None
     check_fitted(policy.features, world.dataset.bars, plan, fold)
-    training = {"folder": cell.folder, "checkpoint": checkpoint, "steps": steps, "ended": ended, "refused": refused}
+    training = {
+        "folder": cell.folder,
+        "checkpoint": checkpoint,
+        "updates": updates,
+        "steps": steps,
+        "ended": ended,
+        "refused": refused,
+    }
     rows = _test(cell, policy, world, out, f"{cell.folder}/{EVALUATION}", training)
     write_json(run / RESULT, {"format": FORMAT, "rows": rows})
     return rows
@@ -169,16 +181,21 @@ def judge_ensemble(
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
     members = {str(seed): _policy(out / Cell(cell.fold, seed).folder) for seed in seeds}
-    own = {"how": how, "members": {seed: checkpoint for seed, (_, checkpoint) in members.items()}}
+    own = {
+        "format": FORMAT,
+        "how": how,
+        "members": {seed: checkpoint for seed, (_, checkpoint, _) in members.items()},
+    }
     path = folder / RESULT
     if path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
         if {key: stored.get(key) for key in own} == own:
             return list(stored["rows"])
-    ensemble = Ensemble([policy for policy, _ in members.values()], how)
-    none = {"folder": None, "checkpoint": None, "steps": None, "ended": None, "refused": None}
-    rows = _test(cell, ensemble, world, out, cell.folder, none)
-    write_json(path, {"format": FORMAT, **own, "rows": rows})
+    ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
+    least = min(updates for _, _, updates in members.values())
+    training = {"folder": None, "checkpoint": None, "updates": least, "steps": None, "ended": None, "refused": None}
+    rows = _test(cell, ensemble, world, out, cell.folder, training)
+    write_json(path, {**own, "rows": rows})
     return rows
 
 
@@ -188,9 +205,10 @@ def ensemble_kind(config: Config) -> How:
     return "vote" if config.env.action.kind == "positions" else "average"
 
 
-def _policy(run: Path) -> tuple[Policy, str]:
+def _policy(run: Path) -> tuple[Policy, str, int]:
+    """The policy that speaks for a run, the name of its checkpoint, and the updates of training behind it."""
     checkpoint, _ = choose_checkpoint(run)
-    return policy_of(load_policy(checkpoint)), checkpoint.name
+    return policy_of(load_policy(checkpoint)), checkpoint.name, ckpt.trained_updates(checkpoint)
 
 
 def _test(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import percent, plain
+from tailwise.evaluate.words import earned, percent, plain, reservations
 
 Told = Mapping[str, Any]
 HEADINGS = ("fold, seed", "test", "Sharpe", "return", "worst drawdown", "CVaR, horizon", "limit", "buy and hold")
@@ -45,11 +45,11 @@ def table_rows(told: Told) -> list[list[str]]:
         speaker = "ensemble" if row["seed"] is None else f"seed {row['seed']}"
         name = f"fold {row['fold']}, {speaker}" + (f", {row['account']}" if several else "")
         test = row["windows"]["test"]
-        found.append(_line(name, test["first_close"], test["last_close"], row))
+        found.append(_line(name, test["first_bar"], test["last_bar"], row))
     for one in told["stitched"]:
         speaker = "ensemble" if one["seed"] is None else f"seed {one['seed']}"
         name = f"all folds, {speaker}" + (f", {one['account']}" if several else "")
-        found.append(_line(name, one["first_close"], one["last_close"], one))
+        found.append(_line(name, one["first_bar"], one["last_bar"], one))
     return found
 
 
@@ -80,7 +80,7 @@ def _what(told: Told) -> str:
     one = headlines(told)[0]
     seeds = f"{len(told['seeds'])} seeds" if len(told["seeds"]) > 1 else "one seed"
     return (
-        f"Tested on {one['bars']:,} bars ({told['label']}) from {one['first_close'][:10]} to {one['last_close'][:10]}, "
+        f"Tested on {one['bars']:,} bars ({told['label']}) from {one['first_bar'][:10]} to {one['last_bar'][:10]}, "
         f"in {told['folds']} {told['kind']} folds with {seeds}; no policy saw the bars that it is tested on, and "
         f"{told['purge'] + told['embargo']} bars between train and test were left out. All numbers after costs."
     )
@@ -88,16 +88,18 @@ def _what(told: Told) -> str:
 
 def _earns(told: Told, one: Told) -> str:
     mean, sharpe = one["evidence"]["mean_return"], one["evidence"]["sharpe"]
-    said = {
-        "above zero": "evidence that it earns",
-        "below zero": "evidence that it loses",
-        "no evidence": "no evidence that it earns",
-    }[one["evidence"]["verdict"]]
+    said = earned(one["evidence"]["verdict"], mean["estimate"], reserved(told, one))
     ratio = "undefined" if one["statistics"][POLICY]["sharpe"] is None else plain(sharpe["estimate"])
     return (
-        f"{_of(told, one)}{who(told)}: {said}. Log-return {percent(mean['estimate'])} per year, "
+        f"{_of(told, one)}{who(told)}: {said[0].lower()}{said[1:]}. Log-return {percent(mean['estimate'])} per year, "
         f"{_interval(mean, percent)}; Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )
+
+
+def reserved(told: Told, one: Told) -> list[str]:
+    """What keeps a stitched path from being praised; its least trained policy counts."""
+    updates = min(int(row["updates"]) for row in told["rows"] if row["seed"] == one["seed"])
+    return reservations(one["statistics"][POLICY]["mean_exposure"], updates)
 
 
 def _interval(interval: Told, show: Any) -> str:

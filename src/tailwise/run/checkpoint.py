@@ -97,6 +97,16 @@ def read_training(folder: str | Path) -> Part:
     return _read_part(Path(folder), TRAINING_TENSORS, TRAINING_JSON)
 
 
+def trained_updates(folder: str | Path) -> int:
+    """How many updates of training are behind a checkpoint, whatever its name."""
+    folder = Path(folder)
+    data = _parse_json(_read_verified(folder, TRAINING_JSON, _read_manifest(folder)), folder / TRAINING_JSON)
+    update = data.get("update")
+    if type(update) is not int:
+        raise CheckpointError(f"{folder / TRAINING_JSON}: update is {update!r}, expected a whole number.")
+    return update
+
+
 def verify(folder: str | Path) -> None:
     """Read and check every file of a checkpoint."""
     folder = Path(folder)
