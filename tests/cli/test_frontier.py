@@ -89,6 +89,10 @@ def test_a_market_frontier_is_trained_judged_drawn_and_continued(tailwise: Termi
     seeds = [run["scores"]["sampled"]["cvar_return"] for run in told["runs"] if run["limit"] == -0.05]
     assert row["limit"] == -0.05 and row["cvar_return"]["mean"] == pytest.approx(np.mean(seeds))
     assert row["kept"] == (np.mean(seeds) >= -0.05)
+    # Three updates are within the warm-up, so that the limit never acted: neither kept nor missed by its doing.
+    assert row["seeds_acted"] == 0 and "The limit never acted in 2 of 2 runs" in tailwise.out
+    assert "never acted" in tailwise.out or "kept without acting" in tailwise.out
+    assert [run["limit_acted"] for run in told["runs"]] == [None, False, None, False]
 
     before = files("f")
     again = tailwise.json(*command, "-0.05")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tailwise
-from tailwise.evaluate.bootstrap import Interval
+from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
 from tailwise.evaluate.judgement import POLICY, judge_rule
@@ -174,9 +174,24 @@ def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> No
         "Its log-return is above 0 beyond noise (20.0% per year), but it was trained for 5 updates only, which leaves "
         "it close to its random start"
     )
+    idle, _ = headline(evidence(0.1, 0.3), {}, {POLICY: limit(-0.04)}, [], limit_acted=False)
+    assert idle.endswith(
+        "; the limit was missed (it never acted: training ended within its warm-up, and the policy "
+        "follows the mean alone)."
+    )
     both, _ = headline(evidence(-0.1, 0.3), {}, {}, reservations(0.0, 1))
     assert both.startswith("No evidence that it earns money: it hardly held anything (gross exposure 0 on average) and")
     assert reservations(0.05, 20) == [] == reservations(0.05, None)
+
+
+def test_the_page_on_evidence_promises_the_resamples_that_are_drawn() -> None:
+    """Rejects a page that promises 2,000 resamples where evaluate draws 1,000 or fewer."""
+    text = " ".join((Path(tailwise.__file__).parents[2] / "docs/evidence.md").read_text(encoding="utf-8").split())
+    longest = max(bars for bars in range(1000, 10_000, 500) if repetitions_for(bars) == MOST_REPETITIONS)
+    assert (
+        f"draw {REPETITIONS:,} resamples; `evaluate`, `report` and `compare` draw {MOST_REPETITIONS:,}, for windows of "
+        f"more than {longest:,} bars {MOST_REPETITIONS * longest:,} / bars, and never fewer than {LEAST_REPETITIONS}."
+    ) in text
 
 
 def test_trials_are_told() -> None:

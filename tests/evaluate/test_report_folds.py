@@ -40,6 +40,7 @@ def make_folder(folder: Path) -> Path:
             "folder": None,
             "refused": None,
             "updates": 100,
+            "limit_acted": True,
             "windows": {"train": window, "select": None, "test": window},
             "statistics": statistics,
             "limit": limit,

@@ -28,7 +28,7 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     if code:
         return code
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
-    played = Playing(checkpoint.name, deterministic=True, seed=config.seed, updates=ckpt.trained_updates(checkpoint))
+    played = Playing(checkpoint.name, deterministic=True, seed=config.seed, trained=ckpt.training_behind(checkpoint))
     kept = folder / EVALUATIONS / "demo"
     for found in judge_and_keep(
         load(checkpoint), played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"

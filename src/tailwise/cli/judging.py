@@ -19,6 +19,7 @@ from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline_of
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import columns, ruins
+from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
@@ -37,7 +38,7 @@ class Playing:
     deterministic: bool
     seed: int
     members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
-    updates: int | None = None  # of training; of an ensemble: of its least trained member
+    trained: Training | None = None  # of an ensemble: its least trained member
 
     @property
     def sentence(self) -> str:
@@ -96,7 +97,7 @@ def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stre
                 stressed=results,
                 not_stressed=reason,
                 rhythm=rhythm,
-                updates=played.updates,
+                trained=played.trained,
             )
         )
     return found

@@ -47,7 +47,7 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise)
     config = policy.config
     played = Playing(
-        folder.name, config.evaluate.deterministic and not stochastic, config.seed, updates=ckpt.trained_updates(folder)
+        folder.name, config.evaluate.deterministic and not stochastic, config.seed, trained=ckpt.training_behind(folder)
     )
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)

@@ -39,7 +39,7 @@ from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward import FORMAT
 from tailwise.evaluate.walk_forward_words import reserved
-from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, percent, plain
+from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
 
 FOLDS = "walk_forward.json"
 
@@ -93,7 +93,7 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
         rule = next(name for name in ALWAYS_IN if name in row["statistics"])
         beside = PathStatistics(**row["statistics"][rule])
         limit = row["limit"]
-        word = "" if limit is None else {True: "kept", False: "missed", None: "not judged"}[limit["kept"]]
+        word = "" if limit is None else limit_word(limit["kept"], row["limit_acted"])
         found.append(
             (
                 f"{row['fold']}",

@@ -11,7 +11,7 @@ from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
-from tailwise.evaluate.words import bounds, earned, held, percent, plain, reservations
+from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, percent, plain, reservations
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
@@ -19,8 +19,10 @@ CAVEAT = "One policy of one seed on one path of history: it shows that everythin
 def headline_of(found: Findings) -> tuple[str, str]:
     """The headline of one account, and its colour."""
     judged = found.judged
-    reserved = reservations(judged.statistics[POLICY].mean_exposure, found.updates)
-    return headline(found.evidence, found.against, judged.limits, reserved)
+    trained = found.trained
+    reserved = reservations(judged.statistics[POLICY].mean_exposure, None if trained is None else trained.updates)
+    acted = None if trained is None else trained.limit_acted
+    return headline(found.evidence, found.against, judged.limits, reserved, limit_acted=acted)
 
 
 def headline(
@@ -28,10 +30,13 @@ def headline(
     against: Mapping[str, Comparison],
     limits: Mapping[str, LimitVerdict],
     reserved: Sequence[str],
+    *,
+    limit_acted: bool | None = None,
 ) -> tuple[str, str]:
     """One sentence, and 'good', 'bad' or '' for its colour.
 
-    limits: by name of the path, the policy's first; reserved: what keeps the result from being praised.
+    limits: by name of the path, the policy's first; reserved: what keeps the result from being praised;
+    limit_acted: whether the limit ever acted in training (None: not known, or there is none).
     """
     told = earned(evidence.verdict, evidence.mean_return.estimate, reserved)
     better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
@@ -52,10 +57,10 @@ def headline(
     else:
         praised = evidence.verdict == "above zero" and len(better) == len(against) and not reserved
         colour = "good" if praised else ""
-    return f"{told}{beaten}{_limit(limits, kept)}.", colour
+    return f"{told}{beaten}{_limit(limits, kept, limit_acted)}.", colour
 
 
-def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
+def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None, acted: bool | None) -> str:
     """Whether the limit was kept, as the end of a sentence; played the other way too, where that differs."""
     if kept is None:
         return "; the limit could not be judged" if limits else ""
@@ -63,7 +68,7 @@ def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
     for name, how in ((SAMPLED, "with sampled actions"), (MOST_LIKELY, "with the most likely action")):
         if name in limits and limits[name].kept is not None and limits[name].kept != kept:
             said += f", but {'missed' if kept else 'kept'} {how}"
-    return said
+    return f"{said} ({NEVER_ACTED})" if acted is False else said
 
 
 def verdict_sentences(found: Findings, tested: str) -> list[str]:

@@ -20,6 +20,7 @@ rows              one per fold, seed and account; seed null: the seeds of the fo
     evaluation    folder with equity.parquet, decisions.parquet, trades.parquet, summary.json, relative to OUT
     checkpoint    that was tested: "best" by the select window, or the newest (null for the ensemble)
     updates       of training that are behind that checkpoint (of the ensemble: behind its least trained member)
+    limit_acted   whether the limit acted in that training (of the ensemble: in all of them); null without a limit
     steps, ended, refused    of the training (null for the ensemble); refused: it ended by refused updates
     windows       train, select, test as above, bars of this account
     statistics    {"policy": {...}, "buy and hold": {...}, ...}: all of PathStatistics by name, after costs
@@ -157,14 +158,14 @@ def judge_cell(
 ) -> list[dict[str, Any]]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
     run = out / cell.folder
-    policy, checkpoint, updates = _policy(run)
+    policy, checkpoint, behind = _policy(run)
     fold = plan.folds[cell.fold - 1]
     assert policy.features is not None
     check_fitted(policy.features, world.dataset.bars, plan, fold)
     training = {
         "folder": cell.folder,
         "checkpoint": checkpoint,
-        "updates": updates,
+        **asdict(behind),
         "steps": steps,
         "ended": ended,
         "refused": refused,
@@ -192,8 +193,8 @@ def judge_ensemble(
         if {key: stored.get(key) for key in own} == own:
             return list(stored["rows"])
     ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
-    least = min(updates for _, _, updates in members.values())
-    training = {"folder": None, "checkpoint": None, "updates": least, "steps": None, "ended": None, "refused": None}
+    behind = ckpt.least_trained([training for _, _, training in members.values()])
+    training = {"folder": None, "checkpoint": None, **asdict(behind), "steps": None, "ended": None, "refused": None}
     rows = _test(cell, ensemble, world, out, cell.folder, training)
     write_json(path, {**own, "rows": rows})
     return rows
@@ -205,10 +206,10 @@ def ensemble_kind(config: Config) -> How:
     return "vote" if config.env.action.kind == "positions" else "average"
 
 
-def _policy(run: Path) -> tuple[Policy, str, int]:
-    """The policy that speaks for a run, the name of its checkpoint, and the updates of training behind it."""
+def _policy(run: Path) -> tuple[Policy, str, ckpt.Training]:
+    """The policy that speaks for a run, the name of its checkpoint, and the training behind it."""
     checkpoint, _ = choose_checkpoint(run)
-    return policy_of(load_policy(checkpoint)), checkpoint.name, ckpt.trained_updates(checkpoint)
+    return policy_of(load_policy(checkpoint)), checkpoint.name, ckpt.training_behind(checkpoint)
 
 
 def _test(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import earned, percent, plain, reservations
+from tailwise.evaluate.words import NEVER_ACTED, earned, limit_word, percent, plain, reservations
 
 Told = Mapping[str, Any]
 HEADINGS = ("fold, seed", "test", "Sharpe", "return", "worst drawdown", "CVaR, horizon", "limit", "buy and hold")
@@ -20,7 +20,8 @@ def verdict(told: Told) -> list[str]:
     found += [*_seeds(told), *_overfitting(told)]
     for one in headlines(told):
         if one["limit"] is not None:
-            found.append(_of(told, one) + one["limit"]["sentence"])
+            said = one["limit"]["sentence"] + (f" ({NEVER_ACTED})" if limit_acted(told, one) is False else "")
+            found.append(f"{_of(told, one)}{said[0].upper() if not _of(told, one) else said[0]}{said[1:]}.")
     return found
 
 
@@ -45,21 +46,21 @@ def table_rows(told: Told) -> list[list[str]]:
         speaker = "ensemble" if row["seed"] is None else f"seed {row['seed']}"
         name = f"fold {row['fold']}, {speaker}" + (f", {row['account']}" if several else "")
         test = row["windows"]["test"]
-        found.append(_line(name, test["first_bar"], test["last_bar"], row))
+        found.append(_line(name, test["first_bar"], test["last_bar"], row, row["limit_acted"]))
     for one in told["stitched"]:
         speaker = "ensemble" if one["seed"] is None else f"seed {one['seed']}"
         name = f"all folds, {speaker}" + (f", {one['account']}" if several else "")
-        found.append(_line(name, one["first_bar"], one["last_bar"], one))
+        found.append(_line(name, one["first_bar"], one["last_bar"], one, limit_acted(told, one)))
     return found
 
 
-def _line(name: str, first: str, last: str, row: Told) -> list[str]:
+def _line(name: str, first: str, last: str, row: Told, acted: bool | None) -> list[str]:
     own = row["statistics"][POLICY]
     held = next(
         (row["statistics"][rule] for rule in ("buy and hold", "equal weights") if rule in row["statistics"]), None
     )
     limit = row["limit"]
-    kept = "-" if limit is None or limit["kept"] is None else "kept" if limit["kept"] else "missed"
+    kept = "-" if limit is None else limit_word(limit["kept"], acted)
     return [
         name,
         f"{first[:10]} to {last[:10]}",
@@ -94,6 +95,12 @@ def _earns(told: Told, one: Told) -> str:
         f"{_of(told, one)}{who(told)}: {said[0].lower()}{said[1:]}. Log-return {percent(mean['estimate'])} per year, "
         f"{_interval(mean, percent)}; Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )
+
+
+def limit_acted(told: Told, one: Told) -> bool | None:
+    """Whether the limit acted in any training behind a stitched path; None without a limit."""
+    acted = [row["limit_acted"] for row in told["rows"] if row["seed"] == one["seed"]]
+    return None if None in acted else any(acted)
 
 
 def reserved(told: Told, one: Told) -> list[str]:

@@ -63,6 +63,18 @@ def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
     return f"It {'earned' if side == 'above' else 'lost'} money beyond noise"
 
 
+NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
+
+
+def limit_word(kept: bool | None, acted: bool | None) -> str:
+    """Whether a limit was kept, for a cell; acted: whether it ever acted in training, None when that is not known."""
+    if kept is None:
+        return "not judged"
+    if acted is False:
+        return "kept without acting" if kept else "never acted"
+    return "kept" if kept else "missed"
+
+
 def small_percent(value: float) -> str:
     """One digit after the point; more where a small number needs them."""
     points = 100 * value + 0.0  # + 0.0 turns -0.0 into 0.0

@@ -18,7 +18,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,14 +97,38 @@ def read_training(folder: str | Path) -> Part:
     return _read_part(Path(folder), TRAINING_TENSORS, TRAINING_JSON)
 
 
-def trained_updates(folder: str | Path) -> int:
-    """How many updates of training are behind a checkpoint, whatever its name."""
+@dataclass(frozen=True)
+class Training:
+    """The training behind a checkpoint.
+
+    limit_acted: whether risk.limit acted in any update, None without a limit; a warm-up comes first, and a run may end
+    before it is over
+    """
+
+    updates: int
+    limit_acted: bool | None
+
+
+def training_behind(folder: str | Path) -> Training:
+    """What a checkpoint says about the training behind it, whatever its name."""
     folder = Path(folder)
-    data = _parse_json(_read_verified(folder, TRAINING_JSON, _read_manifest(folder)), folder / TRAINING_JSON)
-    update = data.get("update")
-    if type(update) is not int:
-        raise CheckpointError(f"{folder / TRAINING_JSON}: update is {update!r}, expected a whole number.")
-    return update
+    entries = _read_manifest(folder)
+    state, spec = (
+        _parse_json(_read_verified(folder, name, entries), folder / name) for name in (TRAINING_JSON, POLICY_JSON)
+    )
+    try:
+        updates, limited = int(state["update"]), spec["config"]["risk"]["mode"] == "constraint"
+        since = state["risk"]["constraint"]["active_since"] if limited else None
+        acted = since is not None and int(since) < updates
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder}: what it says about its training cannot be read ({error!r}).") from error
+    return Training(updates, acted if limited else None)
+
+
+def least_trained(members: Sequence[Training]) -> Training:
+    """Of several policies that decide together: the fewest updates, and whether the limit acted in all of them."""
+    acted = [one.limit_acted for one in members]
+    return Training(min(one.updates for one in members), None if None in acted else all(acted))
 
 
 def verify(folder: str | Path) -> None:

@@ -49,6 +49,15 @@ def verdicts(run: Path) -> dict[str, str]:
     return {check.name: check.verdict for check in audit_run(run)}
 
 
+def test_advice_names_the_run_by_its_folder(run: Path) -> None:
+    """Rejects the name alone: `tailwise evaluate run` finds nothing from anywhere else."""
+    spaced = run.rename(run.with_name("my run"))
+    write_rows(spaced, rows_of(spaced)[:6])
+    advice = {check.name: check.advice for check in audit_run(spaced)}
+    assert advice["evaluation"] == f"tailwise evaluate '{spaced}'"
+    assert advice["progress"].startswith(f"continue it with: tailwise resume '{spaced}', ")
+
+
 def rows_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 

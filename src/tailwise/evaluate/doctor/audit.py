@@ -28,7 +28,7 @@ def audit_run(run: str | Path) -> list[Check]:
         metrics,
         saved,
         files.check_resume(newest, rows, manifest),
-        course.check_progress(rows, config),
+        course.check_progress(folder, rows, config),
         *course.check_alerts(folder, rows),
         course.check_finite(rows),
         *course.check_bands(rows),

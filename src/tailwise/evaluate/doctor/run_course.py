@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ def series_of(rows: Rows, name: str) -> list[float]:
     return [math.nan if row[name] is None else float(row[name]) for row in rows if name in row]
 
 
-def check_progress(rows: Rows, config: Config | None) -> Check:
+def check_progress(run: Path, rows: Rows, config: Config | None) -> Check:
     """How far it came."""
     meaning = "a run ends when all its steps are done, when evaluations stop improving, or when something stops it"
     if config is None or not rows:
@@ -38,8 +39,8 @@ def check_progress(rows: Rows, config: Config | None) -> Check:
     course = tuple(series_of(rows, "episode/return"))
     if steps >= total:
         return Check("progress", "ok", f"{told}; sparkline: return of episodes", meaning, series=course)
-    return Check("progress", "unknown", f"{told}: running, interrupted or stopped early", meaning,
-                 "continue it with tailwise resume, unless it was stopped on purpose", course)  # fmt: skip
+    advice = f"continue it with: tailwise resume {shlex.quote(str(run))}, unless it was stopped on purpose"
+    return Check("progress", "unknown", f"{told}: running, interrupted or stopped early", meaning, advice, course)
 
 
 def check_alerts(run: Path, rows: Rows) -> list[Check]:
@@ -194,7 +195,7 @@ def check_evaluation(run: Path) -> Check:
     found = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
     kept = [path for path in found if path.suffix == ".json" or (path / "summary.json").is_file()]
     if not kept:
-        return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {run.name}")
+        return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {shlex.quote(str(run))}")
     newest = max(kept, key=lambda path: path.stat().st_mtime)
     try:
         told = json.loads((newest if newest.suffix == ".json" else newest / "summary.json").read_bytes())
