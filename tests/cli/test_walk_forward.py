@@ -35,8 +35,16 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     killed one that starts over or goes on from another state."""
     assert tailwise(*COMMAND, "--seeds", "2", "--out", "w") == 0
     assert "4 runs of 192 steps, seeds 0, 1, in w" in tailwise.out
-    for text in ("fold 2, seed 1: update 3", "all folds, ensemble", "2 seeds voting", "2 trials on these bars"):
+    for text in (
+        "fold 2, seed 1: update 3",
+        "all folds, ensemble",
+        "2 seeds voting",
+        "2 trials on these bars are counted",
+        "buy and hold: Sharpe / return",
+        "CVaR 5%, 30 bars",
+    ):
         assert text in tailwise.out
+    assert "momentum and random positions" in tailwise.out and "UserWarning" not in tailwise.error
     told = json.loads(Path("w/walk_forward.json").read_text())
     assert told["verdict"][0].startswith("Tested on 350 bars (synthetic: sine(")
     # A policy after three updates is not praised, and it is said why.

@@ -229,7 +229,7 @@ def test_a_limit_that_never_acted_is_not_called_missed() -> None:
     assert [verdict(row) for row in idle.rows] == ["never acted", "kept without acting"]
     assert table_rows(idle, SAMPLED)[0][-1] == "never acted"
     assert warnings_about(idle) == [
-        "The limit never acted in 2 of 2 runs with one (limit -0.05, seed 0; limit -0.05, seed 1): training ended "
+        "The limit never acted in 2 of 2 runs that have one (limit -0.05, seed 0; limit -0.05, seed 1): training ended "
         "within the warm-up, after 3 updates, so that they follow the mean alone; train longer (risk.warmup says when "
         "a limit begins)."
     ]

@@ -90,6 +90,8 @@ def test_the_sentences() -> None:
     )
     against = rule_sentence("buy and hold", missed)
     assert against is not None and against.startswith("buy and hold missed it by 1.2 percentage points (")
+    close = judge_limit(path, limited(tail + 1e-7))  # rejects "averaged -10.0%, the limit is -10.0%" of a miss
+    assert close is not None and "averaged {0}, the limit is {0};".format(f"{100 * tail:.1f}%") not in close.sentence()
     gain = judge_limit(path, limited(0.004))
     assert gain is not None and gain.kept is False and "the limit is 0.4%" in gain.sentence()
 

@@ -167,7 +167,7 @@ def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> No
     little, colour = headline(evidence(0.0006, 0.001), {"flat": better}, {}, reservations(0.0123, 100))
     assert colour == "" and little == (
         "Its log-return is above 0 beyond noise (0.08% per year), but it hardly held anything (gross exposure 0.012 on "
-        "average), and it beats every baseline beyond noise."
+        "average); it beats every baseline beyond noise."
     )
     early, colour = headline(evidence(0.1, 0.3), {"flat": better}, {}, reservations(0.8, 5))
     assert colour == "" and early.startswith(
@@ -180,7 +180,7 @@ def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> No
         "follows the mean alone)."
     )
     both, _ = headline(evidence(-0.1, 0.3), {}, {}, reservations(0.0, 1))
-    assert both.startswith("No evidence that it earns money: it hardly held anything (gross exposure 0 on average) and")
+    assert both.startswith("No evidence that it earns money; it hardly held anything (gross exposure 0 on average) and")
     assert reservations(0.05, 20) == [] == reservations(0.05, None)
 
 

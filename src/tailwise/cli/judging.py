@@ -106,7 +106,7 @@ def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stre
 def known_trials(run: Path) -> Trials:
     """The trials on the bars of a run, itself included, as they were written down."""
     found = count_trials(run)
-    return Trials(found.counted, found.sharpes, f"counted in {found.file.name}")
+    return Trials(found.counted, found.sharpes, found.file.name)
 
 
 def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:

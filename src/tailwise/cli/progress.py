@@ -15,13 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tailwise.cli.output import duration, number
-from tailwise.core.discount import tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run.callbacks import Callback
 from tailwise.run.callbacks import Progress as Update
 from tailwise.run.config import Config, MarketEnvSection
 from tailwise.run.health import Alert
-from tailwise.run.risk_words import measure_name
+from tailwise.run.risk_words import tail_name
 
 PLAIN_LINE_EVERY = 5.0  # seconds
 SPEED_WINDOW = 20  # updates over which steps/s are averaged
@@ -82,9 +81,8 @@ def labels_of(config: Config) -> Labels:
     risk = config.risk
     if isinstance(risk, RiskOff):
         return Labels(None, None, market)
-    over = f"over {tail_horizon(config.learner.gamma):,} {'bars' if market else 'steps'}"
-    cvar = f"{measure_name(CvarMeasure(), risk.alpha)} {over}"
-    limited = f"{measure_name(risk.measure, risk.alpha)} {over}" if isinstance(risk, RiskConstraint) else None
+    cvar = tail_name(CvarMeasure(), risk.alpha, config)
+    limited = tail_name(risk.measure, risk.alpha, config) if isinstance(risk, RiskConstraint) else None
     return Labels(cvar, limited, market)
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from tailwise.cli.output import note
 from tailwise.cli.progress import PlainProgress, labels_of
 from tailwise.cli.training import Recorder, stop_after_update
-from tailwise.core.errors import DataError, TailwiseError
+from tailwise.core.errors import ConfigWarning, DataError, TailwiseError
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
@@ -91,7 +92,8 @@ def trained(
 
     check: looks at the agent before it trains and raises when it must not.
     """
-    with _alone(folder):
+    with _alone(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # the command printed them before the first run
         lines = RunLines(label, config, silent=silent)
         callbacks: list[Callback] = [StopWhen(asked), lines]
         notes: list[str] = []

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import duration, note, number, print_json
+from tailwise.cli.output import duration, note, print_json
 from tailwise.cli.progress import LiveProgress, PlainProgress, labels_of
 from tailwise.core.errors import ConfigError
 from tailwise.run import checkpoint as ckpt
@@ -224,7 +224,9 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
     trainer = agent.trainer
     print(f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}")
     if recorder.last is not None and "episode/return" in recorder.last.metrics:
-        print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
+        labels = labels_of(agent.config)
+        kind, mean = "log-return" if labels.market else "return", recorder.last.metrics["episode/return"]
+        print(f"mean {kind} of the last finished episodes: {labels.bare(mean, 4)}")
     alerts = _loud_alerts(folder)
     for sentence in _limit_at_the_end(agent, recorder, alerts):
         print(sentence)

@@ -35,5 +35,9 @@ class CheckpointError(TailwiseError):
     """A checkpoint is missing, truncated, corrupted, of another version or of another model."""
 
 
+class ConfigWarning(UserWarning):
+    """A configuration works but is likely not meant; the command line prints these sentences itself, once."""
+
+
 class NotBuiltError(TailwiseError):
     """An option is planned but not built yet; it is refused because a no-op would be a lie."""

@@ -121,7 +121,8 @@ def legend(frontier: Frontier) -> list[str]:
     bands = (
         "One seed: there is no band, and what another seed would give is unknown."
         if seeds == 1
-        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds."
+        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds. Kept or "
+        "missed is said of the mean; beside it, how many seeds kept the limit alone."
     )
     single = "bars" if frontier.market else "steps"
     return [
@@ -130,7 +131,7 @@ def legend(frontier: Frontier) -> list[str]:
         f"{single}, pooled from {pooled}: the mean of its worst {100 * frontier.alpha:g}% is to stay above it. The "
         f"other CVaR is that of single {single}.",
         "Training constrains the policy that samples its actions; the most likely action is another policy.",
-        f"{bands} Kept or missed is said of the mean; beside it, how many seeds kept the limit alone.",
+        bands,
     ]
 
 
@@ -140,10 +141,11 @@ def warnings_about(frontier: Frontier) -> list[str]:
     idle = [one for one in frontier.results if one.limit_acted is False]
     if idle:
         labels = "; ".join(one.cell.label for one in idle)
+        limited = [one for one in frontier.results if one.cell.limit is not None]
         found.append(
-            f"The limit never acted in {len(idle)} of {sum(one.cell.limit is not None for one in frontier.results)} "
-            f"runs with one ({labels}): training ended within the warm-up, after {max(one.updates for one in idle)} "
-            "updates, so that they follow the mean alone; train longer (risk.warmup says when a limit begins)."
+            f"The limit never acted in {len(idle)} of {len(limited)} runs that have one ({labels}): training ended "
+            f"within the warm-up, after {max(one.updates for one in idle)} updates, so that they follow the mean "
+            "alone; train longer (risk.warmup says when a limit begins)."
         )
     if any(row.cvar_return.mean is None for row in frontier.rows):
         found.append(

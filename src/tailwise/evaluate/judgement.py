@@ -17,7 +17,7 @@ from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
-from tailwise.evaluate.words import held
+from tailwise.evaluate.words import RANDOM, held
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
@@ -41,7 +41,6 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
 }
 SMALLEST_CVAR = "smallest CVaR"
 MOST_RETURNS = 1000  # that the weights of the smallest CVaR look back over
-RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
 

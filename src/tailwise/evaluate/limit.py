@@ -39,7 +39,8 @@ class LimitVerdict:
 
     def sentence(self, where: str = "out of sample") -> str:
         """Kept or missed, with the numbers."""
-        allowed = f"the limit is {small_percent(self.limit)}"
+        realised, limit = self._shown
+        allowed = f"the limit is {limit}"
         if self.realised is None:
             return (
                 f"limit not judged {where}: the window is shorter than the {self.horizon} bars over which a discounted "
@@ -48,8 +49,18 @@ class LimitVerdict:
         fit = "1 horizon fits" if self.horizons == 1 else f"{self.horizons} horizons fit"
         return (
             f"limit {'kept' if self.kept else 'missed'} {where}{self.by}: {self.statistic} "
-            f"{small_percent(self.realised)}, {allowed}; {fit} into the window without overlap"
+            f"{realised}, {allowed}; {fit} into the window without overlap"
         )
+
+    @property
+    def _shown(self) -> tuple[str, str]:
+        """Realised and allowed, with as many digits as tell them apart."""
+        realised = self.limit if self.realised is None else self.realised
+        shown, digits = (small_percent(realised), small_percent(self.limit)), 3
+        while shown[0] == shown[1] and realised != self.limit:
+            digits += 1
+            shown = f"{100 * realised:.{digits}g}%", f"{100 * self.limit:.{digits}g}%"
+        return shown
 
     @property
     def short(self) -> str | None:

@@ -114,7 +114,7 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
     else:
         body = "".join(
             f'<p class="alert"><b>{html.escape(str(alert["rule"]).replace("_", " "))}</b>, update {alert["update"]}: '
-            f"{html.escape(str(alert['evidence']))}. {html.escape(str(alert['advice']))}</p>"
+            f"{html.escape(str(alert['evidence']))}; {html.escape(str(alert['advice']))}</p>"
             for alert in alerts[-20:]
         )
         if len(alerts) > 20:

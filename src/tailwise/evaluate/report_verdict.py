@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import Findings, Trials
-from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
+from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
-from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, percent, plain, reservations
+from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, listed, percent, plain, reservations
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
@@ -43,13 +43,16 @@ def headline(
     if not against:
         beaten = ""
     elif len(better) == len(against):
-        beaten = ", and it beats every baseline beyond noise"
+        beaten = "it beats every baseline beyond noise"
     elif worse:
-        beaten = f", and it is worse than {_list(worse)} beyond noise"
+        beaten = f"it is worse than {listed(worse)} beyond noise"
     elif better:
-        beaten = f"; it beats {_list(better)} beyond noise, but not {_list(alike)}"
+        beaten = f"it beats {listed(better)} beyond noise, but not {listed(alike)}"
     else:
-        beaten = ", and it cannot be told apart from any baseline"
+        beaten = "it cannot be told apart from any baseline"
+    if beaten:
+        # After a reservation "and" would go on with it.
+        beaten = f"; {beaten}" if reserved or (better and alike and not worse) else f", and {beaten}"
     kept = limits[POLICY].kept if POLICY in limits else None
     missed = kept is False or any(limits[name].kept is False for name in (SAMPLED, MOST_LIKELY) if name in limits)
     if evidence.verdict == "below zero" or worse or missed:
@@ -187,11 +190,6 @@ def key_figures(found: Findings) -> str:
 
 def _named(against: Mapping[str, Comparison], verdict: str) -> list[str]:
     return [name for name, one in against.items() if one.verdict == verdict]
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ["random positions" if name == RANDOM else name for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _signed(value: float | None) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import NEVER_ACTED, earned, limit_word, percent, plain, reservations
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 
 Told = Mapping[str, Any]
-HEADINGS = ("fold, seed", "test", "Sharpe", "return", "worst drawdown", "CVaR, horizon", "limit", "buy and hold")
 
 
 def verdict(told: Told) -> list[str]:
@@ -38,6 +37,17 @@ def who(told: Told) -> str:
     return f"{len(told['seeds'])} seeds {verb}"
 
 
+def headings(told: Told) -> tuple[str, ...]:
+    """Titles of the columns of `table_rows`, with their units."""
+    tail = f"CVaR {100 * told['alpha']:g}%, {told['horizon']:,} bars"
+    rule = _always_in(told["rows"][0])
+    return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+
+
+def _always_in(row: Told) -> str:
+    return next(rule for rule in ALWAYS_IN if rule in row["statistics"])
+
+
 def table_rows(told: Told) -> list[list[str]]:
     """One row per fold and seed of each account, then the stitched paths."""
     found = []
@@ -56,9 +66,7 @@ def table_rows(told: Told) -> list[list[str]]:
 
 def _line(name: str, first: str, last: str, row: Told, acted: bool | None) -> list[str]:
     own = row["statistics"][POLICY]
-    held = next(
-        (row["statistics"][rule] for rule in ("buy and hold", "equal weights") if rule in row["statistics"]), None
-    )
+    held = row["statistics"][_always_in(row)]
     limit = row["limit"]
     kept = "-" if limit is None else limit_word(limit["kept"], acted)
     return [
@@ -69,7 +77,7 @@ def _line(name: str, first: str, last: str, row: Told, acted: bool | None) -> li
         percent(-own["max_drawdown"]),
         percent(own["cvar_return"]),
         kept,
-        "-" if held is None else f"{plain(held['sharpe'])} / {percent(held['total_return'])}",
+        f"{plain(held['sharpe'])} / {percent(held['total_return'])}",
     ]
 
 
@@ -119,14 +127,10 @@ def _against(one: Told) -> str:
     by: dict[str, list[str]] = {"better": [], "worse": [], "no evidence": []}
     for name, comparison in one["against"].items():
         by[comparison["verdict"]].append(name)
-    parts = [f"{word} than {_list(by[word])}" for word in ("better", "worse") if by[word]]
+    parts = [f"{word} than {listed(by[word])}" for word in ("better", "worse") if by[word]]
     if by["no evidence"]:
-        parts.append(f"no evidence of a difference from {_list(by['no evidence'])}")
+        parts.append(f"no evidence of a difference from {listed(by['no evidence'])}")
     return f"Against simple rules on the same bars: {'; '.join(parts)}."
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _deflated(told: Told, one: Told) -> list[str]:
@@ -135,19 +139,20 @@ def _deflated(told: Told, one: Told) -> list[str]:
         return ["The account never moved, so there is no Sharpe ratio to deflate."]
     count = deflated["trials"]
     return [
-        f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} written down: without "
-        f"any edge the best of them is expected to show a Sharpe ratio of {plain(deflated['expected_best'])}; the "
-        f"probability that the true one is above that is {plain(deflated['deflated'])} (above 0: "
-        f"{plain(deflated['probabilistic'])})."
+        f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} counted: without any "
+        f"edge the best of them is expected to show a Sharpe ratio of {plain(deflated['expected_best'])}; the "
+        f"probability that the true one is above that is {percent(deflated['deflated'], 0)} (above 0: "
+        f"{percent(deflated['probabilistic'], 0)})."
     ]
 
 
 def _odds(one: Told) -> str:
     odds = one["odds"]
-    parts = [f"a drawdown of {100 * size:g}% has probability {plain(chance)}" for size, chance in odds["drawdowns"][:3]]
+    drawn = odds["repetitions"]
+    parts = [f"{chance(p, drawn)} for a drawdown of {100 * size:g}%" for size, p in odds["drawdowns"][:3]]
     return (
-        f"Over {odds['bars']:,} bars like these, drawn anew in blocks: {', '.join(parts)}, a loss "
-        f"{plain(odds['loss'])}, ruin {plain(odds['ruin'])}."
+        f"Odds over {odds['bars']:,} bars that are put together from blocks of these: {', '.join(parts)}, "
+        f"{chance(odds['loss'], drawn)} for a loss at the end, {chance(odds['ruin'], drawn)} for ruin."
     )
 
 
@@ -167,5 +172,5 @@ def _overfitting(told: Told) -> list[str]:
         return []
     return [
         f"Choosing the best of {found['trials']} trials by half of these bars puts it into the worse half on the other "
-        f"bars with probability {plain(found['probability'])} (PBO; 0.5 is chance)."
+        f"bars with probability {percent(found['probability'], 0)} (PBO; 50% is chance)."
     ]

@@ -56,11 +56,27 @@ def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
     """Whether it earned money, as the beginning of a sentence; verdict: of the evidence, mean_return: per year."""
     why = " and ".join(reserved)
     if verdict == "no evidence":
-        return "No evidence that it earns money" + (f": {why}" if why else "")
+        return "No evidence that it earns money" + (f"; {why}" if why else "")
     side = "above" if verdict == "above zero" else "below"
     if why:
         return f"Its log-return is {side} 0 beyond noise ({small_percent(mean_return)} per year), but {why}"
     return f"It {'earned' if side == 'above' else 'lost'} money beyond noise"
+
+
+RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
+    shown = ["random positions" if name == RANDOM else name for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def chance(probability: float, repetitions: int) -> str:
+    """A probability from resampling; never a plain 0, which resampling cannot show."""
+    if probability == 0:
+        return f"< {100 / repetitions:.2g}%"
+    return f"{100 * probability:.1f}%"
 
 
 NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"

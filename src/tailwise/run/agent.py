@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tailwise.core.config import differences
-from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
+from tailwise.core.errors import CheckpointError, ConfigError, ConfigWarning, DataError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
@@ -182,7 +182,7 @@ class PPO(Policy):
                 world=world.facts(),
             )
         for sentence in warnings_of(full):
-            warnings.warn(sentence, stacklevel=2)
+            warnings.warn(sentence, ConfigWarning, stacklevel=2)
         self._attach(trainer, trials)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:

@@ -78,7 +78,7 @@ def _alert(rule: str, events: list[dict[str, Any]], rows: Rows) -> Check:
         f"alert {rule}",
         verdict,
         f"{times} {last['update']}: {last.get('evidence')}{done}{ended}",
-        "a health rule fired" if signal is None or (spec := find_spec(signal)) is None else spec.meaning,
+        "a health rule fired" if signal is None or (spec := find_spec(signal)) is None else f"{signal}: {spec.meaning}",
         str(last.get("advice") or ""),
         tuple(series_of(rows, signal)) if signal else (),
     )
@@ -99,8 +99,7 @@ def check_bands(rows: Rows) -> list[Check]:
         judged += 1
         share = sum(not spec.is_healthy(value) for value in values) / len(values)
         if share > 0.5:
-            low, high = ("any" if bound is None else f"{bound:g}" for bound in spec.healthy)
-            told = f"{share:.0%} of the newest {len(values)} updates outside {low} to {high}, last {values[-1]:.4g}"
+            told = f"{share:.0%} of the newest {len(values)} updates {_outside(spec.healthy)}, last {values[-1]:.4g}"
             advice = "see docs/metrics.md and the alerts; a range is advice, an alert is a finding"
             outside.append(Check(f"range of {name}", "warn", told, spec.meaning, advice, tuple(series_of(rows, name))))
     meaning = "metrics with a healthy range, over the newest fifth of the run"
@@ -111,6 +110,14 @@ def check_bands(rows: Rows) -> list[Check]:
         Check("ranges", "warn" if outside else "ok", told, meaning, "see the lines below" if outside else ""),
         *outside,
     ]
+
+
+def _outside(healthy: tuple[float | None, float | None]) -> str:
+    """What a value outside its healthy range is."""
+    low, high = healthy
+    if low is None or high is None:
+        return f"above {high:g}" if low is None else f"below {low:g}"
+    return f"not {low:g}" if low == high else f"outside {low:g} to {high:g}"
 
 
 def check_finite(rows: Rows) -> Check:
@@ -205,7 +212,8 @@ def check_evaluation(run: Path) -> Check:
         return Check("evaluation", "ok", f"{newest.name}: mean return {told['mean_return']:.4g}", meaning)
     verdicts = [judged.get("limits", {}).get("policy", {}).get("kept") for judged in told.get("symbols", [])]
     sentences = "; ".join(text for judged in told.get("symbols", []) for text in judged.get("verdict", [])[:1])
-    words = f"{newest.name}: {sentences or f'{len(verdicts)} symbols judged'}"
+    count = f"{len(verdicts)} symbol{'' if len(verdicts) == 1 else 's'} judged; the run has no limit"
+    words = f"{newest.name}: {sentences or count}"
     if False in verdicts:
         advice = "the limit was missed out of sample: tighten it, or train on more history"
         return Check("evaluation", "fail", words, meaning, advice)
