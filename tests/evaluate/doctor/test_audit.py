@@ -228,6 +228,12 @@ def test_evaluations_are_read(run: Path) -> None:
     found = {check.name: check for check in audit_run(run)}["evaluation"]
     assert found.verdict == "fail"
     assert "limit missed out of sample" in found.evidence
+    # A limit that nobody enforced was neither kept nor missed: rejects the advice to tighten it.
+    trained = {"updates": 2, "limit_acted": False}
+    (market / "summary.json").write_text(json.dumps({"symbols": [judged], "trained": trained}))
+    found = {check.name: check for check in audit_run(run)}["evaluation"]
+    assert found.verdict == "warn" and "it never acted: training ended within its warm-up" in found.evidence
+    assert found.advice == "train past the warm-up of risk.limit"
 
 
 def test_bad_questions_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

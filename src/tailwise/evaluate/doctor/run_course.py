@@ -12,6 +12,7 @@ from typing import Any
 
 from tailwise.core.metrics import find_spec
 from tailwise.evaluate.doctor.check import Check, Verdict
+from tailwise.evaluate.words import NEVER_ACTED
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
@@ -187,7 +188,7 @@ def check_memory(rows: Rows) -> Check:
     meaning = "resident memory of the training process; after the first updates it should stay where it is"
     sizes = [value for value in series_of(rows, "machine/memory") if math.isfinite(value)]
     if len(sizes) < 10:
-        return Check("memory", "unknown", "the memory of the process was not logged", meaning)
+        return Check("memory", "unknown", f"{len(sizes)} updates are too few for a trend", meaning)
     first, now = _ends(sizes)
     told = f"median {first:,.0f} MB in the first fifth, {now:,.0f} MB in the last"
     if now > GROWN * first:
@@ -214,6 +215,8 @@ def check_evaluation(run: Path) -> Check:
     sentences = "; ".join(text for judged in told.get("symbols", []) for text in judged.get("verdict", [])[:1])
     count = f"{len(verdicts)} symbol{'' if len(verdicts) == 1 else 's'} judged; the run has no limit"
     words = f"{newest.name}: {sentences or count}"
+    if any(kept is not None for kept in verdicts) and (told.get("trained") or {}).get("limit_acted") is False:
+        return Check("evaluation", "warn", f"{words}; {NEVER_ACTED}", meaning, "train past the warm-up of risk.limit")
     if False in verdicts:
         advice = "the limit was missed out of sample: tighten it, or train on more history"
         return Check("evaluation", "fail", words, meaning, advice)
