@@ -14,6 +14,7 @@ import tailwise as tw
 from tailwise.evaluate.judgement import judge
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.walk_forward import FORMAT, RESULT, finished
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import random_walk
 from tailwise.run.metric_store import equal_without_time
@@ -140,6 +141,14 @@ def test_processes_side_by_side_give_the_same(tailwise: Terminal) -> None:
 def test_bad_input_is_a_sentence_and_leaves_no_folder(tailwise: Terminal, arguments: list[str], sentence: str) -> None:
     assert sentence in tailwise.refuses("walk-forward", *arguments)
     assert not list(Path.cwd().iterdir())
+
+
+def test_a_result_of_another_layout_is_tested_again(tmp_path: Path) -> None:
+    """Rejects rows of an older version, which lack what the words are made from, and a result lost for no reason."""
+    (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT - 1, "rows": [{"fold": 1}]}))
+    assert finished(tmp_path) is None
+    (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT, "rows": [{"fold": 1}]}))
+    assert finished(tmp_path) == [{"fold": 1}]
 
 
 def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:
