@@ -82,6 +82,32 @@ def test_the_constraint_resumes_bit_for_bit(tmp_path: Path, backend: str) -> Non
     assert weights(resumed) == weights(whole)
 
 
+def test_rewards_of_running_episodes_are_in_the_checkpoint() -> None:
+    """Credit reads them. Rejects a resume that begins without them: its next update differs. A checkpoint from before
+    they were kept is continued, and the sentence says what is missing."""
+    options: dict[str, Any] = {"risk": CONSTRAINT, "learner": {"gamma": 0.8}, "run": {"total_steps": 32 * 24}}
+    agent = small_agent(**options)
+    agent.learn(32 * 6)
+    tensors, data = agent.trainer.training_state()
+    past = agent.trainer.collector.past
+    assert past is not None and int(past.age.max()) > 0 and bool((past.reward != 0).any())
+    weights_now = agent.model.state_dict()
+    after = []
+    for kept in (True, True, False):
+        other = small_agent(**options)
+        other.model.load_state_dict(weights_now)
+        known = {
+            name: t for name, t in tensors.items() if kept or name not in ("collector/past_reward", "collector/age")
+        }
+        note = other.trainer.load_training_state({name: t.clone() for name, t in known.items()}, data)
+        assert (note is None) is kept
+        if not kept:
+            assert note is not None and "kept no rewards of running episodes" in note
+        other.learn(32)
+        after.append(weights(other))
+    assert after[0] == after[1] != after[2]
+
+
 CONSTRAINT = {"mode": "constraint", "alpha": 0.25, "limit": 50.0, "warmup": {"updates": 1, "longest": 1}}
 
 

@@ -28,11 +28,11 @@ def compare_runs(runs: list[Path], *, out: Path | None, as_json: bool) -> None:
     first = names[0]
     config = opened[first][0].config
     alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
-    judged = judge(opened[first][0], deterministic=config.evaluate.deterministic, market=worlds[first])
+    judged = judge(opened[first][0], deterministic=opened[first][0].deterministic, market=worlds[first])
     played = {first: [one.paths[POLICY] for one in judged]}
     for name in names[1:]:
         policy = opened[name][0]
-        played[name] = policy.trade("test", deterministic=policy.config.evaluate.deterministic, market=worlds[name])
+        played[name] = policy.trade("test", deterministic=policy.deterministic, market=worlds[name])
     accounts = []
     for number, one in enumerate(judged):
         paths = {name: played[name][number] for name in names} | {one.reference: one.paths[one.reference]}

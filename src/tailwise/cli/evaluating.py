@@ -73,7 +73,7 @@ def evaluate_run(
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
-    deterministic = config.evaluate.deterministic and not stochastic
+    deterministic = policy.deterministic and not stochastic
     used_seed = config.seed if seed is None else seed
     played = policy.evaluate(episodes=count, deterministic=deterministic, seed=used_seed)
     result = {
@@ -114,7 +114,7 @@ def evaluate_market(
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
-    deterministic = config.evaluate.deterministic and not stochastic
+    deterministic = policy.deterministic and not stochastic
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members), trained)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.resolve().name}, checkpoint {checkpoint}"

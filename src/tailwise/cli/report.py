@@ -46,9 +46,8 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
     policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise)
     config = policy.config
-    played = Playing(
-        folder.name, config.evaluate.deterministic and not stochastic, config.seed, trained=ckpt.training_behind(folder)
-    )
+    trained = ckpt.training_behind(folder)
+    played = Playing(folder.name, policy.deterministic and not stochastic, config.seed, trained=trained)
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)
     write_report(

@@ -217,7 +217,7 @@ def _test(
 ) -> list[dict[str, Any]]:
     config = trader.config
     torch.set_num_threads(config.run.threads)
-    judgements = judge(trader, deterministic=config.evaluate.deterministic, market=world)
+    judgements = judge(trader, deterministic=trader.deterministic, market=world)
     folder = out / evaluation
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:

@@ -16,6 +16,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.path import AccountPath
+from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
@@ -44,6 +45,11 @@ class Policy:
         self.features = features
         self._masked = masked
         self.calls = 0  # stochastic predictions made: the address of the next random draw
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the policy is meant to be played by its most likely action (evaluate.deterministic)."""
+        return self.config.plays_most_likely(discrete=self.model.law.discrete)
 
     def predict(
         self,
@@ -277,6 +283,8 @@ class PPO(Policy):
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
+        # Its units too: raw actions of an older checkpoint are the environment's own.
+        self.model.action = ActionSpec.from_json(policy.json["action"])
         return self.trainer.load_training_state(training.tensors, training.json)
 
     def learn(self, steps: int | None = None) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.rollout import Past
 from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
@@ -31,7 +33,7 @@ from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
 from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
@@ -76,6 +78,11 @@ class Trainer:
             driver.spaces.action,
             init_seed=self.streams.integer("init"),
         )
+        if self.model.law.discrete and config.learner.exploration.kind == "narrow":
+            raise ConfigError(
+                "learner.exploration narrows the width of Box actions and the action space is "
+                f"{self.model.action.kind}; remove the key"
+            )
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -86,7 +93,8 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
+        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
         self.health = HealthWatch(config, self.model)
         self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
@@ -192,6 +200,7 @@ class Trainer:
         updated = time.perf_counter()
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
+        self.model.widen(narrowing(self.config.narrowing, self.steps, self.steps + taken, total))
         self.steps += taken
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
@@ -265,7 +274,7 @@ class Trainer:
                 self.model,
                 self._evaluation,
                 episodes=self.world.episodes(settings.episodes),
-                deterministic=settings.deterministic,
+                deterministic=self.config.plays_most_likely(discrete=self.model.law.discrete),
                 seed=self.config.seed,
             )
         except DataError as error:
@@ -333,6 +342,8 @@ class Trainer:
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
+        if self.collector.past is not None:
+            tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
         risk_tensors, risk_json = self.risk.state()
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
@@ -363,6 +374,14 @@ class Trainer:
                 f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
                 f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
             )
+        past = self.collector.past
+        if past is not None and "collector/past_reward" in tensors:
+            shapes = tensors["collector/past_reward"].shape, tensors["collector/age"].shape
+            if shapes != (past.reward.shape, past.age.shape):
+                raise CheckpointError(
+                    f"the stored rewards have shape {tuple(shapes[0])}; this run needs {tuple(past.reward.shape)}: "
+                    "resume with the configuration that the run was started with"
+                )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -371,6 +390,8 @@ class Trainer:
         self.check_training_state(tensors, data)
         self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
+        if self.collector.past is not None and "collector/past_reward" in tensors:
+            self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
@@ -385,4 +406,9 @@ class Trainer:
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
         self.health.load(tensors, data["health"])
         self.risk.load(tensors, data["risk"])
+        if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
+            return (
+                "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "
+                "update is credited as if they had just begun"
+            )
         return None if restored.exact else restored.reason
