@@ -74,7 +74,7 @@ def test_a_limit_is_explained_watched_and_judged(tailwise: Terminal) -> None:
     told = tailwise.json("train", "sine", *MARKET, *LIMIT, "-s", "learner.gamma=0.9", "--out", "s")
     assert told["limit"].startswith("limit ")
     result = tailwise.json("evaluate", "s")["symbols"][0]
-    assert set(result["limits"]) == set(result["statistics"]) > {"policy", "policy, sampled", "buy and hold"}
+    assert set(result["limits"]) == set(result["statistics"]) > {"policy", "policy, most likely", "buy and hold"}
     for name, verdict in result["limits"].items():
         assert verdict["realised"] == result["statistics"][name]["cvar_return"]
         assert verdict["kept"] == (verdict["realised"] >= -0.05)
