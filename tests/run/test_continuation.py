@@ -247,6 +247,37 @@ def test_kl_factor_recovers_from_updates_that_were_rolled_back(backend: str) -> 
     assert max(committed) == 1.0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rollback_shrinks_the_step_where_nothing_was_stopped(backend: str) -> None:
+    """Without early stopping KL is far below its target, and still too large for max_kl. Rejects a controller that
+    looks at early stops alone: it would even grow the step."""
+    trainer = small_trainer(
+        backend=backend,
+        learner={"target_kl": 10.0, "max_kl": 1e-9, "kl_factor": {"kind": "on", "ratio": 2.0}},
+        run={"total_steps": 32 * 3, "max_refused": 50},
+    )
+    trainer.train()
+    assert [row["update/committed"] for row in trainer.history] == [0.0, 0.0, 0.0]
+    assert [row["policy/stopped_early"] for row in trainer.history] == [0.0, 0.0, 0.0]
+    assert [row["step/kl_factor"] for row in trainer.history] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_updates_that_are_rolled_back_leave_the_multiplier_alone(backend: str) -> None:
+    """The limit is broken in every rollout, but no update is committed: the constraint has seen nothing."""
+    trainer = small_trainer(
+        backend=backend,
+        risk=CONSTRAINT,
+        learner={"max_kl": 1e-9, "target_kl": None},
+        run={"total_steps": 32 * 4, "max_refused": 50},
+    )
+    trainer.train()
+    constraint = trainer.risk.constraint
+    assert [row["update/committed"] for row in trainer.history] == [0.0] * 4
+    assert all(row["risk/measure"] < CONSTRAINT["limit"] for row in trainer.history)  # type: ignore[operator]
+    assert constraint is not None and (constraint.seen, constraint.multiplier, constraint.threshold) == (0, 0.0, None)
+
+
 def test_broken_reward_in_an_evaluation_is_named_and_does_not_end_training() -> None:
     """Rejects a best return of NaN, with which the next checkpoint could not be written."""
 

@@ -16,13 +16,16 @@ from tailwise.run.worlds import MarketWorld
 PAGE = "compare.html"
 
 
-def compare_runs(runs: list[Path], *, out: Path | None, as_json: bool) -> None:
+def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bool) -> None:
     """Play the test window with every run, compare, print, write the page."""
     if len(runs) < 2:
         raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(runs)
     otherwise = "; runs are compared on the test bars of a market."
-    opened = {name: open_market_policy(run, None, otherwise=otherwise) for name, run in zip(names, runs, strict=True)}
+    opened = {
+        name: open_market_policy(run, None, otherwise=otherwise, trust=trust)
+        for name, run in zip(names, runs, strict=True)
+    }
     worlds = {name: policy.market() for name, (policy, _) in opened.items()}
     _check_same_bars(worlds)
     first = names[0]

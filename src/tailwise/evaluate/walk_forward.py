@@ -158,7 +158,7 @@ def judge_cell(
 ) -> list[dict[str, Any]]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
     run = out / cell.folder
-    policy, checkpoint, behind = _policy(run)
+    policy, checkpoint, behind = _policy(run, world.config)
     fold = plan.folds[cell.fold - 1]
     assert policy.features is not None
     check_fitted(policy.features, world.dataset.bars, plan, fold)
@@ -181,7 +181,7 @@ def judge_ensemble(
     """Test all seeds of a fold as one; what was tested before with the same seeds is read."""
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
-    members = {str(seed): _policy(out / Cell(cell.fold, seed).folder) for seed in seeds}
+    members = {str(seed): _policy(out / Cell(cell.fold, seed).folder, world.config) for seed in seeds}
     own = {
         "format": FORMAT,
         "how": how,
@@ -206,10 +206,11 @@ def ensemble_kind(config: Config) -> How:
     return "vote" if config.env.action.kind == "positions" else "average"
 
 
-def _policy(run: Path) -> tuple[Policy, str, ckpt.Training]:
-    """The policy that speaks for a run, the name of its checkpoint, and the training behind it."""
+def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
+    """The policy that speaks for a run, the name of its checkpoint, and the training behind it; the code that `config`
+    names is executed already."""
     checkpoint, _ = choose_checkpoint(run)
-    return policy_of(load_policy(checkpoint)), checkpoint.name, ckpt.training_behind(checkpoint)
+    return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name, ckpt.training_behind(checkpoint)
 
 
 def _test(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tailwise.run.config import Config
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
 from tailwise.run.health.watch import HealthWatch
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
@@ -55,7 +57,10 @@ EPISODE_WINDOW = 100  # finished episodes over which return and length are avera
 
 
 class Trainer:
-    """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`)."""
+    """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`).
+
+    lock: of `run_dir`, if it was taken before this trainer was built.
+    """
 
     def __init__(
         self,
@@ -65,11 +70,13 @@ class Trainer:
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        lock: RunLock | None = None,
     ) -> None:
         self.config = config
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
+        self.lock = RunLock(run_dir) if lock is None and run_dir is not None else lock
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
         self.model = ActorCritic(
@@ -121,6 +128,10 @@ class Trainer:
 
         Default: the end that was set before, if it is still ahead (a resumed run goes on to it), else the configured.
         """
+        with nullcontext() if self.lock is None else self.lock.held():
+            return self._train(total_steps)
+
+    def _train(self, total_steps: int | None) -> str:
         # The fused backend has workers of its own; torch's would only get in their way.
         torch.set_num_threads(1 if self.backend_choice.startswith("fused") else self.config.run.threads)
         self.begin()

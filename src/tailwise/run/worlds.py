@@ -28,6 +28,8 @@ Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: 
 class World(Protocol):
     """Builds the environments of one configuration."""
 
+    config: Config
+
     @property
     def name(self) -> str:
         """What is printed: the id of an environment, the symbols of a market."""
