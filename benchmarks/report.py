@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.measured import facts_of
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,16 @@ def main(title: str, run: Callable[[Options], list[Check]]) -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute; goals are not judged")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run only these parts")
     arguments = parser.parse_args()
+    measured = facts_of(Path(inspect.getfile(run)).stem)  # before the run: a source may be edited while it goes on
     console = Console(stderr=arguments.json)
     checks = run(Options(arguments.quick, lambda text: console.print(text, highlight=False), tuple(arguments.only)))
     passed = all(check.passed for check in checks)
     if arguments.json:
-        payload: dict[str, Any] = {"passed": passed, "checks": [asdict(check) for check in checks]}
+        payload: dict[str, Any] = {
+            "passed": passed,
+            "measured": {**measured, "quick": arguments.quick, "only": arguments.only},
+            "checks": [asdict(check) for check in checks],
+        }
         json.dump(payload, sys.stdout)
         sys.stdout.write("\n")
     else:

@@ -138,7 +138,7 @@ def ownership(options: Options, run_all: Callable[..., list[Any]], seeds: Sequen
         least = min(sign * push for push, _, _ in part)
         checks.append(
             Check(
-                f"ownership: an update by risk alone where CVaR {name} with w moves w {'up' if sign > 0 else 'down'} by",
+                f"ownership: risk alone, where CVaR {name} with w moves w {'up' if sign > 0 else 'down'} by",
                 least,
                 "> 1e-4, every seed",
                 least > 1e-4,

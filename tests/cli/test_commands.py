@@ -31,7 +31,7 @@ def test_train_evaluate_resume(tailwise: Terminal) -> None:
         "twin quantile critics",
         "bit for bit",
         "update 3, 192/192 steps",
-        "CVaR 0.05 ",
+        "CVaR 5% over 150 steps ",
         "explained variance",
         "all 192 steps are done: 192 steps in 3 updates",
         "tailwise evaluate runs/cartpole-1",
@@ -156,9 +156,12 @@ def test_config_explain(tailwise: Terminal) -> None:
     assert tailwise("config", "explain", "learner.clip") == 0
     assert tailwise.out == "learner.clip\n  PPO ratio clip\n  default 0.2; allowed: number > 0 and < 1\n"
     assert tailwise("config", "explain", "model.core.hidden") == 0
-    assert tailwise.out.startswith("model.core.hidden  (kind lstm, gru)\n")
+    assert tailwise.out.startswith("model.core.hidden  (where model.core.kind is lstm or gru)\n")
     assert tailwise("config", "explain", "model.core") == 0
     assert "default none; allowed: none, lstm, gru" in tailwise.out
+    assert tailwise("config", "explain", "risk.limit") == 0
+    assert tailwise.out.startswith("risk.limit  (where risk.mode is constraint)\n")
+    assert tailwise.out.endswith("\n  required; allowed: number\n")
     assert tailwise("config", "explain", "epochs") == 2
     assert tailwise.error == "error: key 'epochs' is unknown; did you mean 'learner.epochs'?\n"
 

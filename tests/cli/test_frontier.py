@@ -89,6 +89,10 @@ def test_a_market_frontier_is_trained_judged_drawn_and_continued(tailwise: Termi
     seeds = [run["scores"]["sampled"]["cvar_return"] for run in told["runs"] if run["limit"] == -0.05]
     assert row["limit"] == -0.05 and row["cvar_return"]["mean"] == pytest.approx(np.mean(seeds))
     assert row["kept"] == (np.mean(seeds) >= -0.05)
+    # Three updates are within the warm-up, so that the limit never acted: neither kept nor missed by its doing.
+    assert row["seeds_acted"] == 0 and "The limit never acted in 2 of 2 runs" in tailwise.out
+    assert "never acted" in tailwise.out or "kept without acting" in tailwise.out
+    assert [run["limit_acted"] for run in told["runs"]] == [None, False, None, False]
 
     before = files("f")
     again = tailwise.json(*command, "-0.05")
@@ -176,7 +180,13 @@ def test_bad_input_is_a_sentence_and_leaves_no_folder(tailwise: Terminal, argume
     assert not list(Path.cwd().iterdir())
 
 
-def test_a_limit_that_demands_a_gain_is_allowed_and_warned_about(tailwise: Terminal) -> None:
-    told = tailwise.json("frontier", "sine", *MARKET, "--seeds", "1", "--no-unconstrained", "--limits", "0.01")
+def test_a_limit_that_demands_a_gain_is_allowed_and_warned_about(
+    tailwise: Terminal, recwarn: pytest.WarningsRecorder
+) -> None:
+    short = ["-s", "learner.gamma=0.98"]  # 150 bars ahead, and rollouts of 16
+    told = tailwise.json("frontier", "sine", *MARKET, *short, "--seeds", "1", "--no-unconstrained", "--limits", "0.01")
     assert told["folder"] == "runs/frontier-1" and told["rows"][0]["limit"] == 0.01
+    # Said once, without the line of code that said it: rejects a command that prints it and lets Python warn too.
+    assert tailwise.error.count("are few against the") == 1
+    assert not [warning for warning in recwarn if "are few" in str(warning.message)]
     assert "warning: the limit 0.01 is not below 0: it demands a gain" in tailwise.error

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from tailwise.core.discount import tail_horizon
 from tailwise.market.features.config import DEFAULT_COLUMNS
 from tests.cli.terminal import Terminal
 
@@ -101,8 +102,10 @@ def test_daily_bars_of_an_exchange_and_hours_of_a_market_that_never_closes(tailw
     assert (stock["learner"]["gamma"], coin["learner"]["gamma"]) == (0.99, 0.97)
     assert coin["costs"]["taker_fee_bps"] > stock["costs"]["taker_fee_bps"]
     assert coin["costs"]["borrow_rate"] > stock["costs"]["borrow_rate"]
-    assert "a horizon of about 100 bars, 100 days" in Path("stock.yaml").read_text()
-    assert "a horizon of about 33 bars, 1.38 days" in Path("coin.yaml").read_text()
+    # The same number as in the tables of evaluate: rejects 1 / (1 - gamma), which called 300 bars a horizon of 100.
+    for name, gamma, words in (("stock", 0.99, "300 bars (300 trading days)"), ("coin", 0.97, "100 bars (4.17 days)")):
+        assert f"the horizon of tails in all tables is {words}" in Path(f"{name}.yaml").read_text()
+        assert words.startswith(f"{tail_horizon(gamma)} bars")
     assert stock["features"] == coin["features"] == {"include": list(DEFAULT_COLUMNS)}
     for name in ("stock.yaml", "coin.yaml"):
         assert tailwise("config", "check", name) == 0

@@ -62,11 +62,11 @@ def test_a_limit_is_explained_watched_and_judged(tailwise: Terminal) -> None:
     assert tailwise("train", "sine", *MARKET, *LIMIT, "-s", "learner.gamma=0.99", "--out", "r") == 0
     for part in (
         "limit          CVaR 5% (mean of the worst 5%) of the discounted log-return",
-        "at or above -0.05 (log-return, -4.88% of equity)",
+        "at or above -0.05 (a log-return of -5%, -4.88% of equity)",
         "limit          translated, not enforced: ",
         "limit          it acts from the second update on",
-        " / -0.05, multiplier ",
-        "on the training data: CVaR 5% was ",
+        " (limit -5%), multiplier ",
+        "on the training data: CVaR 5% over 300 bars was ",
     ):
         assert part in tailwise.out, part
     assert tailwise("evaluate", "r") == 0
@@ -74,7 +74,7 @@ def test_a_limit_is_explained_watched_and_judged(tailwise: Terminal) -> None:
     told = tailwise.json("train", "sine", *MARKET, *LIMIT, "-s", "learner.gamma=0.9", "--out", "s")
     assert told["limit"].startswith("limit ")
     result = tailwise.json("evaluate", "s")["symbols"][0]
-    assert set(result["limits"]) == set(result["statistics"]) > {"policy", "policy, sampled", "buy and hold"}
+    assert set(result["limits"]) == set(result["statistics"]) > {"policy", "policy, most likely", "buy and hold"}
     for name, verdict in result["limits"].items():
         assert verdict["realised"] == result["statistics"][name]["cvar_return"]
         assert verdict["kept"] == (verdict["realised"] >= -0.05)

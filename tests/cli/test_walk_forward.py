@@ -14,6 +14,7 @@ import tailwise as tw
 from tailwise.evaluate.judgement import judge
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.walk_forward import FORMAT, RESULT, finished
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import random_walk
 from tailwise.run.metric_store import equal_without_time
@@ -35,10 +36,22 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     killed one that starts over or goes on from another state."""
     assert tailwise(*COMMAND, "--seeds", "2", "--out", "w") == 0
     assert "4 runs of 192 steps, seeds 0, 1, in w" in tailwise.out
-    for text in ("fold 2, seed 1: update 3", "all folds, ensemble", "2 seeds voting", "2 trials on these bars"):
+    for text in (
+        "fold 2, seed 1: update 3",
+        "all folds, ensemble",
+        "2 seeds voting",
+        "2 trials on these bars are counted",
+        "buy and hold: Sharpe / return",
+        "CVaR 5%, 30 bars",
+    ):
         assert text in tailwise.out
+    assert "momentum and random positions" in tailwise.out and "UserWarning" not in tailwise.error
     told = json.loads(Path("w/walk_forward.json").read_text())
     assert told["verdict"][0].startswith("Tested on 350 bars (synthetic: sine(")
+    # A policy after three updates is not praised, and it is said why.
+    assert "updates only, which leaves it close to its random start" in told["verdict"][1].replace(
+        "1 update ", "1 updates "
+    )
     assert [(row["fold"], row["seed"]) for row in told["rows"]] == [
         *((1, 0), (2, 0), (1, 1), (2, 1)),
         *((1, None), (2, None)),
@@ -49,7 +62,9 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
         known = judge(policy)[0]
         assert row["statistics"]["policy"]["sharpe"] == known.statistics["policy"].sharpe
         assert row["cvar_return"] == known.statistics["policy"].cvar_return
-        assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"])
+        assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"]) and row["updates"] in (1, 2, 3)
+        assert row["windows"]["test"]["first_bar"] == f"{str(known.paths['policy'].time[0])[:19]}Z"
+        assert row["windows"]["test"]["last_bar"] == f"{str(known.paths['policy'].time[-1])[:19]}Z"
     # The stitched path: its log-return is the sum of those of the folds.
     for one in told["stitched"]:
         parts = [row for row in told["rows"] if row["seed"] == one["seed"]]
@@ -126,6 +141,14 @@ def test_processes_side_by_side_give_the_same(tailwise: Terminal) -> None:
 def test_bad_input_is_a_sentence_and_leaves_no_folder(tailwise: Terminal, arguments: list[str], sentence: str) -> None:
     assert sentence in tailwise.refuses("walk-forward", *arguments)
     assert not list(Path.cwd().iterdir())
+
+
+def test_a_result_of_another_layout_is_tested_again(tmp_path: Path) -> None:
+    """Rejects rows of an older version, which lack what the words are made from, and a result lost for no reason."""
+    (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT - 1, "rows": [{"fold": 1}]}))
+    assert finished(tmp_path) is None
+    (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT, "rows": [{"fold": 1}]}))
+    assert finished(tmp_path) == [{"fold": 1}]
 
 
 def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:

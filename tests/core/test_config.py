@@ -27,6 +27,15 @@ class LstmCore(Section):
 AnyCore = Annotated[LstmCore | NoCore, Field(discriminator="kind")]
 
 
+class Report(Section):
+    mode: Literal["report"] = "report"
+
+
+class Constraint(Section):
+    mode: Literal["constraint"] = "constraint"
+    limit: float
+
+
 class ModelSection(Section):
     core: AnyCore = NoCore()
     encoder: tuple[int, ...] = (64, 64)
@@ -50,6 +59,7 @@ class LearnerSection(Section):
 class Tree(Section):
     model: ModelSection = ModelSection()
     learner: LearnerSection = LearnerSection()
+    risk: Annotated[Report | Constraint, Field(discriminator="mode")] = Report()  # its tag is not called kind
     seed: int = 0
     env: str
 
@@ -70,19 +80,20 @@ def refusal(data: Any) -> str:
         ({"learner": {"clp": 0.1}}, "key 'learner.clp' is unknown; did you mean 'learner.clip'?"),
         ({"lerner": {}}, "key 'lerner' is unknown; did you mean 'learner'?"),
         ({"epochs": 3}, "key 'epochs' is unknown; did you mean 'learner.epochs'?"),
-        ({"zzz": 3}, "key 'zzz' is unknown; keys allowed here: model, learner, seed, env."),
+        ({"zzz": 3}, "key 'zzz' is unknown; keys allowed here: model, learner, risk, seed, env."),
         (
             {"model": {"core": {"kind": "lstm", "hiden": 3}}},
-            "key 'model.core.hiden' is unknown for kind 'lstm'; did you mean 'model.core.hidden'?",
+            "key 'model.core.hiden' is unknown where model.core.kind is 'lstm'; did you mean 'model.core.hidden'?",
         ),
         (
             {"model": {"core": {"kind": "none", "hidden": 3}}},
-            "key 'model.core.hidden' does not exist for kind 'none', it belongs to another kind; "
-            "remove it or change the kind.",
+            "key 'model.core.hidden' does not exist where model.core.kind is 'none'; remove it, or set "
+            "model.core.kind to lstm.",
         ),
         (
             {"model": {"extra_cores": [{"kind": "none"}, {"kind": "lstm", "hiden": 3}]}},
-            "key 'model.extra_cores[1].hiden' is unknown for kind 'lstm'; did you mean 'model.extra_cores[1].hidden'?",
+            "key 'model.extra_cores[1].hiden' is unknown where model.extra_cores[1].kind is 'lstm'; did you mean "
+            "'model.extra_cores[1].hidden'?",
         ),
         (
             {"model": {"core": {"kind": "lsmt"}}},
@@ -90,8 +101,12 @@ def refusal(data: Any) -> str:
         ),
         (
             {"model": {"core": {"hidden": 3}}},  # the default kind, none, is filled in
-            "key 'model.core.hidden' does not exist for kind 'none', it belongs to another kind; "
-            "remove it or change the kind.",
+            "key 'model.core.hidden' does not exist where model.core.kind is 'none'; remove it, or set "
+            "model.core.kind to lstm.",
+        ),
+        (
+            {"risk": {"limit": -3}},
+            "key 'risk.limit' does not exist where risk.mode is 'report'; remove it, or set risk.mode to constraint.",
         ),
         ({"model": {"core": "lstm"}}, "key 'model.core' is 'lstm'; a mapping of keys to values is needed here."),
         (

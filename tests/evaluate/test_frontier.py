@@ -48,7 +48,8 @@ def config(**changes: Any) -> Config:
 
 def result(limit: float | None, seed: int, sampled: Score, likely: Score | None = None, **changes: Any) -> Result:
     scores = {SAMPLED: sampled, MOST_LIKELY: likely or sampled}
-    made = Result(Cell(limit, seed), "r", "update-000001", 100, "all 100 steps are done", False, scores, {})
+    acted = None if limit is None else True
+    made = Result(Cell(limit, seed), "r", "update-000001", 100, "all 100 steps are done", False, 1, acted, scores, {})
     return replace(made, **changes)
 
 
@@ -218,6 +219,22 @@ def test_kept_and_missed_are_said_of_the_mean_and_counted_by_seed() -> None:
     assert kept.cvar_return.mean == pytest.approx(-0.14 / 3)
     assert kept.kept is True and kept.seeds_kept == 2 and verdict(kept) == "kept, 2 of 3"
     assert missed.kept is False and missed.seeds_kept == 1 and verdict(missed) == "missed, 1 of 3"
+
+
+def test_a_limit_that_never_acted_is_not_called_missed() -> None:
+    """Training ended within the warm-up. Rejects "missed", which blames a limit that nobody enforced, and "kept", which
+    praises it."""
+    missed, kept = Score(0.1, -0.07, -0.01), Score(0.1, -0.04, -0.01)
+    idle = frontier(*(result(-0.05, seed, missed, kept, limit_acted=False, updates=3) for seed in (0, 1)))
+    assert [verdict(row) for row in idle.rows] == ["never acted", "kept without acting"]
+    assert table_rows(idle, SAMPLED)[0][-1] == "never acted"
+    assert warnings_about(idle) == [
+        "The limit never acted in 2 of 2 runs that have one (limit -0.05, seed 0; limit -0.05, seed 1): training ended "
+        "within the warm-up, after 3 updates, so that they follow the mean alone; train longer (risk.warmup says when "
+        "a limit begins)."
+    ]
+    some = frontier(result(-0.05, 0, missed), result(-0.05, 1, missed, limit_acted=False))
+    assert verdict(some.rows[0]) == "missed, 0 of 2; it acted in 1" and some.rows[0].seeds_acted == 1
 
 
 def test_a_tail_that_cannot_be_measured_is_neither_kept_nor_missed() -> None:

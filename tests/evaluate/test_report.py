@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tailwise
-from tailwise.evaluate.bootstrap import Interval
+from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
 from tailwise.evaluate.judgement import POLICY, judge_rule
@@ -20,6 +20,7 @@ from tailwise.evaluate.report_curves import MOST_POINTS, Curve, months_panel, th
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import headline, trials_sentence
 from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.evaluate.words import reservations
 from tailwise.market.builtin import sp500
 from tailwise.market.costs import CostConfig
 from tests.chromium import browser
@@ -142,22 +143,55 @@ def test_the_headline_claims_no_more_than_the_intervals() -> None:
     """Rejects praise for an estimate alone, a win over flat sold as a win over all, and a limit that was missed the
     other way of playing and is not mentioned."""
     better, alike, worse = (Comparison(interval(*b), interval(*b)) for b in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1)))
-    nothing, colour = headline(evidence(-0.1, 0.3), {"flat": alike, "momentum": alike}, {})
+    nothing, colour = headline(evidence(-0.1, 0.3), {"flat": alike, "momentum": alike}, {}, [])
     assert nothing == "No evidence that it earns money, and it cannot be told apart from any baseline." and not colour
-    some, colour = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": alike}, {})
+    some, colour = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": alike}, {}, [])
     assert some == "It earned money beyond noise; it beats flat beyond noise, but not buy and hold." and not colour
-    best = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": better}, {POLICY: limit(-0.01)})
+    best = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": better}, {POLICY: limit(-0.01)}, [])
     assert best == (
         "It earned money beyond noise, and it beats every baseline beyond noise; the limit was kept.",
         "good",
     )
-    lost, colour = headline(evidence(-0.3, -0.1), {"flat": worse, "buy and hold": better}, {POLICY: limit(-0.04)})
+    lost, colour = headline(evidence(-0.3, -0.1), {"flat": worse, "buy and hold": better}, {POLICY: limit(-0.04)}, [])
     assert lost == "It lost money beyond noise, and it is worse than flat beyond noise; the limit was missed."
     assert colour == "bad"
     both = {POLICY: limit(-0.01), "policy, sampled": limit(-0.05), "buy and hold": limit(-0.2)}
-    told, colour = headline(evidence(0.1, 0.3), {"flat": better}, both)
+    told, colour = headline(evidence(0.1, 0.3), {"flat": better}, both, [])
     assert told.endswith("; the limit was kept, but missed with sampled actions.") and colour == "bad"
-    assert headline(evidence(0.1, 0.3), {}, {POLICY: limit(None)})[0].endswith("; the limit could not be judged.")
+    assert headline(evidence(0.1, 0.3), {}, {POLICY: limit(None)}, [])[0].endswith("; the limit could not be judged.")
+
+
+def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> None:
+    """Rejects "It earned money beyond noise" at a gross exposure of 0.01, or after five updates."""
+    better = Comparison(interval(0.1, 0.2), interval(0.1, 0.2))
+    little, colour = headline(evidence(0.0006, 0.001), {"flat": better}, {}, reservations(0.0123, 100))
+    assert colour == "" and little == (
+        "Its log-return is above 0 beyond noise (0.08% per year), but it hardly held anything (gross exposure 0.012 on "
+        "average); it beats every baseline beyond noise."
+    )
+    early, colour = headline(evidence(0.1, 0.3), {"flat": better}, {}, reservations(0.8, 5))
+    assert colour == "" and early.startswith(
+        "Its log-return is above 0 beyond noise (20.0% per year), but it was trained for 5 updates only, which leaves "
+        "it close to its random start"
+    )
+    idle, _ = headline(evidence(0.1, 0.3), {}, {POLICY: limit(-0.04)}, [], limit_acted=False)
+    assert idle.endswith(
+        "; the limit was missed (it never acted: training ended within its warm-up, and the policy "
+        "follows the mean alone)."
+    )
+    both, _ = headline(evidence(-0.1, 0.3), {}, {}, reservations(0.0, 1))
+    assert both.startswith("No evidence that it earns money; it hardly held anything (gross exposure 0 on average) and")
+    assert reservations(0.05, 20) == [] == reservations(0.05, None)
+
+
+def test_the_page_on_evidence_promises_the_resamples_that_are_drawn() -> None:
+    """Rejects a page that promises 2,000 resamples where evaluate draws 1,000 or fewer."""
+    text = " ".join((Path(tailwise.__file__).parents[2] / "docs/evidence.md").read_text(encoding="utf-8").split())
+    longest = max(bars for bars in range(1000, 10_000, 500) if repetitions_for(bars) == MOST_REPETITIONS)
+    assert (
+        f"draw {REPETITIONS:,} resamples; `evaluate`, `report` and `compare` draw {MOST_REPETITIONS:,}, for windows of "
+        f"more than {longest:,} bars {MOST_REPETITIONS * longest:,} / bars, and never fewer than {LEAST_REPETITIONS}."
+    ) in text
 
 
 def test_trials_are_told() -> None:

@@ -30,7 +30,7 @@ def make_folder(folder: Path) -> Path:
     own, beside = judged.paths[POLICY], judged.paths["buy and hold"]
     evidence = path_evidence(own, alpha=0.05, trials=4, repetitions=100)
     compared = compare_paths(own, beside, repetitions=100)
-    window = {"first_close": "2014-11-26T00:00:00Z", "last_close": "2016-02-05T00:00:00Z", "bars": 299}
+    window = {"first_bar": "2014-11-26T00:00:00Z", "last_bar": "2016-02-05T00:00:00Z", "bars": 299}
     limit = {"limit": -0.05, "realised": -0.04, "kept": True, "sentence": "kept"}
     rows = [
         {
@@ -39,6 +39,8 @@ def make_folder(folder: Path) -> Path:
             "account": "SP500",
             "folder": None,
             "refused": None,
+            "updates": 100,
+            "limit_acted": True,
             "windows": {"train": window, "select": None, "test": window},
             "statistics": statistics,
             "limit": limit,
@@ -67,7 +69,7 @@ def make_folder(folder: Path) -> Path:
         "odds": asdict(account_odds(own.log_returns, 252.0, repetitions=200)),
     }
     result = {
-        "format": 1,
+        "format": 2,
         "name": "sp500",
         "label": "real",
         "symbols": ["SP500"],
@@ -105,6 +107,7 @@ def test_the_page_of_a_walk_forward(tmp_path: Path) -> None:
         ("2", "together"),
     ]
     assert rows[0][2] == "2014-11-26 to 2016-02-05" and rows[0][-1] == "kept"
+    assert rows[0][-2] == "0.47 / 0.00 / 0.47"  # long / short / net: long on 140 of 299 bars
     write_folds_report(tmp_path / "report.html", folds, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8").split("<body>")[1]
     assert text.index("No evidence of an edge over two folds.") < text.index('id="panel-equity"')
@@ -127,6 +130,6 @@ def test_a_doubt_does_not_take_the_place_of_the_headline(tmp_path: Path) -> None
 
 
 def test_an_unknown_format_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "walk_forward.json").write_text('{"format": 2}')
-    with pytest.raises(DataError, match="has format 2; this version reads format 1"):
+    (tmp_path / "walk_forward.json").write_text('{"format": 1}')
+    with pytest.raises(DataError, match=r"has format 1; this version reads format 2\. Run the walk-forward again with"):
         read_folds(tmp_path)

@@ -12,7 +12,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import discounted_forward_returns, empirical_cvar, tail_horizon
-from tailwise.evaluate.words import ruins
+from tailwise.evaluate.words import columns, exposures, held, ruins
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.path import AccountPath
 from tailwise.market.records import COMPONENTS
@@ -112,6 +112,19 @@ def test_drawdown_turnover_and_costs_by_hand() -> None:
     assert found.trades == 2 and not found.ruined
     assert found.cvar_bar == pytest.approx(np.log(0.9))
     assert found.total_return == pytest.approx(0.089)
+
+
+def test_a_short_account_says_so() -> None:
+    """Three bars short, one long. Rejects an exposure without its sign, by which a short looks like a long."""
+    path = backtest(np.array([-1.0, -1.0, -1.0, 0.6, 0.0]), random_walk(seed=0, length=5, sigma=1e-6), NO_COSTS)
+    found = path_statistics(path, alpha=0.25, gamma=0.0)
+    assert found.short_exposure == pytest.approx(3 / 4, abs=1e-3)
+    assert found.long_exposure == pytest.approx(0.6 / 4, abs=1e-3)
+    assert found.mean_exposure == pytest.approx(3.6 / 4, abs=1e-3)
+    assert found.net_exposure == pytest.approx(-2.4 / 4, abs=1e-3)
+    shown = {name: show(found) for name, show in columns(found)}
+    assert (shown["long exposure"], shown["short exposure"], shown["net exposure"]) == ("0.15", "0.75", "-0.60")
+    assert held(found) == "0.15 long and 0.75 short" and exposures(found) == "0.15 / 0.75 / -0.60"
 
 
 @pytest.mark.parametrize("bar", [1000, 200])

@@ -6,18 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tailwise
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Range
-from tailwise.evaluate.walk_forward_plan import Plan, Settings, check_fitted, check_world, fold_config, make_plan
+from tailwise.evaluate.walk_forward_plan import (
+    Plan,
+    Settings,
+    check_fitted,
+    check_world,
+    fold_config,
+    make_plan,
+    spans_of_account,
+)
 from tailwise.market.bars import Bars, save_bars
 from tailwise.market.dataset import Window
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.synthetic import random_walk
 from tailwise.run.config import Config, parse_config
+from tailwise.run.presets import load_source
 from tailwise.run.worlds import MarketWorld
 from tests.support import merged
 
@@ -58,7 +66,22 @@ def test_the_windows_of_a_run_are_those_of_its_fold(kind: Any) -> None:
     spans = plan.spans(plan.folds[0])
     assert spans["test"] is not None and spans["test"].bars == 100
     opened = world_of(base, plan, 0).dataset.bars[0].time[300]
-    assert spans["test"].first_close == f"{(opened + np.timedelta64(1, 'h')).astype('datetime64[s]')}Z"
+    assert spans["test"].first_bar == f"{opened.astype('datetime64[s]')}Z"
+
+
+def test_windows_are_named_by_the_days_of_their_bars() -> None:
+    """Rejects windows by the ends of their bars, which put every daily window one day late: a bar of the 4th would be
+    said to be of the 5th, and a Friday's of a Saturday."""
+    base = parse_config(load_source("sp500").data, source="sp500")
+    plan = make_plan(base, Settings(folds=2))
+    world = world_of(base, plan, 0)
+    (bars,) = world.dataset.bars
+    test = world.dataset.window("test")[0]
+    for spans in (plan.spans(plan.folds[0]), spans_of_account(world, bars.symbol)):
+        assert spans["train"] is not None and spans["train"].first_bar == "1999-01-04T00:00:00Z"
+        assert spans["test"] is not None
+        assert spans["test"].first_bar[:10] == str(bars.time[test.first])[:10]
+        assert spans["test"].last_bar[:10] == str(bars.time[test.end - 1])[:10]
 
 
 def test_test_rows_in_the_normaliser_fit_are_caught() -> None:

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from tailwise.core.metrics import METRICS
 from tailwise.learner.gradients import clip_global_norm, group_norms
 from tailwise.learner.losses import law_kl
 from tailwise.learner.rollout import Rollout
@@ -115,6 +116,16 @@ def test_kl_after_the_update_is_that_of_the_policy_it_leaves() -> None:
     backend.model.normaliser.load_state_dict(normaliser)  # the one that the rollout was made with
     assert report.kl == pytest.approx(kl_now(backend, rollout), rel=1e-4) and report.kl > 1e-4
     assert STOP_FACTOR == 1.5
+
+
+def test_kl_after_the_update_is_of_the_whole_rollout_as_declared() -> None:
+    """Four minibatches: rejects the KL on the last of them, which the declaration of the metric used to name."""
+    backend, rollout = after_two_updates(epochs=1, minibatches=4, target_kl=None, max_kl=100)
+    normaliser = {name: buffer.clone() for name, buffer in backend.model.normaliser.named_buffers()}
+    report = backend.update(rollout, knobs(0.01))
+    backend.model.normaliser.load_state_dict(normaliser)  # the one that the rollout was made with
+    assert report.metrics["policy/kl_after"] == pytest.approx(kl_now(backend, rollout), rel=1e-4)
+    assert METRICS["policy/kl_after"].meaning == "exact KL(old||new) after the update, mean over the whole rollout"
 
 
 # ------------------------------------------------------------------ gradients

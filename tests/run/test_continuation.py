@@ -13,6 +13,7 @@ import torch
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.run.agent import PPO, load
 from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.checkpoint import Training, latest_good, least_trained, training_behind
 from tailwise.run.metric_store import differences_without_time, read
 from tailwise.run.play import play_episodes
 from tests.support import BACKENDS, SMALL_RUN, Scripted, bits, merged, small_trainer
@@ -108,6 +109,25 @@ def test_rewards_of_running_episodes_are_in_the_checkpoint() -> None:
 
 
 CONSTRAINT = {"mode": "constraint", "alpha": 0.25, "limit": 50.0, "warmup": {"updates": 1, "longest": 1}}
+
+
+def test_a_checkpoint_tells_the_training_behind_it(tmp_path: Path) -> None:
+    """Rejects a limit that counts as enforced from the update on whose end begins it, and a penalty taken for one."""
+    limited = {"mode": "constraint", "alpha": 0.25, "limit": -100.0, "warmup": {"updates": 2, "longest": 2}}
+    for name, risk, updates, expected in (
+        ("early", limited, 1, False),
+        ("begun", limited, 2, False),  # it begins at the end of update 2 and would act in update 3
+        ("acted", limited, 3, True),
+        ("penalty", {"mode": "penalty", "alpha": 0.25, "weight": 1.0}, 1, None),
+        ("report", {"mode": "report", "alpha": 0.25}, 1, None),
+    ):
+        agent = small_agent(tmp_path / name, risk=risk)
+        agent.learn(updates * agent.config.run.environments * agent.config.run.rollout_steps)
+        newest, _ = latest_good(tmp_path / name)
+        assert newest is not None
+        assert training_behind(newest) == Training(updates, expected), name
+    assert least_trained([Training(9, True), Training(5, False)]) == Training(5, False)
+    assert least_trained([Training(9, None), Training(5, None)]) == Training(5, None)
 
 
 def test_the_next_update_gets_the_moving_average_of_the_threshold() -> None:

@@ -38,7 +38,7 @@ def test_the_limit_is_told_with_measure_unit_horizon_and_beginning() -> None:
     told = daily(market(limit=-0.08, warmup={"tolerance": 0.25, "updates": 5, "longest": 50}, max_multiplier=10))
     assert told[0] == (
         "CVaR 5% (mean of the worst 5%) of the discounted log-return that follows (all visited states together) is to "
-        "stay at or above -0.08 (log-return, -7.69% of equity)"
+        "stay at or above -0.08 (a log-return of -8%, -7.69% of equity)"
     )
     assert told[1] == (
         "horizon: gamma 0.97 weighs the k-th next bar by 0.97^k; after 100 bars (4.8 months) a weight of 5% is left"
@@ -132,10 +132,16 @@ def test_the_verdict_of_training() -> None:
     """Rejects a verdict over updates in which the constraint did not act yet, or over what was not measured."""
     config = market(limit=-0.08)
     kept = training_verdict(config, [*rows(-0.2, active=0.0), *rows(-0.07, -0.08)])
-    assert kept is not None and kept.startswith("limit kept on the training data: CVaR 5% was -0.075 on average over")
-    assert "the last 2 updates, the limit is -0.08; the multiplier was 0.4" in kept
+    assert kept is not None and kept.startswith(
+        "limit kept on the training data: CVaR 5% over 100 bars was -7.5% on average over"
+    )
+    assert "the last 2 updates, the limit is -8%; the multiplier was 0.4" in kept
     missed = training_verdict(config, rows(-0.1, float("nan")))
-    assert missed is not None and missed.startswith("limit missed by 0.02 on the training data")
+    assert missed is not None and missed.startswith("limit missed by 2 percentage points on the training data")
+    elsewhere = training_verdict(gym(mode="constraint", limit=-20.0), rows(-21.5))
+    assert elsewhere is not None and elsewhere.startswith(
+        "limit missed by 1.5 reward on the training data: CVaR 5% over 300 steps was -21.5 reward"
+    )
     idle = training_verdict(config, rows(-0.07, multiplier=0.0))
     assert idle is not None and idle.endswith("the multiplier was 0: the limit did not bind")
     hovering = training_verdict(config, [*rows(-0.07), *rows(-0.08, multiplier=0.0)])  # 0 now, but not before
@@ -150,5 +156,5 @@ def test_rollouts_that_are_short_against_the_discount_are_told(steps: int, gamma
     """The tail that steers the limit is then mostly predicted. Without a limit it is nobody's concern."""
     base = {"run": {"rollout_steps": steps, "environments": 8}, "learner": {"gamma": gamma}}
     limited = parse_config({**base, "risk": {"mode": "constraint", "limit": -0.1}}, source="test")
-    assert any("are few against the horizon" in sentence for sentence in warnings_of(limited)) == warned
+    assert any("are few against the " in sentence for sentence in warnings_of(limited)) == warned
     assert not any("are few" in sentence for sentence in warnings_of(parse_config(base, source="test")))

@@ -52,7 +52,8 @@ def explain(key: str) -> None:
 
 
 def _print_entry(entry: Entry) -> None:
-    kind = f"  (kind {entry.kind})" if entry.kind else ""
+    kind = f"  (where {entry.switch} is {entry.kind.replace(', ', ' or ')})" if entry.kind else ""
     print(f"{entry.key}{kind}")
     print(f"  {entry.meaning}")
-    print(f"  default {entry.default}; allowed: {entry.allowed}")
+    default = entry.default if entry.default == "required" else f"default {entry.default}"
+    print(f"  {default}; allowed: {entry.allowed}")

@@ -7,9 +7,12 @@ from pathlib import Path
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.evaluating import EVALUATIONS
 from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
+from tailwise.cli.output import note
 from tailwise.cli.training import Recorder, make_display, print_facts, run_folder, train
 from tailwise.evaluate.report_verdict import CAVEAT
+from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO, choose_checkpoint, load
+from tailwise.run.config import warnings_of
 
 PRESET = "sp500"
 
@@ -21,6 +24,8 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     recorder, display = Recorder(), make_display(config, silent=quiet)
     with run_folder(out, "demo") as folder:
         agent = PPO(config=config, run_dir=folder, callbacks=[recorder, *display])
+    for sentence in warnings_of(config):
+        note(f"warning: {sentence}")
     if not quiet:
         print_facts(agent, folder)
     code = train(agent, recorder, display, folder, as_json=False)
@@ -28,7 +33,8 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
         return code
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
     policy = load(checkpoint)
-    played = Playing(checkpoint.name, deterministic=policy.deterministic, seed=config.seed)
+    trained = ckpt.training_behind(checkpoint)
+    played = Playing(checkpoint.name, deterministic=policy.deterministic, seed=config.seed, trained=trained)
     kept = folder / EVALUATIONS / "demo"
     for found in judge_and_keep(policy, played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"):
         print_findings(found)

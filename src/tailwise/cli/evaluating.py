@@ -44,12 +44,14 @@ def evaluate_run(
         )
     loaded: list[Policy] = []
     members: list[str] = []
+    behind: list[ckpt.Training] = []
     name = ENSEMBLE
     for one in runs:
         read_config(one)  # says so when this is not the folder of a run
         folder = find_checkpoint(one, checkpoint)
         loaded.append(policy_of(load_policy(folder, trust=trust)))
         members.append(f"{one}/{folder.name}")
+        behind.append(ckpt.training_behind(folder))
         name = ENSEMBLE if ensemble is not None else folder.name
     policy: Trader = loaded[0] if ensemble is None else Ensemble(loaded, as_how(ensemble))
     told = () if ensemble is None else (ensemble, *members)
@@ -60,7 +62,15 @@ def evaluate_run(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
             )
         evaluate_market(
-            run, name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json, members=told
+            run,
+            name,
+            policy,
+            stochastic=stochastic,
+            seed=seed,
+            stressed=stressed,
+            as_json=as_json,
+            members=told,
+            trained=ckpt.least_trained(behind),
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
@@ -85,7 +95,7 @@ def evaluate_run(
         return
     how = "the most likely action" if deterministic else "sampled actions"
     rows = [(label, number(result[key])) for key, label in LABELS]
-    print_table(f"{run.name}, checkpoint {name}: {how}, seed {used_seed}", ("", "value"), rows)
+    print_table(f"{run.resolve().name}, checkpoint {name}: {how}, seed {used_seed}", ("", "value"), rows)
     print(f"written to {path}")
 
 
@@ -99,15 +109,16 @@ def evaluate_market(
     stressed: bool,
     as_json: bool,
     members: Sequence[str] = (),
+    trained: ckpt.Training,
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
     deterministic = policy.deterministic and not stochastic
-    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
+    played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members), trained)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
-    name = f"{run.name}, checkpoint {checkpoint}"
+    name = f"{run.resolve().name}, checkpoint {checkpoint}"
     findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)
     if as_json:
         print_json(
@@ -119,7 +130,7 @@ def evaluate_market(
             }
         )
         return
-    print(f"{run.name}, {played.sentence}")
+    print(f"{run.resolve().name}, {played.sentence}")
     for found in findings:
         print_findings(found)
     print(f"page: {kept / PAGE}")

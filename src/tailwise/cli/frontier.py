@@ -92,7 +92,8 @@ def run_frontier(
         raise ConfigError(f"{source.label} is a market: its test window is played whole, once; leave out --episodes.")
     played = episodes or max(base.evaluate.episodes, EPISODES)
     world = check_world(base, played)
-    for sentence in [*warnings_of(configs[0]), *_about_limits(wanted, base)]:
+    warned = dict.fromkeys(sentence for one in configs for sentence in warnings_of(one))
+    for sentence in [*warned, *_about_limits(wanted, base)]:
         note(f"warning: {sentence}")
     with run_folder(out, "frontier") as folder:
         check_folder(folder, base)
@@ -102,7 +103,8 @@ def run_frontier(
         for sentence in facts:
             print(sentence)
         names = ", ".join(str(seed) for seed in range(base.seed, base.seed + seeds))
-        print(f"{len(cells)} runs of {base.run.total_steps:,} steps, seeds {names}, in {folder}", flush=True)
+        numbered = f"seed{'' if seeds == 1 else 's'} {names}"
+        print(f"{_runs(len(cells))} of {base.run.total_steps:,} steps, {numbered}, in {folder}", flush=True)
     book = TrialBook.beside(folder)
     work = [
         FrontierJob(cell, full, folder / cell.folder, played, as_json, book)
@@ -179,6 +181,10 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
         for limit in limits
         if limit >= 0
     ]
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _facts(base: Config, world: World) -> list[str]:

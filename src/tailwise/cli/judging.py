@@ -16,9 +16,10 @@ from tailwise.evaluate.judgement import Judgement, judge
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
-from tailwise.evaluate.report_verdict import CAVEAT, headline
+from tailwise.evaluate.report_verdict import CAVEAT, headline_of
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import columns, ruins
+from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
@@ -37,6 +38,7 @@ class Playing:
     deterministic: bool
     seed: int
     members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
+    trained: Training | None = None  # of an ensemble: its least trained member
 
     @property
     def sentence(self) -> str:
@@ -50,7 +52,7 @@ def print_findings(found: Findings) -> None:
     """The table, whether it is more than noise, and the limit."""
     judged = found.judged
     print_judgement(judged)
-    print(headline(found.evidence, found.against, found.judged.limits)[0])
+    print(headline_of(found)[0])
 
 
 def print_judgement(judged: Judgement) -> None:
@@ -88,14 +90,23 @@ def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stre
         elif stressed:
             reason = f"only the first {MOST_STRESSED} symbols are, to save time."
         rhythm = world.dataset.bars[number].frequency.sentence
-        found.append(weigh(judged, trials=trials, stressed=results, not_stressed=reason, rhythm=rhythm))
+        found.append(
+            weigh(
+                judged,
+                trials=trials,
+                stressed=results,
+                not_stressed=reason,
+                rhythm=rhythm,
+                trained=played.trained,
+            )
+        )
     return found
 
 
 def known_trials(run: Path) -> Trials:
     """The trials on the bars of a run, itself included, as they were written down."""
     found = count_trials(run)
-    return Trials(found.counted, found.sharpes, f"counted in {found.file.name}")
+    return Trials(found.counted, found.sharpes, found.file.name)
 
 
 def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:

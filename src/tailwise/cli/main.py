@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from tailwise.cli.data import data_app
 from tailwise.cli.options import JsonOption, TrustOption
 from tailwise.cli.runs import runs_app
-from tailwise.core.errors import TailwiseError
+from tailwise.core.errors import ConfigWarning, TailwiseError
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -338,6 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
     # numba paints even the messages that it makes for itself while it compiles, and nobody sees: 0.4 of 14 seconds.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+    warnings.simplefilter("ignore", ConfigWarning)  # commands print these themselves
     try:
         app(arguments, prog_name="tailwise")
     except SystemExit as stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group
@@ -14,9 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tailwise.cli.output import duration, number
+from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run.callbacks import Callback
 from tailwise.run.callbacks import Progress as Update
+from tailwise.run.config import Config, MarketEnvSection
 from tailwise.run.health import Alert
+from tailwise.run.risk_words import tail_name
 
 PLAIN_LINE_EVERY = 5.0  # seconds
 SPEED_WINDOW = 20  # updates over which steps/s are averaged
@@ -47,40 +51,73 @@ class Speed:
         return max(0.0, (total - self._marks[-1][1]) / speed)
 
 
-def figures(metrics: Mapping[str, float], alpha: float | None, limited: str | None = None) -> list[tuple[str, str]]:
-    """The numbers worth watching, with their labels; what the update did not measure is left out.
+@dataclass(frozen=True)
+class Labels:
+    """How the numbers of a run are named while it trains: level, horizon and unit of its tail.
 
-    limited: name of the measure that a limit speaks of, if that is not CVaR.
+    cvar     "CVaR 5% over 100 bars"; None when risk is off
+    limited  the same of the measure that a limit speaks of
+    market   rewards are log-returns and shown in percent; elsewhere they have the unit of the environment's reward
     """
-    cvar = "" if alpha is None else f"CVaR {alpha:.3g}"
-    wanted = [
-        ("return", "episode/return"),
-        *([(cvar, "risk/cvar_return")] if limited or "risk/limit" not in metrics else []),
-        ("KL", "policy/kl"),
-        ("entropy", "policy/entropy"),
-        ("explained variance", "critic/explained_variance"),
-        ("evaluation", "evaluate/return"),
-    ]
-    found = [(label, number(metrics[name])) for label, name in wanted if name in metrics]
-    at = 1 if found and found[0][0] == "return" else 0
-    return [*found[:at], *_against_limit(metrics, limited or cvar), *found[at:]]
+
+    cvar: str | None
+    limited: str | None
+    market: bool
+
+    def amount(self, value: float | None, digits: int = 3) -> str:
+        """A return or a tail with its unit."""
+        if value is None:
+            return number(None)
+        return f"{number(100 * value, digits)}%" if self.market else f"{number(value, digits)} reward"
+
+    def bare(self, value: float, digits: int = 3) -> str:
+        """The same without the word for a reward, where another amount stands beside it."""
+        return self.amount(value, digits).removesuffix(" reward")
 
 
-def _against_limit(metrics: Mapping[str, float], label: str) -> list[tuple[str, str]]:
+def labels_of(config: Config) -> Labels:
+    """The labels for the runs of a configuration."""
+    market = isinstance(config.env, MarketEnvSection)
+    risk = config.risk
+    if isinstance(risk, RiskOff):
+        return Labels(None, None, market)
+    cvar = tail_name(CvarMeasure(), risk.alpha, config)
+    limited = tail_name(risk.measure, risk.alpha, config) if isinstance(risk, RiskConstraint) else None
+    return Labels(cvar, limited, market)
+
+
+def figures(metrics: Mapping[str, float], labels: Labels) -> list[tuple[str, str]]:
+    """The numbers worth watching, with their labels and units; what the update did not measure is left out."""
+    found: list[tuple[str, str]] = []
+    for name, market, elsewhere in (
+        ("episode/return", "episode log-return", "episode return"),
+        ("evaluate/return", "log-return of the select window", "evaluation"),
+    ):
+        if name in metrics:
+            shown = labels.bare(metrics[name], 4)
+            found.append((market if labels.market else elsewhere, shown))
+    tail = _against_limit(metrics, labels)
+    if labels.cvar is not None and "risk/cvar_return" in metrics and labels.cvar not in dict(tail):
+        tail.append((labels.cvar, labels.amount(metrics["risk/cvar_return"])))
+    others = (("KL", "policy/kl"), ("entropy", "policy/entropy"), ("explained variance", "critic/explained_variance"))
+    return [*found, *tail, *((label, number(metrics[name])) for label, name in others if name in metrics)]
+
+
+def _against_limit(metrics: Mapping[str, float], labels: Labels) -> list[tuple[str, str]]:
     """The measure beside its limit and the multiplier, where there is a limit."""
-    if "risk/limit" not in metrics:
+    if "risk/limit" not in metrics or labels.limited is None:
         return []
-    measured = f"{number(metrics.get('risk/measure'), 3)} / {number(metrics['risk/limit'], 3)}"
-    multiplier = number(metrics["risk/multiplier"], 2) if metrics["risk/active"] == 1.0 else "warm-up"
-    return [(label, measured), ("multiplier", multiplier)]
+    measured = f"{labels.amount(metrics.get('risk/measure'))} (limit {labels.bare(metrics['risk/limit'])})"
+    acts = metrics["risk/active"] == 1.0
+    multiplier = number(metrics["risk/multiplier"], 2) if acts else "0 (warm-up: the limit does not act yet)"
+    return [(labels.limited, measured), ("multiplier", multiplier)]
 
 
 class Watcher(Callback):
     """What both displays share: the last update, the newest alert, the speed."""
 
-    def __init__(self, alpha: float | None, limited: str | None = None) -> None:
-        self.alpha = alpha
-        self.limited = limited
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
         self.speed = Speed()
         self.alert: Alert | None = None
 
@@ -97,8 +134,8 @@ class Watcher(Callback):
 class PlainProgress(Watcher):
     """One line every few seconds, and one per kind of alert: readable in a file and in the log of a job."""
 
-    def __init__(self, alpha: float | None, limited: str | None = None) -> None:
-        super().__init__(alpha, limited)
+    def __init__(self, labels: Labels) -> None:
+        super().__init__(labels)
         self._next_line = 0.0
         self._told: set[tuple[str, str]] = (
             set()
@@ -123,7 +160,7 @@ class PlainProgress(Watcher):
             f"update {progress.update}",
             f"{progress.steps:,}/{progress.total_steps:,} steps",
             f"{number(self.speed.steps_per_second)} steps/s",
-            *(f"{label} {value}" for label, value in figures(progress.metrics, self.alpha, self.limited)),
+            *(f"{label} {value}" for label, value in figures(progress.metrics, self.labels)),
             *([] if left is None else [f"{duration(left)} left"]),
         ]
         self.say(", ".join(parts))
@@ -137,8 +174,8 @@ class PlainProgress(Watcher):
 class LiveProgress(Watcher):
     """A bar over the steps with the time that is left, and the newest figures below it."""
 
-    def __init__(self, alpha: float | None, console: Console, limited: str | None = None) -> None:
-        super().__init__(alpha, limited)
+    def __init__(self, labels: Labels, console: Console) -> None:
+        super().__init__(labels)
         self._bar = Progress(
             TextColumn("update {task.fields[update]}"),
             BarColumn(bar_width=None),
@@ -170,7 +207,7 @@ class LiveProgress(Watcher):
             left="-" if left is None else duration(left),
         )
         table = Table.grid(padding=(0, 3))
-        found = figures(progress.metrics, self.alpha, self.limited)
+        found = figures(progress.metrics, self.labels)
         table.add_row(*(Text(label, style="dim") for label, _ in found))
         table.add_row(*(Text(value, style="bold") for _, value in found))
         parts: list[Any] = [self._bar, table]

@@ -26,10 +26,12 @@ _NAMES = {int: "whole number", float: "number", bool: "true or false", str: "tex
 
 @dataclass(frozen=True)
 class Entry:
-    """One key. `kind`: those kinds of its section that have it, empty without kinds; `section`: keys lie below it."""
+    """One key. `kind`: those kinds of its section that have it, empty without kinds, and `switch`: the key that chooses
+    among them; `section`: keys lie below it."""
 
     key: str
     kind: str
+    switch: str
     default: str
     allowed: str
     meaning: str
@@ -39,14 +41,14 @@ class Entry:
 def reference(model: type[BaseModel]) -> list[Entry]:
     """All entries below `model`, in the order of the fields; what is the same in several kinds is one entry."""
     kinds: dict[Entry, list[str]] = {}
-    for entry in _entries(model, prefix="", kind="", path=()):
+    for entry in _entries(model, prefix="", kind="", switch="", path=()):
         having = kinds.setdefault(replace(entry, kind=""), [])
         if entry.kind and entry.kind not in having:
             having.append(entry.kind)
     return [replace(entry, kind=", ".join(having)) for entry, having in kinds.items()]
 
 
-def _entries(model: type[BaseModel], *, prefix: str, kind: str, path: tuple[str, ...]) -> Iterator[Entry]:
+def _entries(model: type[BaseModel], *, prefix: str, kind: str, switch: str, path: tuple[str, ...]) -> Iterator[Entry]:
     for name, field in fields_by_key(model).items():
         if path and _tag_field(model) == name:
             continue  # `kind` is told once, by the union
@@ -56,15 +58,17 @@ def _entries(model: type[BaseModel], *, prefix: str, kind: str, path: tuple[str,
             tag = str(field.discriminator)
             kinds = [value for member in below for value in get_args(fields_by_key(member)[tag].annotation)]
             default = getattr(field.default, tag, None)
-            yield Entry(f"{key}.{tag}", kind, _text(default), ", ".join(kinds), field.description or "", False)
+            yield Entry(f"{key}.{tag}", kind, switch, _text(default), ", ".join(kinds), field.description or "", False)
         elif below:
-            yield Entry(key, kind, "-", "a section", field.description or "", True)
+            yield Entry(key, kind, switch, "-", "a section", field.description or "", True)
         else:
-            yield Entry(key, kind, _default(field), _allowed(field), field.description or "", False)
+            yield Entry(key, kind, switch, _default(field), _allowed(field), field.description or "", False)
         for member in below:
             tag_of_member = _tag(member)
-            inner = tag_of_member if field.discriminator is not None else kind
-            yield from _entries(member, prefix=f"{key}.", kind=inner, path=(*path, name))
+            inner = (
+                (tag_of_member, f"{key}.{field.discriminator}") if field.discriminator is not None else (kind, switch)
+            )
+            yield from _entries(member, prefix=f"{key}.", kind=inner[0], switch=inner[1], path=(*path, name))
 
 
 def _is_model(annotation: Any) -> bool:

@@ -10,7 +10,8 @@ from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
-from tailwise.evaluate.report_verdict import headline
+from tailwise.evaluate.report_verdict import headline_of
+from tailwise.run import checkpoint as ckpt
 
 
 def report_run(
@@ -56,7 +57,8 @@ def _report_policy(
     otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
     policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise, trust=trust)
     config = policy.config
-    played = Playing(folder.name, policy.deterministic and not stochastic, config.seed)
+    trained = ckpt.training_behind(folder)
+    played = Playing(folder.name, policy.deterministic and not stochastic, config.seed, trained=trained)
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)
     write_report(
@@ -69,5 +71,5 @@ def _report_policy(
     )
     told = []
     for found in findings:
-        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, found.judged.limits)[0]}")
+        told.append(f"{found.judged.symbol}: {headline_of(found)[0]}")
     return told

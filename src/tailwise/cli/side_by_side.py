@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tailwise.cli.output import note
-from tailwise.cli.progress import PlainProgress
+from tailwise.cli.progress import PlainProgress, labels_of
 from tailwise.cli.training import Recorder, stop_after_update
-from tailwise.core.errors import DataError, TailwiseError
+from tailwise.core.errors import ConfigWarning, DataError, TailwiseError
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
@@ -58,8 +59,8 @@ class StopWhen(Callback):
 class RunLines(PlainProgress):
     """The lines of one run, each beginning with its name; none when silent."""
 
-    def __init__(self, label: str, alpha: float | None, *, silent: bool) -> None:
-        super().__init__(alpha)
+    def __init__(self, label: str, config: Config, *, silent: bool) -> None:
+        super().__init__(labels_of(config))
         self.label, self.silent = label, silent
 
     def say(self, text: str) -> None:
@@ -91,8 +92,9 @@ def trained(
 
     check: looks at the agent before it trains and raises when it must not.
     """
-    with _alone(folder):
-        lines = RunLines(label, config.tail_alpha, silent=silent)
+    with _alone(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # the command printed them before the first run
+        lines = RunLines(label, config, silent=silent)
         callbacks: list[Callback] = [StopWhen(asked), lines]
         notes: list[str] = []
         if (folder / CONFIG).exists():

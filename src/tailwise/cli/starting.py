@@ -13,6 +13,7 @@ import yaml
 from tailwise.cli.data_check import Reading
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
+from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
 from tailwise.market.data_config import SharesSplit
@@ -53,7 +54,8 @@ costs: # {costs_note}
   impact_bps: {impact:g}
 
 learner:
-  gamma: {gamma:g} # discount per bar: a horizon of about {horizon} bars{horizon_words}
+  # Discount per bar: the horizon of tails in all tables is {horizon} bars{horizon_words}, where a weight of 5% is left.
+  gamma: {gamma:g}
 
 run: {{total_steps: {steps}, environments: 64, rollout_steps: 128}}
 evaluate: {{every: 5}} # updates between evaluations on the select window
@@ -93,7 +95,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
     names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
     gamma = 0.99 if per_day <= 1.5 else 0.97
-    horizon = round(1 / (1 - gamma))
+    horizon = tail_horizon(gamma)
     options = {
         "repair": how.repair if how.repair != "none" else None,
         "adjust": how.adjust if how.adjust != "refuse" else None,
@@ -122,7 +124,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
         impact=10 if min(traded) > 0.5 else 0,
         gamma=gamma,
         horizon=horizon,
-        horizon_words=f", {horizon / per_day:.3g} days",
+        horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{1_000_000:_}",
     )
 

@@ -16,15 +16,14 @@ from rich.console import Console
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import duration, note, number, print_json
-from tailwise.cli.progress import LiveProgress, PlainProgress
+from tailwise.cli.output import duration, note, print_json
+from tailwise.cli.progress import LiveProgress, PlainProgress, labels_of
 from tailwise.core.errors import ConfigError
-from tailwise.learner.risk_config import CvarMeasure, RiskConstraint
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
-from tailwise.run.risk_words import bars_in_a_day, limit_sentences, measure_name, training_verdict
+from tailwise.run.risk_words import bars_in_a_day, limit_sentences, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts
 from tailwise.run.tracking import make_trackers
 from tailwise.run.trust import open_config
@@ -141,13 +140,8 @@ def make_display(config: Config, *, silent: bool) -> list[Callback]:
     """Live on a terminal, plain lines elsewhere, nothing when silent."""
     if silent:
         return []
-    risk = config.risk
-    limited = None
-    if isinstance(risk, RiskConstraint) and not isinstance(risk.measure, CvarMeasure):
-        limited = measure_name(risk.measure, risk.alpha)
-    if sys.stdout.isatty():
-        return [LiveProgress(config.tail_alpha, Console(), limited)]
-    return [PlainProgress(config.tail_alpha, limited)]
+    labels = labels_of(config)
+    return [LiveProgress(labels, Console()) if sys.stdout.isatty() else PlainProgress(labels)]
 
 
 @contextlib.contextmanager
@@ -231,7 +225,9 @@ def print_end(agent: PPO, recorder: Recorder, folder: Path, reason: str, seconds
     trainer = agent.trainer
     print(f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}")
     if recorder.last is not None and "episode/return" in recorder.last.metrics:
-        print(f"mean return of the last finished episodes: {number(recorder.last.metrics['episode/return'])}")
+        labels = labels_of(agent.config)
+        kind, mean = "log-return" if labels.market else "return", recorder.last.metrics["episode/return"]
+        print(f"mean {kind} of the last finished episodes: {labels.bare(mean, 4)}")
     alerts = _loud_alerts(folder)
     for sentence in _limit_at_the_end(agent, recorder, alerts):
         print(sentence)

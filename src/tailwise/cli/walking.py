@@ -26,7 +26,7 @@ from tailwise.evaluate.walk_forward import (
 )
 from tailwise.evaluate.walk_forward_plan import Plan, Settings, check_world, fold_config, make_plan
 from tailwise.evaluate.walk_forward_summary import Whole, cut_of, summarise
-from tailwise.evaluate.walk_forward_words import HEADINGS, table_rows
+from tailwise.evaluate.walk_forward_words import headings, table_rows
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.trials import TrialBook
@@ -115,7 +115,8 @@ def run_walk_forward(
         names = ", ".join(str(seed) for seed in wanted)
         before = f", {done} of them finished before" if done else ""
         print(
-            f"{len(cells)} runs of {base.run.total_steps:,} steps, seeds {names}, in {folder}{before}",
+            f"{len(cells)} runs of {base.run.total_steps:,} steps, seed{'' if len(wanted) == 1 else 's'} {names}, in "
+            f"{folder}{before}",
             flush=True,
         )
     book = TrialBook(TrialBook.beside(folder).file, cut_of(plan))
@@ -138,7 +139,7 @@ def run_walk_forward(
     if as_json:
         print_json({"folder": str(folder), **told})
     else:
-        print_table(f"{source.name} ({told['label']}): out of sample, after costs", HEADINGS, table_rows(told))
+        print_table(f"{source.name} ({told['label']}): out of sample, after costs", headings(told), table_rows(told))
         for sentence in told["verdict"]:
             print(sentence)
         print(f"written to {folder / SUMMARY}")
@@ -191,7 +192,7 @@ def _facts(base: Config, plan: Plan, world: MarketWorld) -> list[str]:
         found.append(f"{bars.symbol} ({bars.label}): {len(bars):,} bars, {first} to {last}. {bars.frequency.sentence}")
     for fold in plan.folds:
         spans = [
-            f"{name} {span.first_close[:10]} to {span.last_close[:10]} ({span.bars:,})"
+            f"{name} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
             for name, span in plan.spans(fold).items()
             if span is not None
         ]

@@ -54,13 +54,25 @@ def _tags(model: Any) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
+class _Choice:
+    """A member of a union that was chosen by a tag: the name of the tag, its value, and all members by that value."""
+
+    name: str
+    value: str
+    members: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class _Place:
-    """Where a location leads: the key as the user writes it, the model that owns its last part, and its field."""
+    """Where a location leads: the key as the user writes it, the model that owns its last part, and its field.
+
+    choice: how that model was chosen, where it is a member of a union.
+    """
 
     key: str
     owner: type[BaseModel] | None
     owner_key: str
-    tag: str | None
+    choice: _Choice | None
     field: FieldInfo | None
 
 
@@ -72,25 +84,34 @@ def _join(key: str, part: str | int) -> str:
 
 def _walk(root: type[BaseModel], location: tuple[str | int, ...]) -> _Place:
     here: list[Any] = [root]  # the types that the value at `key` may have
-    place = _Place(key="", owner=root, owner_key="", tag=None, field=None)
-    key, tag = "", None
+    place = _Place(key="", owner=root, owner_key="", choice=None, field=None)
+    key: str = ""
+    choice: _Choice | None = None
     for part in location:
         if len(here) > 1:  # a union: the part is a tag or the name of a member, not something the user wrote
-            # A discriminator is a Literal of one value; other Literals of a member may contain the same word.
-            chosen = [m for m in here if [part] in _tags(m).values()]
-            here, tag = (chosen[:1] or [Any]), (str(part) if chosen else None)
+            choice = _chosen(here, part)
+            here = [Any if choice is None else choice.members[choice.value]]
             continue
         model = here[0]
         if _is_model(model):
             field = fields_by_key(model).get(str(part))
-            place = _Place(_join(key, part), model, key, tag, field)
+            place = _Place(_join(key, part), model, key, choice, field)
             here = members(field.annotation) if field is not None else [Any]
         else:  # an item of a list, tuple or dict
-            place = _Place(_join(key, part), place.owner, place.owner_key, place.tag, place.field)
+            place = _Place(_join(key, part), place.owner, place.owner_key, place.choice, place.field)
             items = [a for a in get_args(model) if a is not Ellipsis]
             here = members(items[-1]) if items else [Any]
-        key, tag = place.key, None
+        key, choice = place.key, None
     return place
+
+
+def _chosen(union: list[Any], tag: str | int) -> _Choice | None:
+    """The member of a union with this tag; None where the part of a location is not a tag."""
+    # A discriminator is a Literal of one value; other Literals of a member may contain the same word.
+    name = next((name for member in union for name, values in _tags(member).items() if values == [tag]), None)
+    if name is None:
+        return None
+    return _Choice(name, str(tag), {value: member for member in union for value in _tags(member).get(name, [])})
 
 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -105,14 +126,17 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _unknown_key(root: type[BaseModel], place: _Place) -> str:
     name = place.key.removeprefix(place.owner_key).lstrip(".")
-    of_kind = f" for kind '{place.tag}'" if place.tag else ""
+    choice = place.choice
+    of_kind = "" if choice is None else f" where {_join(place.owner_key, choice.name)} is '{choice.value}'"
     siblings = list(fields_by_key(place.owner)) if place.owner is not None else []
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
     if near:
         return f"key '{place.key}' is unknown{of_kind}; did you mean '{_join(place.owner_key, near[0])}'?"
+    others = [] if choice is None else [tag for tag, m in choice.members.items() if name in fields_by_key(m)]
+    if choice is not None and others:
+        switch = _join(place.owner_key, choice.name)
+        return f"key '{place.key}' does not exist{of_kind}; remove it, or set {switch} to {' or '.join(others)}."
     known = list(_all_keys(root))
-    if place.key in known:
-        return f"key '{place.key}' does not exist{of_kind}, it belongs to another kind; remove it or change the kind."
     elsewhere = [key for key in known if key.rsplit(".", 1)[-1] == name]
     if elsewhere:
         return f"key '{place.key}' is unknown{of_kind}; did you mean '{elsewhere[0]}'?"

@@ -39,6 +39,10 @@ class NotFiniteError(CheckpointError):
     """A checkpoint holds NaN or infinite numbers where nothing can be computed with them."""
 
 
+class ConfigWarning(UserWarning):
+    """A configuration works but is likely not meant; the command line prints these sentences itself, once."""
+
+
 class NotBuiltError(TailwiseError):
     """An option is planned but not built yet; it is refused because a no-op would be a lie."""
 

@@ -74,7 +74,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/entropy_min", "nats", "lowest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
-    MetricSpec("policy/kl_after", "nats", "exact KL(old||new) after the update, on its last minibatch", (0.0, 0.2)),
+    MetricSpec(
+        "policy/kl_after", "nats", "exact KL(old||new) after the update, mean over the whole rollout", (0.0, 0.2)
+    ),
     MetricSpec(
         "policy/kl_of_target", "1", "KL after the update over learner.target_kl (0.05 where that is off)", (0.0, 3.0)
     ),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from tailwise.evaluate.words import percent
 from tailwise.run.metric_store import read
 
 PREFIX = "calibration/"
@@ -33,8 +34,8 @@ def calibration_sentence(numbers: Mapping[str, float], alpha: float) -> str:
     covers = ", ".join(f"{100 * numbers[f'coverage_{level}']:.1f}%" for level in ("05", "50", "95"))
     return (
         f"In training, over {numbers['windows']:.0f} newest complete windows, {covers} of the realised discounted "
-        f"returns lay below the predicted 5%, 50% and 95% quantiles. CVaR {100 * alpha:g}%: predicted "
-        f"{numbers['cvar_predicted']:.3g}, realised {numbers['cvar_realised']:.3g}."
+        f"returns lay below the predicted 5%, 50% and 95% quantiles. Their CVaR {100 * alpha:g}%: predicted "
+        f"{percent(numbers['cvar_predicted'])}, realised {percent(numbers['cvar_realised'])} (log-returns)."
     )
 
 

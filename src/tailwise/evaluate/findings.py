@@ -18,6 +18,7 @@ from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.statistics import annualisation_doubt, window_returns
 from tailwise.evaluate.stress import StressResult, stress
 from tailwise.market.path import AccountPath
+from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld
 
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 1000
@@ -48,6 +49,7 @@ class Findings:
     stressed: Mapping[str, Sequence[StressResult]] = field(default_factory=dict)
     not_stressed: str | None = None  # why there are no stress tests
     rhythm: str = ""  # a sentence: bars per year, and where that number came from
+    trained: Training | None = None  # the training behind the policy; None for a rule
 
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
@@ -73,6 +75,7 @@ def weigh(
     stressed: Mapping[str, Sequence[StressResult]] | None = None,
     not_stressed: str | None = None,
     rhythm: str = "",
+    trained: Training | None = None,
     seed: int = 0,
 ) -> Findings:
     """Intervals of the policy, its differences to every baseline, and odds; stress tests are given, if any were run."""
@@ -97,6 +100,7 @@ def weigh(
         stressed=stressed or {},
         not_stressed=not_stressed,
         rhythm=rhythm,
+        trained=trained,
     )
 
 

@@ -141,6 +141,8 @@ class Result:
     steps: int
     ended: str  # why training ended, a sentence
     refused: bool  # it ended because too many updates in a row were refused
+    updates: int
+    limit_acted: bool | None  # whether the limit acted in any update; None without one
     scores: Mapping[str, Score]  # by how actions were chosen
     references: Mapping[str, Score]  # simple rules on the same bars; empty outside the market
 
@@ -182,7 +184,19 @@ def judge_run(
             episode_score(policy, world, episodes=episodes, deterministic=choice) for choice in (False, True)
         )
     scores = {SAMPLED: sampled, MOST_LIKELY: likely}
-    return Result(cell, str(folder), newest.name, steps, ended, refused, scores, references)
+    behind = ckpt.training_behind(newest)
+    return Result(
+        cell=cell,
+        folder=str(folder),
+        checkpoint=newest.name,
+        steps=steps,
+        ended=ended,
+        refused=refused,
+        updates=behind.updates,
+        limit_acted=behind.limit_acted,
+        scores=scores,
+        references=references,
+    )
 
 
 def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
@@ -258,7 +272,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Row:
-    """One limit and one way of playing, over all seeds. kept: of the mean; seeds_kept: how many seeds did alone."""
+    """One limit and one way of playing, over all seeds.
+
+    kept: whether the mean of the realised tails is above the limit; seeds_kept: how many seeds kept it alone;
+    seeds_acted: in how many of them the limit acted in training at all. None without a limit
+    """
 
     limit: float | None
     played: str
@@ -268,6 +286,7 @@ class Row:
     cvar_bar: Band
     kept: bool | None
     seeds_kept: int | None
+    seeds_acted: int | None
 
 
 def band(values: Sequence[float | None]) -> Band:
@@ -291,7 +310,8 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 
 def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
-    scores = [one.scores[played] for one in results if one.cell.limit == limit]
+    chosen = [one for one in results if one.cell.limit == limit]
+    scores = [one.scores[played] for one in chosen]
     tail = band([score.cvar_return for score in scores])
     kept, seeds_kept = None, None
     if limit is not None and tail.mean is not None:
@@ -306,6 +326,7 @@ def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
         band([score.cvar_bar for score in scores]),
         kept,
         seeds_kept,
+        None if limit is None else sum(one.limit_acted is True for one in chosen),
     )
 
 

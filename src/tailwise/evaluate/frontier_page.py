@@ -14,7 +14,7 @@ from tailwise.core.atomic import write_text
 from tailwise.evaluate.frontier import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
 from tailwise.evaluate.markup import element, join
 from tailwise.evaluate.page_frame import GRID, INK, plot, table, whole_page
-from tailwise.evaluate.words import percent
+from tailwise.evaluate.words import limit_word, percent
 
 HOW = {SAMPLED: "sampled actions", MOST_LIKELY: "the most likely action"}
 UNCONSTRAINED = "unconstrained"
@@ -96,13 +96,16 @@ def title(played: str) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Kept or missed by the mean over seeds, and by how many seeds alone."""
+    """Kept or missed by the mean over seeds, by how many seeds alone, and whether the limit acted in all of them."""
     if row.limit is None:
         return ""
     if row.kept is None:
         return "not measured"
-    word = "kept" if row.kept else "missed"
-    return word if row.seeds == 1 else f"{word}, {row.seeds_kept} of {row.seeds}"
+    word = limit_word(row.kept, bool(row.seeds_acted))
+    if row.seeds == 1 or not row.seeds_acted:
+        return word
+    acted = "" if row.seeds_acted == row.seeds else f"; it acted in {row.seeds_acted}"
+    return f"{word}, {row.seeds_kept} of {row.seeds}{acted}"
 
 
 def legend(frontier: Frontier) -> list[str]:
@@ -118,7 +121,8 @@ def legend(frontier: Frontier) -> list[str]:
     bands = (
         "One seed: there is no band, and what another seed would give is unknown."
         if seeds == 1
-        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds."
+        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds. Kept or "
+        "missed is said of the mean; beside it, how many seeds kept the limit alone."
     )
     single = "bars" if frontier.market else "steps"
     return [
@@ -127,13 +131,22 @@ def legend(frontier: Frontier) -> list[str]:
         f"{single}, pooled from {pooled}: the mean of its worst {100 * frontier.alpha:g}% is to stay above it. The "
         f"other CVaR is that of single {single}.",
         "Training constrains the policy that samples its actions; the most likely action is another policy.",
-        f"{bands} Kept or missed is said of the mean; beside it, how many seeds kept the limit alone.",
+        bands,
     ]
 
 
 def warnings_about(frontier: Frontier) -> list[str]:
     """Sentences about runs and numbers that are not what they should be."""
     found = [f"{one.cell.label}: {one.ended}" for one in frontier.results if one.refused]
+    idle = [one for one in frontier.results if one.limit_acted is False]
+    if idle:
+        labels = "; ".join(one.cell.label for one in idle)
+        limited = [one for one in frontier.results if one.cell.limit is not None]
+        found.append(
+            f"The limit never acted in {len(idle)} of {len(limited)} runs that have one ({labels}): training ended "
+            f"within the warm-up, after {max(one.updates for one in idle)} updates, so that they follow the mean "
+            "alone; train longer (risk.warmup says when a limit begins)."
+        )
     if any(row.cvar_return.mean is None for row in frontier.rows):
         found.append(
             f"Episodes are cut before {frontier.horizon} steps, the horizon of gamma {frontier.gamma:g}, so that no "

@@ -17,7 +17,7 @@ from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
 from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
-from tailwise.evaluate.words import plain
+from tailwise.evaluate.words import RANDOM, held
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
@@ -41,7 +41,6 @@ BASELINES: Mapping[str, Callable[[Bars], npt.NDArray[np.float64]]] = {
 }
 SMALLEST_CVAR = "smallest CVaR"
 MOST_RETURNS = 1000  # that the weights of the smallest CVaR look back over
-RANDOM = "random, same turnover"
 DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does not report one
 
 
@@ -71,12 +70,11 @@ class Judgement:
             if name in self.limits and self.limits[name].short is not None:
                 told.append(f"{how} it is {self.limits[name].short}")
         rule = rule_sentence(self.reference, self.limits[self.reference])
-        held = f"{plain(self.statistics[POLICY].mean_exposure)} (of {self.reference} "
-        held += f"{plain(self.statistics[self.reference].mean_exposure)})"
         return [
             *told,
             *([rule] if rule else []),
-            f"who holds nothing keeps any limit below 0: the mean exposure of the policy is {held}",
+            f"an account that holds nothing keeps any limit below 0: the policy held {held(self.statistics[POLICY])} "
+            f"on average ({self.reference} {held(self.statistics[self.reference])}), as multiples of equity",
         ]
 
     @property

@@ -10,6 +10,7 @@ import torch
 from tailwise.core.discount import tail_horizon
 from tailwise.evaluate.statistics import forward_returns
 from tailwise.evaluate.tails import Floats, empirical_cvar
+from tailwise.evaluate.words import small_percent
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
 from tailwise.market.path import AccountPath
@@ -38,7 +39,8 @@ class LimitVerdict:
 
     def sentence(self, where: str = "out of sample") -> str:
         """Kept or missed, with the numbers."""
-        allowed = f"the limit is {_percent(self.limit)}"
+        realised, limit = self._shown
+        allowed = f"the limit is {limit}"
         if self.realised is None:
             return (
                 f"limit not judged {where}: the window is shorter than the {self.horizon} bars over which a discounted "
@@ -47,15 +49,25 @@ class LimitVerdict:
         fit = "1 horizon fits" if self.horizons == 1 else f"{self.horizons} horizons fit"
         return (
             f"limit {'kept' if self.kept else 'missed'} {where}{self.by}: {self.statistic} "
-            f"{_percent(self.realised)}, {allowed}; {fit} into the window without overlap"
+            f"{realised}, {allowed}; {fit} into the window without overlap"
         )
+
+    @property
+    def _shown(self) -> tuple[str, str]:
+        """Realised and allowed, with as many digits as tell them apart."""
+        realised = self.limit if self.realised is None else self.realised
+        shown, digits = (small_percent(realised), small_percent(self.limit)), 3
+        while shown[0] == shown[1] and realised != self.limit:
+            digits += 1
+            shown = f"{100 * realised:.{digits}g}%", f"{100 * self.limit:.{digits}g}%"
+        return shown
 
     @property
     def short(self) -> str | None:
         """The same in a few words, for a second path; None when it cannot be told."""
         if self.realised is None:
             return None
-        return f"{'kept' if self.kept else 'missed'}{self.by} ({_percent(self.realised)})"
+        return f"{'kept' if self.kept else 'missed'}{self.by} ({small_percent(self.realised)})"
 
     @property
     def by(self) -> str:
@@ -98,7 +110,7 @@ def rule_sentence(name: str, verdict: LimitVerdict) -> str | None:
     """Whether a rule that knows no limit kept it too: then the window did not put it to the test."""
     if verdict.realised is None:
         return None
-    value = _percent(verdict.realised)
+    value = small_percent(verdict.realised)
     if verdict.kept:
         return f"{name} kept it too ({value}): these bars were too calm to put the limit to the test"
     return f"{name} missed it{verdict.by} ({value}): these bars put the limit to the test"
@@ -117,9 +129,3 @@ def _statistic(measure: Measure, alpha: float, horizon: int) -> str:
     if isinstance(measure, WangMeasure):
         return f"Wang's distorted mean (eta {measure.eta:g}) of {returns} was"
     return f"{returns} averaged"
-
-
-def _percent(log_return: float) -> str:
-    """One digit after the point; more where a small number needs them."""
-    value = 100 * log_return + 0.0  # + 0.0 turns -0.0 into 0.0
-    return f"{value:.1f}%" if abs(value) >= 1 or value == 0 else f"{value:.2g}%"

@@ -19,7 +19,7 @@ from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import (
     comparison_list,
     comparison_panel,
-    headline,
+    headline_of,
     judgement_box,
     key_figures,
     verdict_sentences,
@@ -63,7 +63,7 @@ def _overview(findings: Sequence[Findings]) -> Html:
     """A line per account, with a link to it."""
     rows = []
     for number, found in enumerate(findings):
-        sentence, _ = headline(found.evidence, found.against, found.judged.limits)
+        sentence, _ = headline_of(found)
         anchor = f"#account{'' if number == 0 else f'-{number + 1}'}"
         link = element("a", element("b", found.judged.symbol), href=anchor)
         rows.append(element("p", link, f": {sentence}"))
@@ -81,7 +81,7 @@ def _verdict(found: Findings, how: str) -> Html:
         f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
         f"after all costs. {how}"
     )
-    sentence, colour = headline(found.evidence, found.against, found.judged.limits)
+    sentence, colour = headline_of(found)
     warnings = [*ruins(judged.paths), *([found.doubt] if found.doubt else []), *judged.left_out]
     if judged.label != "real":
         warnings.insert(0, f"Not a real market: {judged.label}.")

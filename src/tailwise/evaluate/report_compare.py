@@ -57,9 +57,9 @@ class Compared:
             for (a, b), one in self.pairs.items()
             if one.verdict in words
         ]
-        alike = [f"{a} and {b}" for (a, b), one in self.pairs.items() if one.verdict not in words]
+        alike = [f"{a} against {b}" for (a, b), one in self.pairs.items() if one.verdict not in words]
         if alike:
-            told.append(f"No evidence of a difference between {'; '.join(alike)}.")
+            told.append(f"No evidence of a difference: {'; '.join(alike)}.")
         return told
 
 

@@ -38,7 +38,8 @@ from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.stored_folds import StoredFolds
-from tailwise.evaluate.words import glossary_rows, percent, plain
+from tailwise.evaluate.walk_forward_words import reserved
+from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
 from tailwise.run.run_files import LARGE, read_stored
 
 FOLDS = "walk_forward.json"
@@ -50,7 +51,9 @@ def read_folds(folder: Path) -> dict[str, Any]:
     try:
         return read_stored(file, StoredFolds, root=folder, limit=LARGE).model_dump()
     except (OSError, DataError) as error:
-        raise DataError(f"{error}\n{file} cannot be read; run the walk-forward again.") from error
+        raise DataError(
+            f"{error}\n{file} cannot be read. Run the walk-forward again with --out {folder}: nothing is trained again."
+        ) from error
 
 
 def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> None:
@@ -70,7 +73,7 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
     doubts = folds.get("doubts", [])
     tested, earns, *others = folds["verdict"][len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    box = judgement_box(earns, _colour(shown[0]), [*doubts, tested, *others], _warnings(folds))
+    box = judgement_box(earns, _colour(folds, shown[0]), [*doubts, tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
     title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
     write_text(path, report_page(title, top=top, parts=parts))
@@ -86,7 +89,7 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
         rule = next(name for name in ALWAYS_IN if name in row["statistics"])
         beside = PathStatistics(**row["statistics"][rule])
         limit = row["limit"]
-        word = "" if limit is None else {True: "kept", False: "missed", None: "not judged"}[limit["kept"]]
+        word = "" if limit is None else limit_word(limit["kept"], row["limit_acted"])
         found.append(
             (
                 f"{row['fold']}",
@@ -98,7 +101,7 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
                 plain(own.sharpe),
                 percent(-own.max_drawdown),
                 percent(own.cvar_return),
-                plain(own.mean_exposure),
+                exposures(own),
                 word,
             )
         )
@@ -161,7 +164,7 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
         "Sharpe",
         "worst drawdown",
         f"CVaR, {folds['horizon']} bars",
-        "exposure",
+        EXPOSURES,
         "limit",
     )
     return Panel(
@@ -213,12 +216,13 @@ def _warnings(folds: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _colour(stitched: Mapping[str, Any]) -> str:
+def _colour(folds: Mapping[str, Any], stitched: Mapping[str, Any]) -> str:
     limit, verdict = stitched["limit"], stitched["evidence"]["verdict"]
     if verdict == "below zero" or (limit is not None and limit["kept"] is False):
         return "bad"
     words = [one["verdict"] for one in stitched["against"].values()]
-    return "good" if verdict == "above zero" and words and all(word == "better" for word in words) else ""
+    praised = verdict == "above zero" and words and all(word == "better" for word in words)
+    return "good" if praised and not reserved(folds, stitched) else ""
 
 
 def _who(stitched: Mapping[str, Any]) -> str:
@@ -241,4 +245,4 @@ def _seed(seed: int | None) -> str:
 
 
 def _span(window: Mapping[str, Any] | None) -> str:
-    return "-" if window is None else f"{str(window['first_close'])[:10]} to {str(window['last_close'])[:10]}"
+    return "-" if window is None else f"{str(window['first_bar'])[:10]} to {str(window['last_bar'])[:10]}"

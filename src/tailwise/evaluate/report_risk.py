@@ -70,9 +70,14 @@ def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
         "tail",
         f"Returns over {numbers.horizon} bars" + (", and the limit" if judged.limits else ""),
         f"Discounted log-return over the next {numbers.horizon} bars (gamma {gamma:g}), from every bar of the window. "
-        f"Neighbouring values overlap, so only {numbers.bars // numbers.horizon} of them are independent. {limited}",
+        f"Neighbouring values overlap: {_horizons(numbers.bars // numbers.horizon)} into the window without overlap. "
+        f"{limited}",
         key({name: colours[name] for name in returns} | entries, dotted) + picture(figure, "tail" + suffix),
     )
+
+
+def _horizons(count: int) -> str:
+    return "1 horizon fits" if count == 1 else f"{count} horizons fit"
 
 
 def _histogram(returns: Mapping[str, Floats], own: str, colours: Mapping[str, str], marks: Sequence[Mark]) -> Any:

@@ -12,7 +12,7 @@ from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.page_frame import Panel, table
 from tailwise.evaluate.report_curves import colours_of, key, layout, picture
 from tailwise.evaluate.stress import StressResult
-from tailwise.evaluate.words import percent, plain
+from tailwise.evaluate.words import EXPOSURES, chance, exposures, percent, plain
 
 # Group of scenarios -> key, title, what the axis counts, value of "as it was", how a value is shown, what to look for.
 _GROUPS = {
@@ -51,7 +51,7 @@ _GROUPS = {
         "A random share of the bars left out, as a feed loses them. The result should hardly change.",
     ),
 }
-_HEADS = ("", "total return", "per year", "Sharpe", "worst drawdown", "CVaR, bar", "turnover/year", "exposure")
+_HEADS = ("", "total return", "per year", "Sharpe", "worst drawdown", "CVaR, bar", "turnover/year", EXPOSURES)
 
 
 def stress_panels(results: Mapping[str, Sequence[StressResult]], suffix: str) -> list[Panel]:
@@ -115,7 +115,7 @@ def _numbers(row: StressResult) -> tuple[str, ...]:
         percent(-s.max_drawdown),
         percent(s.cvar_bar, 2),
         plain(s.turnover, 1),
-        plain(s.mean_exposure),
+        exposures(s),
     )
 
 
@@ -135,9 +135,9 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
     rows = [
         (
             who,
-            _chance(found.loss, found.repetitions),
-            *(_chance(p, found.repetitions) for _, p in found.drawdowns),
-            _chance(found.ruin, found.repetitions),
+            chance(found.loss, found.repetitions),
+            *(chance(p, found.repetitions) for _, p in found.drawdowns),
+            chance(found.ruin, found.repetitions),
             *(f"{value:.2f}" for _, value in found.wealth),
         )
         for who, found in odds.items()
@@ -157,10 +157,3 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
 
 def _years(years: float) -> str:
     return "a year" if abs(years - 1) < 0.01 else f"{years:.2g} years"
-
-
-def _chance(probability: float, repetitions: int) -> str:
-    """A probability; never a plain 0, which resampling cannot show."""
-    if probability == 0:
-        return f"< {100 / repetitions:.2g}%"
-    return f"{100 * probability:.1f}%"

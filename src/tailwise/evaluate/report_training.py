@@ -113,7 +113,7 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
             element(
                 "p",
                 element("b", str(alert["rule"]).replace("_", " ")),
-                f", update {alert['update']}: {alert['evidence']}. {alert['advice']}",
+                f", update {alert['update']}: {alert['evidence']}; {alert['advice']}",
                 class_="alert",
             )
             for alert in alerts[-20:]

@@ -6,46 +6,64 @@ from collections.abc import Mapping, Sequence
 
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import Findings, Trials
-from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
+from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.markup import NOTHING, Html, element
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
-from tailwise.evaluate.words import bounds, percent, plain
+from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, listed, percent, plain, reservations
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
+def headline_of(found: Findings) -> tuple[str, str]:
+    """The headline of one account, and its colour."""
+    judged = found.judged
+    trained = found.trained
+    reserved = reservations(judged.statistics[POLICY].mean_exposure, None if trained is None else trained.updates)
+    acted = None if trained is None else trained.limit_acted
+    return headline(found.evidence, found.against, judged.limits, reserved, limit_acted=acted)
+
+
 def headline(
-    evidence: PathEvidence, against: Mapping[str, Comparison], limits: Mapping[str, LimitVerdict]
+    evidence: PathEvidence,
+    against: Mapping[str, Comparison],
+    limits: Mapping[str, LimitVerdict],
+    reserved: Sequence[str],
+    *,
+    limit_acted: bool | None = None,
 ) -> tuple[str, str]:
-    """One sentence, and 'good', 'bad' or '' for its colour; limits: by name of the path, the policy's first."""
-    earned = {
-        "above zero": "It earned money beyond noise",
-        "below zero": "It lost money beyond noise",
-        "no evidence": "No evidence that it earns money",
-    }[evidence.verdict]
+    """One sentence, and 'good', 'bad' or '' for its colour.
+
+    limits: by name of the path, the policy's first; reserved: what keeps the result from being praised;
+    limit_acted: whether the limit ever acted in training (None: not known, or there is none).
+    """
+    told = earned(evidence.verdict, evidence.mean_return.estimate, reserved)
     better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
     if not against:
         beaten = ""
     elif len(better) == len(against):
-        beaten = ", and it beats every baseline beyond noise"
+        beaten = "it beats every baseline beyond noise"
     elif worse:
-        beaten = f", and it is worse than {_list(worse)} beyond noise"
+        beaten = f"it is worse than {listed(worse)} beyond noise"
     elif better:
-        beaten = f"; it beats {_list(better)} beyond noise, but not {_list(alike)}"
+        beaten = f"it beats {listed(better)} beyond noise, but not {listed(alike)}"
     else:
-        beaten = ", and it cannot be told apart from any baseline"
+        beaten = "it cannot be told apart from any baseline"
+    if beaten:
+        # After a reservation "and" would go on with it.
+        beaten = f"; {beaten}" if reserved or (better and alike and not worse) else f", and {beaten}"
     kept = limits[POLICY].kept if POLICY in limits else None
     missed = kept is False or any(limits[name].kept is False for name in (SAMPLED, MOST_LIKELY) if name in limits)
     if evidence.verdict == "below zero" or worse or missed:
         colour = "bad"
     else:
-        colour = "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
-    return f"{earned}{beaten}{_limit(limits, kept)}.", colour
+        praised = evidence.verdict == "above zero" and len(better) == len(against) and not reserved
+        colour = "good" if praised else ""
+    return f"{told}{beaten}{_limit(limits, kept, limit_acted)}.", colour
 
 
-def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
+def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None, acted: bool | None) -> str:
     """Whether the limit was kept, as the end of a sentence; played the other way too, where that differs."""
     if kept is None:
         return "; the limit could not be judged" if limits else ""
@@ -53,7 +71,7 @@ def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
     for name, how in ((SAMPLED, "with sampled actions"), (MOST_LIKELY, "with the most likely action")):
         if name in limits and limits[name].kept is not None and limits[name].kept != kept:
             said += f", but {'missed' if kept else 'kept'} {how}"
-    return said
+    return f"{said} ({NEVER_ACTED})" if acted is False else said
 
 
 def verdict_sentences(found: Findings, tested: str) -> list[str]:
@@ -63,15 +81,15 @@ def verdict_sentences(found: Findings, tested: str) -> list[str]:
     mean = evidence.mean_return
     if mean.low is None:
         why = "its equity hardly ever moved" if evidence.deflated is None else "too few bars or moves"
-        earned = f"Mean log-return {percent(mean.estimate)} per year; no interval: {why}."
+        result = f"Mean log-return {percent(mean.estimate)} per year; no interval: {why}."
     else:
         ratio = f"{plain(evidence.sharpe.estimate)} ({bounds(evidence.sharpe, plain)})"
-        earned = (
+        result = (
             f"Mean log-return {percent(mean.estimate)} per year, {level} interval {bounds(mean, percent)}; Sharpe "
             f"ratio {ratio}."
         )
     limit = [sentence[0].upper() + sentence[1:] + "." for sentence in judged.limit_sentences()]
-    return [tested, *limit, earned, trials_sentence(evidence.deflated, found.trials)]
+    return [tested, *limit, result, trials_sentence(evidence.deflated, found.trials)]
 
 
 def trials_sentence(deflated: DeflatedSharpe | None, trials: Trials) -> str:
@@ -161,7 +179,11 @@ def key_figures(found: Findings) -> Html:
         ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
         ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
         (long_tail, percent(numbers.cvar_return), limit),
-        ("Mean exposure", plain(numbers.mean_exposure), f"turnover {plain(numbers.turnover, 1)} per year"),
+        (
+            "Net exposure",
+            plain(numbers.net_exposure),
+            f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
+        ),
     ]
     cells = [
         element("div", element("dt", name), element("dd", value, element("span", more))) for name, value, more in shown
@@ -171,11 +193,6 @@ def key_figures(found: Findings) -> Html:
 
 def _named(against: Mapping[str, Comparison], verdict: str) -> list[str]:
     return [name for name, one in against.items() if one.verdict == verdict]
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ["random positions" if name == RANDOM else name for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _signed(value: float | None) -> str:

@@ -51,7 +51,10 @@ class PathStatistics:
     turnover: float  # notional traded per year as a multiple of equity
     costs: float  # all costs per year as a fraction of equity
     cost_share: float | None  # costs over what was earned before them; None where nothing was earned
-    mean_exposure: float  # mean of all absolute positions at the closes, a multiple of equity
+    mean_exposure: float  # gross: mean of all absolute positions at the closes, a multiple of equity
+    long_exposure: float  # of that the long positions
+    short_exposure: float  # of that the short positions, as a positive number; gross is long + short
+    net_exposure: float  # long - short: below 0 the account is short on average
     time_in_market: float  # share of the bars with a position at the close
     trades: int  # bars with an order or an exit
     round_trips: int  # positions opened; one that is still open counts
@@ -74,6 +77,7 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
     deepest = drawdowns.max_drawdown(wealth)
     trips = round_trips(path)
     held = np.abs(path.exposures).sum(axis=1)
+    long, short = (float(np.maximum(side, 0.0).sum() / path.planned) for side in (path.exposures, -path.exposures))
     return PathStatistics(
         bars=path.planned,
         periods_per_year=scale,
@@ -100,6 +104,9 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
         costs=float(path.costs.sum() / years),
         cost_share=cost_share(path),
         mean_exposure=float(held.sum() / path.planned),
+        long_exposure=long,
+        short_exposure=short,
+        net_exposure=long - short,
         time_in_market=float((held > 0).sum() / path.planned),
         trades=int((path.traded > 0).sum()),
         round_trips=len(trips),

@@ -26,10 +26,10 @@ Statistics = Annotated[dict[str, PathStatistics], AfterValidator(_has_policy_and
 
 
 class StoredSpan(Stored):
-    """A window: times of its first and last close, and how many bars it has."""
+    """A window: open times of its first and last bar, and how many bars it has."""
 
-    first_close: str
-    last_close: str
+    first_bar: str
+    last_bar: str
     bars: Count
 
 
@@ -58,6 +58,8 @@ class FoldRow(Stored):
     account: str
     evaluation: str = ""
     refused: bool | None
+    updates: Count
+    limit_acted: bool | None
     windows: StoredWindows
     statistics: Statistics
     limit: FoldLimit | None
@@ -66,7 +68,7 @@ class FoldRow(Stored):
 class FoldResult(Stored):
     """fold_result.json; how and members: of an ensemble."""
 
-    format: Literal[1]
+    format: Literal[2]
     rows: Annotated[list[FoldRow], Field(min_length=1)]
     how: str | None = None
     members: dict[str, str] | None = None
@@ -99,6 +101,8 @@ class StitchedPath(Stored):
 
     account: str
     seed: Seed | None
+    first_bar: str
+    last_bar: str
     evaluation: str
     statistics: Statistics
     limit: FoldLimit | None
@@ -139,7 +143,7 @@ class StoredOverfitting(Stored):
 class StoredFolds(Stored):
     """walk_forward.json, as far as it is read again."""
 
-    format: Literal[1]
+    format: Literal[2]
     name: str
     label: str
     symbols: list[str]

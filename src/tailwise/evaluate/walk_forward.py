@@ -1,6 +1,6 @@
-"""Walk-forward: what all folds and seeds come to. `OUT/walk_forward.json` has this layout (format 1):
+"""Walk-forward: what all folds and seeds come to. `OUT/walk_forward.json` has this layout (format 2):
 
-format            1
+format            2
 name              name of the configuration
 label             "real", or what synthetic bars are
 symbols           names of the accounts, one for each symbol (one for all of them in a portfolio)
@@ -12,13 +12,15 @@ alpha, gamma, horizon    of the tails: probability, discount per bar, bars
 data_hash, config_hash   of all bars; of the configuration without seed and split. cut: hash of the plan of folds
 config            the whole configuration, as JSON; `data.split` of it is not used
 facts             sentences: what was trained on what
-windows           [{fold, train, select, test}]: {first_close, last_close, bars} each; select null if none.
-                  Times are UTC, ISO 8601; a bar closes one step after it opens. bars: of the common clock
+windows           [{fold, train, select, test}]: {first_bar, last_bar, bars} each; select null if none.
+                  Times are UTC, ISO 8601, and those at which bars open. bars: of the common clock
 rows              one per fold, seed and account; seed null: the seeds of the fold deciding together (see ensemble)
     fold, seed, account    folds count from 1
     folder        of the run, relative to OUT (null for the ensemble)
     evaluation    folder with equity.parquet, decisions.parquet, trades.parquet, summary.json, relative to OUT
     checkpoint    that was tested: "best" by the select window, or the newest (null for the ensemble)
+    updates       of training that are behind that checkpoint (of the ensemble: behind its least trained member)
+    limit_acted   whether the limit acted in that training (of the ensemble: in all of them); null without a limit
     steps, ended, refused    of the training (null for the ensemble); refused: it ended by refused updates
     windows       train, select, test as above, bars of this account
     statistics    {"policy": {...}, "buy and hold": {...}, ...}: all of PathStatistics by name, after costs
@@ -26,7 +28,7 @@ rows              one per fold, seed and account; seed null: the seeds of the fo
     limit         null without a limit, else {limit, realised, kept, sentence}
 ensemble          null with one seed, else {how: "vote" or "average", seeds}
 stitched          one per account and seed (null: the ensemble): the test windows of all folds one after the other
-    account, seed, first_close, last_close, bars, ruined
+    account, seed, first_bar, last_bar, bars, ruined
     statistics    as in rows
     limit         as in rows
     evidence      {mean_return, sharpe, volatility, cvar_bar: {estimate, low, high, level, above_zero, block},
@@ -59,6 +61,7 @@ import torch
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import DataError
+from tailwise.core.stored import as_stored
 from tailwise.evaluate.ensemble import Ensemble, How, Trader
 from tailwise.evaluate.judgement import POLICY, Judgement, judge
 from tailwise.evaluate.limit import LimitVerdict
@@ -66,14 +69,15 @@ from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import Fold
 from tailwise.evaluate.stored_folds import FoldPlan, FoldResult
 from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, json_spans, spans_of_account
+from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config
 from tailwise.run.policy_files import load_policy
-from tailwise.run.run_files import LARGE, check_links, read_stored
+from tailwise.run.run_files import LARGE, check_links, read_json, read_stored
 from tailwise.run.run_folder import CONFIG
 from tailwise.run.worlds import MarketWorld
 
-FORMAT = 1
+FORMAT = 2
 SUMMARY, PLAN, RESULT = "walk_forward.json", "walk_forward.plan.json", "fold_result.json"
 EVALUATION = "evaluations/walk-forward"
 PLAYED = "summary.json"
@@ -138,12 +142,17 @@ def finished(folder: Path) -> list[dict[str, Any]] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    return _result(path).model_dump()["rows"]
+    result = _result(path)
+    return None if result is None else result.model_dump()["rows"]
 
 
-def _result(path: Path) -> FoldResult:
+def _result(path: Path) -> FoldResult | None:
+    """The rows of a fold; None where another version wrote them."""
     try:
-        return read_stored(path, FoldResult, root=path.parent, limit=LARGE)
+        data = read_json(path, root=path.parent, limit=LARGE)
+        if isinstance(data, dict) and data.get("format") != FORMAT:
+            return None  # rows of another version have other fields: the fold is tested again, not trained
+        return as_stored(FoldResult, data, source=str(path))
     except DataError as error:
         raise DataError(f"{error}\n{path} cannot be read; delete it, and the fold is tested again.") from error
 
@@ -156,11 +165,18 @@ def judge_cell(
 ) -> list[dict[str, Any]]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
     run = out / cell.folder
-    policy, checkpoint = _policy(run, world.config)
+    policy, checkpoint, behind = _policy(run, world.config)
     fold = plan.folds[cell.fold - 1]
     assert policy.features is not None
     check_fitted(policy.features, world.dataset.bars, plan, fold)
-    training = {"folder": cell.folder, "checkpoint": checkpoint, "steps": steps, "ended": ended, "refused": refused}
+    training = {
+        "folder": cell.folder,
+        "checkpoint": checkpoint,
+        **asdict(behind),
+        "steps": steps,
+        "ended": ended,
+        "refused": refused,
+    }
     rows = _test(cell, policy, world, out, f"{cell.folder}/{EVALUATION}", training)
     write_json(run / RESULT, {"format": FORMAT, "rows": rows})
     return rows
@@ -173,16 +189,22 @@ def judge_ensemble(
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
     members = {str(seed): _policy(out / Cell(cell.fold, seed).folder, world.config) for seed in seeds}
-    own = {"how": how, "members": {seed: checkpoint for seed, (_, checkpoint) in members.items()}}
+    own = {
+        "format": FORMAT,
+        "how": how,
+        "members": {seed: checkpoint for seed, (_, checkpoint, _) in members.items()},
+    }
     path = folder / RESULT
     if path.exists():
-        stored = _result(path).model_dump()
-        if {key: stored[key] for key in own} == own:
+        result = _result(path)
+        stored = {} if result is None else result.model_dump()
+        if {key: stored.get(key) for key in own} == own:
             return list(stored["rows"])
-    ensemble = Ensemble([policy for policy, _ in members.values()], how)
-    none = {"folder": None, "checkpoint": None, "steps": None, "ended": None, "refused": None}
-    rows = _test(cell, ensemble, world, out, cell.folder, none)
-    write_json(path, {"format": FORMAT, **own, "rows": rows})
+    ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
+    behind = ckpt.least_trained([training for _, _, training in members.values()])
+    training = {"folder": None, "checkpoint": None, **asdict(behind), "steps": None, "ended": None, "refused": None}
+    rows = _test(cell, ensemble, world, out, cell.folder, training)
+    write_json(path, {**own, "rows": rows})
     return rows
 
 
@@ -192,10 +214,11 @@ def ensemble_kind(config: Config) -> How:
     return "vote" if config.env.action.kind == "positions" else "average"
 
 
-def _policy(run: Path, config: Config) -> tuple[Policy, str]:
-    """The policy that speaks for a run, and its checkpoint; the code that `config` names is executed already."""
+def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
+    """The policy that speaks for a run, the name of its checkpoint, and the training behind it; the code that `config`
+    names is executed already."""
     checkpoint, _ = choose_checkpoint(run)
-    return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name
+    return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name, ckpt.training_behind(checkpoint)
 
 
 def _test(

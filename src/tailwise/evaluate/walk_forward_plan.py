@@ -38,10 +38,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Span:
-    """Closes of the first and the last bar of a window, UTC, and how many bars it has."""
+    """When the first and the last bar of a window open, UTC (as bars are named everywhere), and how many there are."""
 
-    first_close: str
-    last_close: str
+    first_bar: str
+    last_bar: str
     bars: int
 
 
@@ -71,8 +71,7 @@ class Plan:
         """train, select and test by the common clock."""
         windows = {"train": fold.train[0], "select": fold.select, "test": fold.test[0]}
         return {
-            name: None if part is None else span_of(self.clock[part.first : part.end], self.bar)
-            for name, part in windows.items()
+            name: None if part is None else span_of(self.clock[part.first : part.end]) for name, part in windows.items()
         }
 
     def identity(self) -> dict[str, Any]:
@@ -204,13 +203,13 @@ def spans_of_account(world: MarketWorld, symbol: str) -> dict[str, Span | None]:
             for bars, window in zip(world.dataset.bars, windows, strict=True)
             if world.portfolio or bars.symbol == symbol
         ]
-        found[purpose] = span_of(common_clock(times), world.dataset.bars[0].frequency.bar)
+        found[purpose] = span_of(common_clock(times))
     return found
 
 
-def span_of(times: Times, bar: np.timedelta64) -> Span:
+def span_of(times: Times) -> Span:
     """The window of bars that open at these times."""
-    return Span(iso(times[0] + bar), iso(times[-1] + bar), len(times))
+    return Span(iso(times[0]), iso(times[-1]), len(times))
 
 
 def iso(moment: np.datetime64) -> str:

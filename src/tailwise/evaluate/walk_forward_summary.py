@@ -170,8 +170,8 @@ def _judged(
                 {
                     "account": account,
                     "seed": speaker,
-                    "first_close": iso(path.time[0] + bar),
-                    "last_close": iso(path.time[-1] + bar),
+                    "first_bar": iso(path.time[0]),
+                    "last_bar": iso(path.time[-1]),
                     "bars": path.planned,
                     "ruined": path.ruined,
                     "statistics": {name: _statistics(whole, one) for name, one in named.items()},

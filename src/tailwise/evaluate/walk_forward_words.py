@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import percent, plain
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 
 Told = Mapping[str, Any]
-HEADINGS = ("fold, seed", "test", "Sharpe", "return", "worst drawdown", "CVaR, horizon", "limit", "buy and hold")
 
 
 def verdict(told: Told) -> list[str]:
@@ -20,7 +19,8 @@ def verdict(told: Told) -> list[str]:
     found += [*_seeds(told), *_overfitting(told)]
     for one in headlines(told):
         if one["limit"] is not None:
-            found.append(_of(told, one) + one["limit"]["sentence"])
+            said = one["limit"]["sentence"] + (f" ({NEVER_ACTED})" if limit_acted(told, one) is False else "")
+            found.append(f"{_of(told, one)}{said[0].upper() if not _of(told, one) else said[0]}{said[1:]}.")
     return found
 
 
@@ -37,6 +37,17 @@ def who(told: Told) -> str:
     return f"{len(told['seeds'])} seeds {verb}"
 
 
+def headings(told: Told) -> tuple[str, ...]:
+    """Titles of the columns of `table_rows`, with their units."""
+    tail = f"CVaR {100 * told['alpha']:g}%, {told['horizon']:,} bars"
+    rule = _always_in(told["rows"][0])
+    return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+
+
+def _always_in(row: Told) -> str:
+    return next(rule for rule in ALWAYS_IN if rule in row["statistics"])
+
+
 def table_rows(told: Told) -> list[list[str]]:
     """One row per fold and seed of each account, then the stitched paths."""
     found = []
@@ -45,21 +56,19 @@ def table_rows(told: Told) -> list[list[str]]:
         speaker = "ensemble" if row["seed"] is None else f"seed {row['seed']}"
         name = f"fold {row['fold']}, {speaker}" + (f", {row['account']}" if several else "")
         test = row["windows"]["test"]
-        found.append(_line(name, test["first_close"], test["last_close"], row))
+        found.append(_line(name, test["first_bar"], test["last_bar"], row, row["limit_acted"]))
     for one in told["stitched"]:
         speaker = "ensemble" if one["seed"] is None else f"seed {one['seed']}"
         name = f"all folds, {speaker}" + (f", {one['account']}" if several else "")
-        found.append(_line(name, one["first_close"], one["last_close"], one))
+        found.append(_line(name, one["first_bar"], one["last_bar"], one, limit_acted(told, one)))
     return found
 
 
-def _line(name: str, first: str, last: str, row: Told) -> list[str]:
+def _line(name: str, first: str, last: str, row: Told, acted: bool | None) -> list[str]:
     own = row["statistics"][POLICY]
-    held = next(
-        (row["statistics"][rule] for rule in ("buy and hold", "equal weights") if rule in row["statistics"]), None
-    )
+    held = row["statistics"][_always_in(row)]
     limit = row["limit"]
-    kept = "-" if limit is None or limit["kept"] is None else "kept" if limit["kept"] else "missed"
+    kept = "-" if limit is None else limit_word(limit["kept"], acted)
     return [
         name,
         f"{first[:10]} to {last[:10]}",
@@ -68,7 +77,7 @@ def _line(name: str, first: str, last: str, row: Told) -> list[str]:
         percent(-own["max_drawdown"]),
         percent(own["cvar_return"]),
         kept,
-        "-" if held is None else f"{plain(held['sharpe'])} / {percent(held['total_return'])}",
+        f"{plain(held['sharpe'])} / {percent(held['total_return'])}",
     ]
 
 
@@ -80,7 +89,7 @@ def _what(told: Told) -> str:
     one = headlines(told)[0]
     seeds = f"{len(told['seeds'])} seeds" if len(told["seeds"]) > 1 else "one seed"
     return (
-        f"Tested on {one['bars']:,} bars ({told['label']}) from {one['first_close'][:10]} to {one['last_close'][:10]}, "
+        f"Tested on {one['bars']:,} bars ({told['label']}) from {one['first_bar'][:10]} to {one['last_bar'][:10]}, "
         f"in {told['folds']} {told['kind']} folds with {seeds}; no policy saw the bars that it is tested on, and "
         f"{told['purge'] + told['embargo']} bars between train and test were left out. All numbers after costs."
     )
@@ -88,16 +97,24 @@ def _what(told: Told) -> str:
 
 def _earns(told: Told, one: Told) -> str:
     mean, sharpe = one["evidence"]["mean_return"], one["evidence"]["sharpe"]
-    said = {
-        "above zero": "evidence that it earns",
-        "below zero": "evidence that it loses",
-        "no evidence": "no evidence that it earns",
-    }[one["evidence"]["verdict"]]
+    said = earned(one["evidence"]["verdict"], mean["estimate"], reserved(told, one))
     ratio = "undefined" if one["statistics"][POLICY]["sharpe"] is None else plain(sharpe["estimate"])
     return (
-        f"{_of(told, one)}{who(told)}: {said}. Log-return {percent(mean['estimate'])} per year, "
+        f"{_of(told, one)}{who(told)}: {said[0].lower()}{said[1:]}. Log-return {percent(mean['estimate'])} per year, "
         f"{_interval(mean, percent)}; Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )
+
+
+def limit_acted(told: Told, one: Told) -> bool | None:
+    """Whether the limit acted in any training behind a stitched path; None without a limit."""
+    acted = [row["limit_acted"] for row in told["rows"] if row["seed"] == one["seed"]]
+    return None if None in acted else any(acted)
+
+
+def reserved(told: Told, one: Told) -> list[str]:
+    """What keeps a stitched path from being praised; its least trained policy counts."""
+    updates = min(int(row["updates"]) for row in told["rows"] if row["seed"] == one["seed"])
+    return reservations(one["statistics"][POLICY]["mean_exposure"], updates)
 
 
 def _interval(interval: Told, show: Any) -> str:
@@ -110,14 +127,10 @@ def _against(one: Told) -> str:
     by: dict[str, list[str]] = {"better": [], "worse": [], "no evidence": []}
     for name, comparison in one["against"].items():
         by[comparison["verdict"]].append(name)
-    parts = [f"{word} than {_list(by[word])}" for word in ("better", "worse") if by[word]]
+    parts = [f"{word} than {listed(by[word])}" for word in ("better", "worse") if by[word]]
     if by["no evidence"]:
-        parts.append(f"no evidence of a difference from {_list(by['no evidence'])}")
+        parts.append(f"no evidence of a difference from {listed(by['no evidence'])}")
     return f"Against simple rules on the same bars: {'; '.join(parts)}."
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _deflated(told: Told, one: Told) -> list[str]:
@@ -126,19 +139,20 @@ def _deflated(told: Told, one: Told) -> list[str]:
         return ["The account never moved, so there is no Sharpe ratio to deflate."]
     count = deflated["trials"]
     return [
-        f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} written down: without "
-        f"any edge the best of them is expected to show a Sharpe ratio of {plain(deflated['expected_best'])}; the "
-        f"probability that the true one is above that is {plain(deflated['deflated'])} (above 0: "
-        f"{plain(deflated['probabilistic'])})."
+        f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} counted: without any "
+        f"edge the best of them is expected to show a Sharpe ratio of {plain(deflated['expected_best'])}; the "
+        f"probability that the true one is above that is {percent(deflated['deflated'], 0)} (above 0: "
+        f"{percent(deflated['probabilistic'], 0)})."
     ]
 
 
 def _odds(one: Told) -> str:
     odds = one["odds"]
-    parts = [f"a drawdown of {100 * size:g}% has probability {plain(chance)}" for size, chance in odds["drawdowns"][:3]]
+    drawn = odds["repetitions"]
+    parts = [f"{chance(p, drawn)} for a drawdown of {100 * size:g}%" for size, p in odds["drawdowns"][:3]]
     return (
-        f"Over {odds['bars']:,} bars like these, drawn anew in blocks: {', '.join(parts)}, a loss "
-        f"{plain(odds['loss'])}, ruin {plain(odds['ruin'])}."
+        f"Odds over {odds['bars']:,} bars that are put together from blocks of these: {', '.join(parts)}, "
+        f"{chance(odds['loss'], drawn)} for a loss at the end, {chance(odds['ruin'], drawn)} for ruin."
     )
 
 
@@ -158,5 +172,5 @@ def _overfitting(told: Told) -> list[str]:
         return []
     return [
         f"Choosing the best of {found['trials']} trials by half of these bars puts it into the worse half on the other "
-        f"bars with probability {plain(found['probability'])} (PBO; 0.5 is chance)."
+        f"bars with probability {percent(found['probability'], 0)} (PBO; 50% is chance)."
     ]

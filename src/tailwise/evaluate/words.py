@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.statistics import PathStatistics
@@ -10,16 +10,91 @@ from tailwise.market.path import AccountPath
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{100 * value + 0.0:.{digits}f}%"  # + 0.0 turns -0.0 into 0.0
+    return "-" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f}%"  # + 0.0 turns -0.0 into 0.0
 
 
 def plain(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    """A number with so many digits after the point, never "-0.00"; a dash when it is undefined."""
+    return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+EXPOSURES = "exposure: long / short / net"
+
+
+def exposures(numbers: PathStatistics) -> str:
+    """The cell below `EXPOSURES`."""
+    return " / ".join(plain(x) for x in (numbers.long_exposure, numbers.short_exposure, numbers.net_exposure))
+
+
+def held(numbers: PathStatistics) -> str:
+    """'0.40 long and 0.35 short', of the mean exposures."""
+    long, short = plain(numbers.long_exposure), plain(numbers.short_exposure)
+    return f"{long} long" if numbers.short_exposure == 0 else f"{long} long and {short} short"
 
 
 def bounds(interval: Interval, show: Callable[[float | None], str]) -> str:
     """'low to high', or a dash where there are no bounds."""
     return "-" if interval.low is None else f"{show(interval.low)} to {show(interval.high)}"
+
+
+HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
+FEW_UPDATES = 20  # of training, below which a policy is close to its random start
+
+
+def reservations(gross_exposure: float, updates: int | None) -> list[str]:
+    """What keeps a result from being praised, as ends of a sentence; updates: of training, None for a rule."""
+    found = []
+    if gross_exposure < HARDLY_INVESTED:
+        found.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
+    if updates is not None and updates < FEW_UPDATES:
+        count = "1 update" if updates == 1 else f"{updates} updates"
+        found.append(f"it was trained for {count} only, which leaves it close to its random start")
+    return found
+
+
+def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
+    """Whether it earned money, as the beginning of a sentence; verdict: of the evidence, mean_return: per year."""
+    why = " and ".join(reserved)
+    if verdict == "no evidence":
+        return "No evidence that it earns money" + (f"; {why}" if why else "")
+    side = "above" if verdict == "above zero" else "below"
+    if why:
+        return f"Its log-return is {side} 0 beyond noise ({small_percent(mean_return)} per year), but {why}"
+    return f"It {'earned' if side == 'above' else 'lost'} money beyond noise"
+
+
+RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
+    shown = ["random positions" if name == RANDOM else name for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def chance(probability: float, repetitions: int) -> str:
+    """A probability from resampling; never a plain 0, which resampling cannot show."""
+    if probability == 0:
+        return f"< {100 / repetitions:.2g}%"
+    return f"{100 * probability:.1f}%"
+
+
+NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
+
+
+def limit_word(kept: bool | None, acted: bool | None) -> str:
+    """Whether a limit was kept, for a cell; acted: whether it ever acted in training, None when that is not known."""
+    if kept is None:
+        return "not judged"
+    if acted is False:
+        return "kept without acting" if kept else "never acted"
+    return "kept" if kept else "missed"
+
+
+def small_percent(value: float) -> str:
+    """One digit after the point; more where a small number needs them."""
+    points = 100 * value + 0.0  # + 0.0 turns -0.0 into 0.0
+    return f"{points:.1f}%" if abs(points) >= 1 or points == 0 else f"{points:.2g}%"
 
 
 Column = tuple[str, Callable[[PathStatistics], str]]
@@ -38,7 +113,9 @@ def columns(example: PathStatistics) -> list[Column]:
         (f"CVaR {tail}, {example.horizon} bars", lambda s: percent(s.cvar_return)),
         ("turnover/year", lambda s: plain(s.turnover, 1)),
         ("costs/year", lambda s: percent(s.costs, 2)),
-        ("exposure", lambda s: plain(s.mean_exposure)),
+        ("long exposure", lambda s: plain(s.long_exposure)),
+        ("short exposure", lambda s: plain(s.short_exposure)),
+        ("net exposure", lambda s: plain(s.net_exposure)),
     ]
 
 
@@ -76,7 +153,10 @@ def glossary_rows(example: PathStatistics) -> list[tuple[str, str, Callable[[Pat
             lambda s: percent(s.cost_share),
             "part of the earnings before costs that they took",
         ),
-        ("mean_exposure", "mean exposure", lambda s: plain(s.mean_exposure), "absolute positions, multiple of equity"),
+        ("mean_exposure", "gross exposure", lambda s: plain(s.mean_exposure), "long + short, mean, multiple of equity"),
+        ("long_exposure", "long exposure", lambda s: plain(s.long_exposure), "mean of the long positions"),
+        ("short_exposure", "short exposure", lambda s: plain(s.short_exposure), "mean size of the short positions"),
+        ("net_exposure", "net exposure", lambda s: plain(s.net_exposure), "long - short; below 0 it is short"),
         ("time_in_market", "time in the market", lambda s: percent(s.time_in_market), "share of bars with a position"),
         ("trades", "trades", lambda s: count(s.trades), "bars with an order or an exit"),
         ("round_trips", "round trips", lambda s: count(s.round_trips), "positions opened"),
@@ -101,5 +181,5 @@ def legend(example: PathStatistics, *, gamma: float) -> str:
         "Returns after all costs. Volatility and Sharpe: log-returns per bar, annualised, without a risk-free rate. "
         f"CVaR: mean log-return of the worst {100 * example.alpha:g}%, of single bars and of the gamma {gamma:g} "
         f"discounted log-return over the next {example.horizon} bars from every bar. Turnover: notional traded per "
-        "year as a multiple of equity. Exposure: mean absolute position as a multiple of equity."
+        "year as a multiple of equity. Exposure: mean positions as multiples of equity; net is long minus short."
     )

@@ -102,7 +102,8 @@ class LeakReport:
         share = "" if self.bars == self.bars_given else f"; only the first {self.bars} of {self.bars_given} bars used"
         left = f"; {self.cuts_left_out} planned cuts left out to bound the work" if self.cuts_left_out else ""
         lines.append(
-            f"{self.values} past values compared in {self.comparisons} runs ({len(self.cuts)} cuts; "
+            f"{self.values:,} past values compared in {self.comparisons:,} runs ({len(self.cuts):,} "
+            f"cut{'' if len(self.cuts) == 1 else 's'}; "
             f"{', '.join(self.probes)}){share}{left}"
         )
         wrong = len(self.findings) + len(self.unjudged)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tailwise.core.config import differences
-from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
+from tailwise.core.errors import CheckpointError, ConfigError, ConfigWarning, DataError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
@@ -191,7 +191,7 @@ class PPO(Policy):
             with trainer.lock.held():
                 self._create_folder(folder, trainer)
         for sentence in warnings_of(full):
-            warnings.warn(sentence, stacklevel=2)
+            warnings.warn(sentence, ConfigWarning, stacklevel=2)
         self._attach(trainer, trials)
 
     def _create_folder(self, folder: Path, trainer: Trainer) -> None:

@@ -32,6 +32,6 @@ def make_backend(
     from tailwise.kernels.backend import FusedBackend
 
     backend = FusedBackend(model, config, streams, threads=threads, **options)
-    why = "as configured" if wanted == "fused" else "it covers all options"
+    why = "as configured" if wanted == "fused" else "because it covers all options"
     workers = f"{threads} worker{'s' if threads > 1 else ''}"
     return backend, f"fused, {why} ({workers})"

@@ -20,7 +20,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,40 @@ def read_policy(folder: str | Path) -> Part:
 def read_training(folder: str | Path) -> Part:
     """The training half, verified."""
     return _read_part(Path(folder), TRAINING_TENSORS, TRAINING_JSON)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training behind a checkpoint.
+
+    limit_acted: whether risk.limit acted in any update, None without a limit; a warm-up comes first, and a run may end
+    before it is over
+    """
+
+    updates: int
+    limit_acted: bool | None
+
+
+def training_behind(folder: str | Path) -> Training:
+    """What a checkpoint says about the training behind it, whatever its name."""
+    folder = Path(folder)
+    entries = _read_manifest(folder)
+    state, spec = (
+        _parse_json(_read_verified(folder, name, entries), folder / name) for name in (TRAINING_JSON, POLICY_JSON)
+    )
+    try:
+        updates, limited = int(state["update"]), spec["config"]["risk"]["mode"] == "constraint"
+        since = state["risk"]["constraint"]["active_since"] if limited else None
+        acted = since is not None and int(since) < updates
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder}: what it says about its training cannot be read ({error!r}).") from error
+    return Training(updates, acted if limited else None)
+
+
+def least_trained(members: Sequence[Training]) -> Training:
+    """Of several policies that decide together: the fewest updates, and whether the limit acted in all of them."""
+    acted = [one.limit_acted for one in members]
+    return Training(min(one.updates for one in members), None if None in acted else all(acted))
 
 
 def verify(folder: str | Path) -> None:

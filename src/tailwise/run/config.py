@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from tailwise.core.config import Section, parse
+from tailwise.core.discount import tail_horizon
 from tailwise.kernels.coverage import why_not_configured
 from tailwise.learner.config import AutoExploration, LearnerConfig, NarrowingExploration
 from tailwise.learner.risk import RiskSettings
@@ -248,8 +249,9 @@ def warnings_of(config: Config) -> list[str]:
     if isinstance(config.risk, RiskConstraint) and steps * (1 - gamma) < 1:
         needed = math.ceil(round(1 / (1 - gamma), 6))
         found.append(
-            f"run.rollout_steps {steps} are few against the horizon of learner.gamma {gamma:g}: the tail that steers "
-            f"risk.limit is then mostly what the critics predict; use at least {needed}, better three times that"
+            f"run.rollout_steps {steps} are few against the {tail_horizon(gamma):,} steps that learner.gamma {gamma:g} "
+            "looks ahead: the tail that steers risk.limit is then mostly what the critics predict; use at least "
+            f"{needed}, better {tail_horizon(gamma):,}"
         )
     per_update = config.run.environments * config.run.rollout_steps
     if config.run.total_steps < per_update:

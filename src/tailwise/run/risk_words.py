@@ -35,6 +35,18 @@ def share(alpha: float) -> str:
     return f"{100 * alpha:g}%"
 
 
+def tail_name(measure: Measure, alpha: float, config: Config) -> str:
+    """The same with its horizon: CVaR 5% over 100 bars."""
+    unit = "bars" if isinstance(config.env, MarketEnvSection) else "steps"
+    return f"{measure_name(measure, alpha)} over {tail_horizon(config.learner.gamma):,} {unit}"
+
+
+def amount(value: float, config: Config, digits: int = 3) -> str:
+    """A return or a tail with its unit: log-returns of a market in percent, elsewhere rewards."""
+    market = isinstance(config.env, MarketEnvSection)
+    return f"{100 * value:.{digits}g}%" if market else f"{value:.{digits}g} reward"
+
+
 def limit_sentences(config: Config, *, bars_per_day: float | None, bars_per_year: float | None) -> list[str]:
     """What the section `risk` asks of the policy, a sentence each; empty unless it acts.
 
@@ -67,7 +79,7 @@ def _law(measure: Measure, alpha: float, unit: str) -> str:
 
 def _limit(constraint: RiskConstraint, law: str, *, market: bool) -> str:
     limit = constraint.limit
-    unit = f"log-return, {_fraction(limit, 3)} of equity" if market else "reward"
+    unit = f"a log-return of {100 * limit:.3g}%, {_fraction(limit, 3)} of equity" if market else "reward"
     demand = "; this limit demands a gain" if limit > 0 else ""
     return f"{law} is to stay at or above {limit:g} ({unit}{demand})"
 
@@ -168,12 +180,15 @@ def training_verdict(config: Config, rows: Sequence[Mapping[str, float]]) -> str
         return "limit: the constraint has not begun (risk.warmup says when); the policy follows the mean alone"
     mean = sum(row["risk/measure"] for row in acted) / len(acted)
     limit, multipliers = constraint.limit, [row["risk/multiplier"] for row in acted]
-    verdict = "kept" if mean >= limit else f"missed by {limit - mean:.2g}"
+    short = limit - mean
+    market = isinstance(config.env, MarketEnvSection)
+    by = f"{100 * short:.2g} percentage points" if market else f"{short:.2g} reward"
+    verdict = "kept" if mean >= limit else f"missed by {by}"
     when = "in the last update" if len(acted) == 1 else f"on average over the last {len(acted)} updates"
     weight = f"the multiplier was {sum(multipliers) / len(multipliers):.2g}"
     if not any(multipliers):
         weight += ": the limit did not bind"
     return (
-        f"limit {verdict} on the training data: {measure_name(constraint.measure, constraint.alpha)} was {mean:.3g} "
-        f"{when}, the limit is {limit:g}; {weight}"
+        f"limit {verdict} on the training data: {tail_name(constraint.measure, constraint.alpha, config)} was "
+        f"{amount(mean, config)} {when}, the limit is {amount(limit, config)}; {weight}"
     )

@@ -68,11 +68,18 @@ class SymbolSummary(Stored):
     limits: dict[str, StoredLimit | None] = Field(default_factory=dict)
 
 
+class StoredTraining(Stored):
+    """The training behind a policy that was evaluated; limit_acted None: it had no limit."""
+
+    limit_acted: bool | None = None
+
+
 class EvaluationSummary(Stored):
     """summary.json of an evaluation on a market, or the one file of an evaluation elsewhere."""
 
     mean_return: float | None = None
     symbols: list[SymbolSummary] = Field(default_factory=list)
+    trained: StoredTraining | None = None
 
 
 class TrackingIds(RootModel[dict[str, str]]):

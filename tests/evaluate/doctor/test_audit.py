@@ -49,6 +49,15 @@ def verdicts(run: Path) -> dict[str, str]:
     return {check.name: check.verdict for check in audit_run(run)}
 
 
+def test_advice_names_the_run_by_its_folder(run: Path) -> None:
+    """Rejects the name alone: `tailwise evaluate run` finds nothing from anywhere else."""
+    spaced = run.rename(run.with_name("my run"))
+    write_rows(spaced, rows_of(spaced)[:6])
+    advice = {check.name: check.advice for check in audit_run(spaced)}
+    assert advice["evaluation"] == f"tailwise evaluate '{spaced}'"
+    assert advice["progress"].startswith(f"continue it with: tailwise resume '{spaced}', ")
+
+
 def rows_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -219,6 +228,12 @@ def test_evaluations_are_read(run: Path) -> None:
     found = {check.name: check for check in audit_run(run)}["evaluation"]
     assert found.verdict == "fail"
     assert "limit missed out of sample" in found.evidence
+    # A limit that nobody enforced was neither kept nor missed: rejects the advice to tighten it.
+    trained = {"updates": 2, "limit_acted": False}
+    (market / "summary.json").write_text(json.dumps({"symbols": [judged], "trained": trained}))
+    found = {check.name: check for check in audit_run(run)}["evaluation"]
+    assert found.verdict == "warn" and "it never acted: training ended within its warm-up" in found.evidence
+    assert found.advice == "train past the warm-up of risk.limit"
 
 
 def test_bad_questions_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

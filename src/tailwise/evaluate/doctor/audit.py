@@ -33,7 +33,7 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
         saved,
         files.check_weights(folder),
         files.check_resume(newest, rows, manifest),
-        course.check_progress(rows, config),
+        course.check_progress(folder, rows, config),
         *course.check_alerts(folder, rows),
         course.check_finite(rows),
         *course.check_bands(rows),

@@ -119,4 +119,6 @@ def _equality(name: str, found: list[str], what: str, meaning: str) -> Check:
 
 
 def _blas() -> str:
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    count = f"{threads} thread{'' if threads == 1 else 's'}"
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {count}"

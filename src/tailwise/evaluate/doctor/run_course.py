@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -11,6 +12,7 @@ from typing import Any
 from tailwise.core.errors import DataError
 from tailwise.core.metrics import find_spec
 from tailwise.evaluate.doctor.check import Check, Verdict
+from tailwise.evaluate.words import NEVER_ACTED
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
@@ -30,7 +32,7 @@ def series_of(rows: Rows, name: str) -> list[float]:
     return [math.nan if row[name] is None else float(row[name]) for row in rows if name in row]
 
 
-def check_progress(rows: Rows, config: Config | None) -> Check:
+def check_progress(run: Path, rows: Rows, config: Config | None) -> Check:
     """How far it came."""
     meaning = "a run ends when all its steps are done, when evaluations stop improving, or when something stops it"
     if config is None or not rows:
@@ -40,8 +42,8 @@ def check_progress(rows: Rows, config: Config | None) -> Check:
     course = tuple(series_of(rows, "episode/return"))
     if steps >= total:
         return Check("progress", "ok", f"{told}; sparkline: return of episodes", meaning, series=course)
-    return Check("progress", "unknown", f"{told}: running, interrupted or stopped early", meaning,
-                 "continue it with tailwise resume, unless it was stopped on purpose", course)  # fmt: skip
+    advice = f"continue it with: tailwise resume {shlex.quote(str(run))}, unless it was stopped on purpose"
+    return Check("progress", "unknown", f"{told}: running, interrupted or stopped early", meaning, advice, course)
 
 
 def check_alerts(run: Path, rows: Rows) -> list[Check]:
@@ -77,7 +79,7 @@ def _alert(rule: str, events: list[dict[str, Any]], rows: Rows) -> Check:
         f"alert {rule}",
         verdict,
         f"{times} {last['update']}: {last.get('evidence')}{done}{ended}",
-        "a health rule fired" if signal is None or (spec := find_spec(signal)) is None else spec.meaning,
+        "a health rule fired" if signal is None or (spec := find_spec(signal)) is None else f"{signal}: {spec.meaning}",
         str(last.get("advice") or ""),
         tuple(series_of(rows, signal)) if signal else (),
     )
@@ -98,8 +100,7 @@ def check_bands(rows: Rows) -> list[Check]:
         judged += 1
         share = sum(not spec.is_healthy(value) for value in values) / len(values)
         if share > 0.5:
-            low, high = ("any" if bound is None else f"{bound:g}" for bound in spec.healthy)
-            told = f"{share:.0%} of the newest {len(values)} updates outside {low} to {high}, last {values[-1]:.4g}"
+            told = f"{share:.0%} of the newest {len(values)} updates {_outside(spec.healthy)}, last {values[-1]:.4g}"
             advice = "see docs/metrics.md and the alerts; a range is advice, an alert is a finding"
             outside.append(Check(f"range of {name}", "warn", told, spec.meaning, advice, tuple(series_of(rows, name))))
     meaning = "metrics with a healthy range, over the newest fifth of the run"
@@ -110,6 +111,14 @@ def check_bands(rows: Rows) -> list[Check]:
         Check("ranges", "warn" if outside else "ok", told, meaning, "see the lines below" if outside else ""),
         *outside,
     ]
+
+
+def _outside(healthy: tuple[float | None, float | None]) -> str:
+    """What a value outside its healthy range is."""
+    low, high = healthy
+    if low is None or high is None:
+        return f"above {high:g}" if low is None else f"below {low:g}"
+    return f"not {low:g}" if low == high else f"outside {low:g} to {high:g}"
 
 
 def check_finite(rows: Rows) -> Check:
@@ -179,7 +188,7 @@ def check_memory(rows: Rows) -> Check:
     meaning = "resident memory of the training process; after the first updates it should stay where it is"
     sizes = [value for value in series_of(rows, "machine/memory") if math.isfinite(value)]
     if len(sizes) < 10:
-        return Check("memory", "unknown", "the memory of the process was not logged", meaning)
+        return Check("memory", "unknown", f"{len(sizes)} updates are too few for a trend", meaning)
     first, now = _ends(sizes)
     told = f"median {first:,.0f} MB in the first fifth, {now:,.0f} MB in the last"
     if now > GROWN * first:
@@ -194,7 +203,7 @@ def check_evaluation(run: Path) -> Check:
     found = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
     kept = [path for path in found if path.is_file() or (path / "summary.json").is_file()]
     if not kept:
-        return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {run.name}")
+        return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {shlex.quote(str(run))}")
     newest = max(kept, key=lambda path: path.stat().st_mtime)
     file = newest if newest.suffix == ".json" else newest / "summary.json"
     try:
@@ -206,7 +215,10 @@ def check_evaluation(run: Path) -> Check:
     limits = [judged.limits.get("policy") for judged in told.symbols]
     verdicts = [None if limit is None else limit.kept for limit in limits]
     sentences = "; ".join(text for judged in told.symbols for text in judged.verdict[:1])
-    words = f"{newest.name}: {sentences or f'{len(verdicts)} symbols judged'}"
+    count = f"{len(verdicts)} symbol{'' if len(verdicts) == 1 else 's'} judged; the run has no limit"
+    words = f"{newest.name}: {sentences or count}"
+    if any(kept is not None for kept in verdicts) and told.trained is not None and told.trained.limit_acted is False:
+        return Check("evaluation", "warn", f"{words}; {NEVER_ACTED}", meaning, "train past the warm-up of risk.limit")
     if False in verdicts:
         advice = "the limit was missed out of sample: tighten it, or train on more history"
         return Check("evaluation", "fail", words, meaning, advice)

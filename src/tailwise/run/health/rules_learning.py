@@ -181,7 +181,8 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "model/dead_units",
         Condition(above=0.5),
         "warn",
-        "most hidden units give the same output for every observation: lower the step, or start again with norm: layer",
+        "most hidden units give the same output for every observation: lower learner.learning_rate, or start "
+        "again with model.norm: layer",
         "half of the units; sound runs show 0",
         clear_after=1,
     ),
@@ -190,7 +191,8 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "policy/logit_norm",
         Condition(above=30),
         "warn",
-        "logits saturate; gradients through the softmax vanish: raise learner.entropy.weight or lower the step",
+        "logits saturate; gradients through the softmax vanish: raise learner.entropy.weight or lower "
+        "learner.learning_rate",
         "probabilities of 1 - 1e-13; sound runs reach 4",
         clear_after=5,
     ),
@@ -237,7 +239,8 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "risk/began_calibrated",
         Condition(below=0.5),
         "warn",
-        "the limit is steered by a tail that may be wrong: longer rollouts, a smaller gamma or more training",
+        "the limit is steered by a tail that may be wrong; use longer rollouts, a smaller learner.gamma or more "
+        "training",
         "predicted and realised CVaR disagree at the end of the warm-up",
         when=(ACTIVE,),
     ),
@@ -246,7 +249,8 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "calibration/coverage_05",
         Condition(below=0.01, above=0.15),
         "warn",
-        "the predicted law of the return is wrong where the constraint reads it; train longer or lower the step",
+        "the predicted law of the return is wrong where the constraint reads it; train longer or lower "
+        "learner.learning_rate",
         "5% is right; 1% and 15% are beyond the noise of a few hundred windows",
         evidence="{calibration/coverage_05:.1%} of realised returns lie below the predicted 5% quantile",
         when=(ACTIVE,),

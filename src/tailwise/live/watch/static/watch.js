@@ -352,10 +352,10 @@
     draw("equity", "Equity, multiple of the start", "wealth", { format: ".2f", hover: "%{y:.3f}" });
     draw("drawdown", "Drawdown", "drawdown", { format: ".0%", hover: "%{y:.1%}", fill: true });
     const rows = [].concat.apply([], market.map(function (d) { return d.evaluation.statistics.map(function (s) { return Object.assign({ run: runOf(d.run) }, s); }); }));
-    const head = make("tr", {}, ["path", "total return", "Sharpe", "deepest drawdown", "CVaR of the return", "CVaR of a bar"].map(function (text) { return make("th", { text: text }); }));
+    const head = make("tr", {}, ["path", "total return", "Sharpe", "deepest drawdown", "CVaR over the horizon", "CVaR of a bar"].map(function (text) { return make("th", { text: text }); }));
     const body = rows.filter(function (s) { return !several || s.policy === "policy"; }).map(function (s) {
       const who = (several && s.run ? s.run.name + ", " : "") + s.policy + (s.symbol ? ", " + s.symbol : "");
-      return make("tr", {}, [who, percent(s.total_return), number(s.sharpe), percent(s.max_drawdown), number(s.cvar_return), percent(s.cvar_bar)].map(function (text) { return make("td", { text: text }); }));
+      return make("tr", {}, [who, percent(s.total_return), number(s.sharpe), percent(s.max_drawdown), percent(s.cvar_return), percent(s.cvar_bar)].map(function (text) { return make("td", { text: text }); }));
     });
     byId("statistics").replaceChildren.apply(byId("statistics"), body.length ? [head].concat(body) : []);
   }

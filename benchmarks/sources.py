@@ -1,0 +1,194 @@
+"""What a section of docs/results.md depends on, and digests by which a change of it is noticed.
+
+A digest is that of the program, not of its text: comments, docstrings, formatting and the messages of errors do not
+count, because no measured number follows from them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "src/tailwise/"
+
+TRAINING = ("core", "model", "learner", "kernels", "run")
+MARKET = ("core", "market")
+EVERYTHING = (*TRAINING, "market", "evaluate", "cli")
+# Files inside these packages from which no measured number follows: what people read, and what others are told.
+BESIDE = (
+    "core/config_errors.py",
+    "core/errors.py",
+    "run/notify.py",
+    "run/notify_config.py",
+    "run/reproduction.py",
+    "run/risk_words.py",
+    "run/run_list.py",
+    "run/tracking.py",
+    "run/trials.py",
+)
+SPEED = "run/speed/"  # contenders and clocks: part of the benchmark of speed alone
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The sources of a section: benchmark is the module under benchmarks/, only: what `--only` was given.
+
+    parts: packages of tailwise, or files in them, on which the measured numbers depend.
+    """
+
+    benchmark: str
+    parts: tuple[str, ...]
+    only: tuple[str, ...] = ()
+
+    def command(self, title: str) -> str:
+        """How the section is measured again."""
+        chosen = "".join(f" --only {name}" for name in self.only)
+        file = f'"{title.lower()}.json"' if " " in title else f"{title.lower()}.json"
+        return f"python -m benchmarks.{self.benchmark} --json{chosen} > {file}; python -m benchmarks.results {file}"
+
+
+SUBJECTS = {
+    "Learning": Subject("learning", TRAINING),
+    "Backends": Subject("backends", TRAINING),
+    "Environment": Subject("environment", MARKET),
+    "Learnability": Subject("learnability", (*TRAINING, "market", "evaluate/backtest.py")),
+    "Faults": Subject("faults", (*TRAINING, "market")),
+    "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
+    "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
+    "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
+    "Risk: cliff": Subject("risk", TRAINING, ("cliff",)),
+    "Risk: ownership": Subject("risk", TRAINING, ("ownership",)),
+    "Risk: market": Subject("risk", (*TRAINING, "market"), ("market",)),
+    "Risk: cost": Subject("risk", (*TRAINING, "market"), ("cost",)),
+    "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
+    "Risk: exposure without a limit": Subject("risk", TRAINING, ("exposure",)),
+    "Risk: exposure, continuing": Subject("risk", TRAINING, ("continuing",)),
+    "Speed": Subject("speed", (*TRAINING, "market")),
+    "Speed: mlp": Subject("speed", (*TRAINING, "market"), ("mlp64",)),
+    "Speed: lstm": Subject("speed", (*TRAINING, "market"), ("lstm64", "lstm128")),
+    "Speed: workers": Subject("speed", (*TRAINING, "market"), ("workers",)),
+    "Speed: start": Subject("speed", EVERYTHING, ("start",)),
+}
+
+
+def subject_of(title: str) -> Subject:
+    """The subject of a section. A part that has no entry depends on everything, which is never too little."""
+    if title in SUBJECTS:
+        return SUBJECTS[title]
+    benchmark, _, part = title.lower().partition(": ")
+    if not (ROOT / "benchmarks" / f"{benchmark}.py").exists():
+        raise SystemExit(
+            f"the section '{title}' belongs to no benchmark; name the JSON file after its benchmark (risk.json, "
+            "'risk: cliff.json'), or add the section to SUBJECTS in benchmarks/sources.py."
+        )
+    return Subject(benchmark, EVERYTHING, (part,) if part else ())
+
+
+class Sources:
+    """Files by their path from the root of the repository; the program of each is read once."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+        self._programs: dict[str, str] = {}
+
+    def digest(self, paths: Sequence[str]) -> str:
+        """Eight hexadecimal digits that change with the program of any of these files."""
+        digest = hashlib.sha256()
+        for path in sorted(paths):
+            if path not in self._programs:
+                self._programs[path] = program(self.files[path], path)
+            digest.update(f"{path}\n{self._programs[path]}\n".encode())
+        return digest.hexdigest()[:8]
+
+
+def present_sources() -> Sources:
+    """The sources of the working tree."""
+    found = [*(ROOT / PACKAGE).rglob("*.py"), *(ROOT / PACKAGE).rglob("*.yaml"), *(ROOT / "benchmarks").glob("*.py")]
+    return Sources({path.relative_to(ROOT).as_posix(): path.read_bytes() for path in found})
+
+
+def sources_at(revision: str) -> Sources:
+    """The sources of a commit."""
+    command = ["git", "archive", "--format=tar", revision, PACKAGE, "benchmarks"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"revision {revision} cannot be read from git: {done.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        members = [m for m in archive.getmembers() if m.isfile() and m.name.endswith((".py", ".yaml"))]
+        found = {m.name: stream.read() for m in members if (stream := archive.extractfile(m)) is not None}
+    return Sources(found)
+
+
+def digests(subject: Subject, sources: Sources) -> dict[str, str]:
+    """Part -> digest of its sources, eight hexadecimal digits; the part `benchmark` is the benchmark itself."""
+    files = sources.files
+    found = {"benchmark": sources.digest(_benchmark_files(subject.benchmark, files))}
+    for part in subject.parts:
+        prefix = PACKAGE + part
+        chosen = [path for path in files if path == prefix or path.startswith(f"{prefix}/")]
+        chosen = [path for path in chosen if path.removeprefix(PACKAGE) not in BESIDE]
+        if subject.benchmark != "speed":
+            chosen = [path for path in chosen if not path.startswith(PACKAGE + SPEED)]
+        found[part] = sources.digest(chosen)
+    return found
+
+
+def _benchmark_files(name: str, files: Mapping[str, bytes]) -> list[str]:
+    """The file of a benchmark and all of benchmarks/ that it imports, but for how checks are printed."""
+    open_, found = [f"benchmarks/{name}.py"], list[str]()
+    while open_:
+        path = open_.pop()
+        if path in files and path not in found and path != "benchmarks/report.py":
+            found.append(path)
+            open_ += [f"benchmarks/{other}.py" for other in _imported(ast.parse(files[path]))]
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules under benchmarks/ that a module imports, at its top or inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("benchmarks."):
+            yield node.module.removeprefix("benchmarks.")
+
+
+def program(source: bytes, path: str) -> str:
+    """The program of a file as one text: the same for two files that differ in words or layout alone."""
+    if path.endswith(".yaml"):
+        return json.dumps(yaml.safe_load(source), sort_keys=True, default=str)
+    return _dump(_WithoutWords().visit(ast.parse(source)))
+
+
+class _WithoutWords(ast.NodeTransformer):
+    """Removes docstrings and other bare texts, and what an error says."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            return None
+        return self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc.args, node.exc.keywords = [], []
+        return self.generic_visit(node)
+
+
+def _dump(node: object) -> str:
+    """A tree as text without its empty fields, which differ between versions of Python."""
+    if isinstance(node, ast.AST):
+        fields = [(name, getattr(node, name, None)) for name in node._fields if name != "type_comment"]
+        return f"{type(node).__name__}({','.join(f'{name}={_dump(v)}' for name, v in fields if v not in (None, []))})"
+    if isinstance(node, list):
+        return f"[{','.join(_dump(one) for one in node)}]"
+    return repr(node)

@@ -1,0 +1,144 @@
+"""docs/results.md never shows an old number without saying so."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from benchmarks.measured import facts_of
+from benchmarks.results import MARK, OLDEST, PAGE, Freshness, mark, measured_section, sections_of
+from benchmarks.sources import (
+    BESIDE,
+    EVERYTHING,
+    PACKAGE,
+    ROOT,
+    SUBJECTS,
+    Sources,
+    digests,
+    present_sources,
+    program,
+    subject_of,
+)
+
+TODAY = datetime.datetime.now(datetime.UTC).date()
+
+
+def test_every_section_that_is_out_of_date_says_so() -> None:
+    """Fails when the sources of a section changed or 30 days went by and the page does not say it, and when it still
+    says so of a section that was measured again. `python -m benchmarks.results --mark` writes the truth; measuring
+    again makes it good."""
+    sources, wrong = present_sources(), []
+    for title, section in sections_of(PAGE.read_text(encoding="utf-8")).items():
+        found = Freshness.of(title, section, sources, TODAY)
+        if found.reasons and not found.marked:
+            wrong.append(f"{title}: {'; '.join(found.reasons)}; renew: {subject_of(title).command(title)}")
+        elif found.marked and not found.reasons:
+            wrong.append(f"{title}: it is marked as out of date and is not")
+    assert not wrong, "\n".join(
+        ["docs/results.md does not tell the truth; run python -m benchmarks.results --mark, or renew:", *wrong]
+    )
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    """What an object of the benchmark `environment` says about itself, with the sources of now."""
+    return {**facts_of("environment"), "day": "2026-11-17", "quick": False, "only": []}
+
+
+@pytest.fixture(scope="module")
+def now(known: dict[str, Any]) -> str:
+    """The section of that object."""
+    check = {"name": "speed | of it", "value": 12345.678, "goal": ">= 1", "passed": True, "detail": "median"}
+    return measured_section("Environment", {"measured": known, "checks": [check]})
+
+
+def changed(path: str, old: bytes, new: bytes) -> Sources:
+    """The sources of now with one file changed."""
+    files: Mapping[str, bytes] = present_sources().files
+    assert old in files[path]
+    return Sources({**files, path: files[path].replace(old, new)})
+
+
+FUTURE = b"from __future__ import annotations\n"
+ENGINE = f"{PACKAGE}market/engine.py"
+REWARD = b"math.log(max(account.equity, floor) / ledger.equity_before)"
+
+
+def test_a_changed_number_makes_a_section_stale_and_a_word_does_not(now: str) -> None:
+    """Rejects a digest over text, which a comment would change, and one that misses a program that changed."""
+    day = datetime.date(2026, 11, 18)
+    for words in (
+        changed(ENGINE, REWARD, REWARD + b"  # a comment"),
+        changed(ENGINE, b'"""The market', b'"""Words. The market'),
+        changed(f"{PACKAGE}learner/risk.py", b"import", b"import os\nimport"),  # not what this benchmark measures
+        changed(f"{PACKAGE}core/errors.py", b"class ", b"class Another(Exception): ...\n\n\nclass "),
+    ):
+        assert Freshness.of("Environment", now, words, day).reasons == []
+    other = changed(ENGINE, REWARD, b"2 * " + REWARD)
+    assert Freshness.of("Environment", now, other, day).reasons == ["measured before changes in market"]
+    own = changed("benchmarks/environment_peers.py", FUTURE, FUTURE + b"\nSOMETHING = 1\n")
+    assert Freshness.of("Environment", now, own, day).reasons == ["measured before changes in benchmark"]
+    assert "core/errors.py" in BESIDE
+
+
+def test_programs_are_compared_without_words() -> None:
+    plain = b"def f(x):\n    raise ValueError(f'{x} is wrong')\n"
+    worded = b'"""Module."""\n\n\ndef f(x):  # why\n    """Doc."""\n    raise ValueError("other", x)\n'
+    assert program(plain, "a.py") == program(worded, "a.py")
+    assert program(plain, "a.py") != program(plain.replace(b"ValueError", b"TypeError"), "a.py")
+    assert program(b"x = 1\n", "a.py") != program(b"x = 2\n", "a.py") != program(b"x = '2'\n", "a.py")
+    assert program(b"a: 1 # one\nb: 2\n", "p.yaml") == program(b"b: 2\na: 1\n", "p.yaml")
+
+
+def test_the_mark_comes_and_goes_and_the_numbers_stay(now: str) -> None:
+    """Rejects a mark that outlives its reason, one that piles up, and one that touches a number."""
+    old, same = changed(ENGINE, REWARD, b"2 * " + REWARD), present_sources()
+    day = datetime.date(2026, 11, 18)
+    marked = mark("Environment", now, old, day)
+    assert (
+        f"{MARK} measured before changes in market. To measure it again: `python -m benchmarks.environment --json > "
+        "environment.json; python -m benchmarks.results environment.json`\n\n| check |"
+    ) in marked
+    assert mark("Environment", marked, old, day) == marked
+    assert mark("Environment", marked, same, day) == now
+    assert [line for line in marked.splitlines() if line.startswith("|")] == [
+        line for line in now.splitlines() if line.startswith("|")
+    ]
+    late = day + OLDEST
+    aged = mark("Environment", now, same, late)
+    assert f"{MARK} measured on 2026-11-17, more than 30 days ago." in aged
+    assert MARK not in mark("Environment", now, same, late - datetime.timedelta(days=1))
+
+
+def test_a_section_tells_day_machine_and_revision(now: str, known: dict[str, Any]) -> None:
+    """And its object carries the digests of whatever a section of that benchmark may depend on."""
+    assert f"Measured on 2026-11-17 at revision {known['revision']}, Python {known['python']}, " in now
+    assert known["machine"] in now and "core" in known["machine"]
+    parts = json.loads(json.dumps(known))["sources"]
+    assert f"<!-- sources benchmark={parts['benchmark']} core={parts['core']} market={parts['market']} -->" in now
+    assert digests(SUBJECTS["Environment"], present_sources()).items() <= parts.items()
+    assert set(parts) >= {"benchmark", *EVERYTHING}
+
+
+@pytest.mark.parametrize("change", [{"quick": True}, {"benchmark": "risk"}])
+def test_a_smoke_run_or_another_benchmark_is_not_shown(known: dict[str, Any], change: dict[str, Any]) -> None:
+    with pytest.raises(SystemExit, match=r"this section shows whole runs of benchmarks\.environment"):
+        measured_section("Environment", {"measured": {**known, **change}, "checks": []})
+
+
+def test_every_benchmark_and_every_part_is_known() -> None:
+    """Rejects a section that nobody says the sources of, and a part that names nothing and so never changes."""
+    run = [
+        path.stem for path in (ROOT / "benchmarks").glob("*.py") if "import Check, Options, main" in path.read_text()
+    ]
+    assert {subject.benchmark for subject in SUBJECTS.values()} == set(run)
+    for subject in set(SUBJECTS.values()):
+        assert all((ROOT / PACKAGE / part).exists() for part in subject.parts), subject
+    assert all((ROOT / PACKAGE / file).is_file() for file in BESIDE)
+    assert subject_of("Risk: something new").parts == SUBJECTS["Evidence: walk-forward"].parts
+    with pytest.raises(SystemExit, match="belongs to no benchmark"):
+        subject_of("Nonsense")
