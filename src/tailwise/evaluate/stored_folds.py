@@ -101,8 +101,6 @@ class StitchedPath(Stored):
 
     account: str
     seed: Seed | None
-    first_bar: str
-    last_bar: str
     evaluation: str
     statistics: Statistics
     limit: FoldLimit | None
