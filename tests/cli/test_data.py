@@ -124,7 +124,7 @@ def test_several_files_are_one_table_and_a_bad_one_hides_no_good_one(data: Termi
     ("arguments", "sentence"),
     [
         (("check", "a.csv", "--repair", "mend"), "repair is 'mend'; it must be one of none, drop, clip."),
-        (("check", "a.csv", "--adjust", "yes"), "adjust is 'yes'; it must be one of refuse, consistent, ignore."),
+        (("check", "a.csv", "--adjust", "yes"), "adjust is 'yes'; it must be one of refuse, consistent, ignore, all."),
         (("check", "a.csv", "--time-unit", "h"), "time unit is 'h'; it must be one of s, ms, us, ns."),
         (("check", "a.csv", "--periods-per-year", "-3"), "periods per year is -3.0; it must be positive."),
         (("check", "a.csv", "a.csv", "--out", "c.csv"), "--out c.csv: is for one file and 2 are given"),
