@@ -141,7 +141,9 @@ def test_a_repair_of_more_than_a_hundredth_is_refused(tmp_path, repair, column: 
     with pytest.raises(DataError, match=rf"bars.csv: --repair {deed} 3 of 200 rows \(1.5%\), more than 1%") as caught:
         load_bars(write(tmp_path, rows), repair=repair)
     assert f"row 4 (line 5): {column}" in str(caught.value)
-    assert any(f"repair {repair}" in n for n in load_bars(write(tmp_path, with_cell(3, column, value)), repair=repair).notes)
+    assert any(
+        f"repair {repair}" in n for n in load_bars(write(tmp_path, with_cell(3, column, value)), repair=repair).notes
+    )
 
 
 def test_rounding_is_tolerated_and_left_alone(tmp_path) -> None:

@@ -92,7 +92,7 @@ def run_frontier(
         raise ConfigError(f"{source.label} is a market: its test window is played whole, once; leave out --episodes.")
     played = episodes or max(base.evaluate.episodes, EPISODES)
     world = check_world(base, played)
-    for sentence in [*warnings_of(configs[0]), *_about_limits(wanted, base)]:
+    for sentence in [*warnings_of(configs[0]), *world.warnings(), *_about_limits(wanted, base)]:
         note(f"warning: {sentence}")
     with run_folder(out, "frontier") as folder:
         check_folder(folder, base)

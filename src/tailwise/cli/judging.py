@@ -12,13 +12,13 @@ from tailwise.core.config import dump_yaml
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
-from tailwise.evaluate.judgement import Judgement, judge
+from tailwise.evaluate.judgement import POLICY, Judgement, judge
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline
 from tailwise.evaluate.stress import StressResult
-from tailwise.evaluate.words import columns, ruins
+from tailwise.evaluate.words import columns, costly_impact, ruins
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
@@ -60,7 +60,7 @@ def print_judgement(judged: Judgement) -> None:
     heads = columns(next(iter(judged.statistics.values())))
     rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
     print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
-    for sentence in (*ruins(judged.paths), *judged.limit_sentences()):
+    for sentence in (*ruins(judged.paths), *costly_impact(judged.paths[POLICY]), *judged.limit_sentences()):
         print(sentence)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from tailwise.cli.output import note
 from tailwise.cli.progress import PlainProgress
-from tailwise.cli.training import Recorder, stop_after_update
+from tailwise.cli.training import Recorder, printed_by_the_command, stop_after_update
 from tailwise.core.errors import DataError, TailwiseError
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
@@ -98,7 +98,8 @@ def trained(
         if (folder / CONFIG).exists():
             agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials)
         else:
-            agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
+            with printed_by_the_command():
+                agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
         for sentence in notes:
             note(f"note: {label}: {sentence}")
         trainer = agent.trainer

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
 from tailwise.cli.output import duration, note, number, print_json
 from tailwise.cli.progress import LiveProgress, PlainProgress
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, SettingsWarning
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
@@ -56,8 +57,9 @@ def start_run(
     display = make_display(full, silent=as_json or quiet)
     with run_folder(out, source.name) as folder:
         trackers = make_trackers(track, full, folder)
-        agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display, *trackers])
-    for sentence in warnings_of(full):
+        with printed_by_the_command():
+            agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display, *trackers])
+    for sentence in (*warnings_of(full), *agent.world().warnings()):
         note(f"warning: {sentence}")
     if not as_json and not quiet:
         print_facts(agent, folder)
@@ -147,6 +149,14 @@ def make_display(config: Config, *, silent: bool) -> list[Callback]:
     if sys.stdout.isatty():
         return [LiveProgress(config.tail_alpha, Console(), limited)]
     return [PlainProgress(config.tail_alpha, limited)]
+
+
+@contextlib.contextmanager
+def printed_by_the_command() -> Iterator[None]:
+    """Keep Python from showing warnings that the command prints as sentences."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingsWarning)
+        yield
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ def run_walk_forward(
     world = _world(base, plan, 0, wanted[0])
     for fold in plan.folds[1:]:
         fold_config(base, plan, fold, wanted[0])  # what cannot be cut is said now, not after hours
-    for sentence in warnings_of(base):
+    for sentence in (*warnings_of(base), *world.warnings()):
         note(f"warning: {sentence}")
     with run_folder(out, "walk-forward") as folder:
         claim_folder(folder, base, plan, data_hash=world.dataset.data_hash())

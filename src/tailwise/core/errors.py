@@ -35,5 +35,9 @@ class CheckpointError(TailwiseError):
     """A checkpoint is missing, truncated, corrupted, of another version or of another model."""
 
 
+class SettingsWarning(UserWarning):
+    """A setting, or what the data make of it, works but is likely not meant."""
+
+
 class NotBuiltError(TailwiseError):
     """An option is planned but not built yet; it is refused because a no-op would be a lie."""

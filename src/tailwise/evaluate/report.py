@@ -24,7 +24,7 @@ from tailwise.evaluate.report_verdict import (
     key_figures,
     verdict_sentences,
 )
-from tailwise.evaluate.words import bounds, glossary_rows, percent, plain, ruins
+from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
 
 
 def write_report(
@@ -81,7 +81,12 @@ def _verdict(found: Findings, how: str) -> str:
         f"after all costs. {how}"
     )
     sentence, colour = headline(found.evidence, found.against, found.judged.limits)
-    warnings = [*ruins(judged.paths), *([found.doubt] if found.doubt else []), *judged.left_out]
+    warnings = [
+        *ruins(judged.paths),
+        *costly_impact(judged.paths[POLICY]),
+        *([found.doubt] if found.doubt else []),
+        *judged.left_out,
+    ]
     if judged.label != "real":
         warnings.insert(0, f"Not a real market: {judged.label}.")
     rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tailwise.core.config import differences
-from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, SettingsWarning, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
@@ -181,8 +181,8 @@ class PPO(Policy):
                 exact_resume_reason=driver.exact_resume_reason,
                 world=world.facts(),
             )
-        for sentence in warnings_of(full):
-            warnings.warn(sentence, stacklevel=2)
+        for sentence in (*warnings_of(full), *world.warnings()):
+            warnings.warn(sentence, SettingsWarning, stacklevel=2)
         self._attach(trainer, trials)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:

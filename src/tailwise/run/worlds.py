@@ -16,6 +16,7 @@ from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.make_env import make_market_env
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
@@ -51,6 +52,9 @@ class World(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a run keeps."""
+
+    def warnings(self) -> list[str]:
+        """Sentences about data and costs that work but are likely not meant."""
 
 
 def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Played:
@@ -143,6 +147,9 @@ class GymWorld:
     def facts(self) -> dict[str, Any]:
         return {}
 
+    def warnings(self) -> list[str]:
+        return []
+
 
 class MarketWorld:
     """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
@@ -203,6 +210,11 @@ class MarketWorld:
             "data_hash": self.dataset.data_hash(),
             "label": self.dataset.label,
         }
+
+    def warnings(self) -> list[str]:
+        account = self.settings.initial_cash
+        impacts = [impact_warning(bars, self.costs, account) for bars in self.dataset.bars]
+        return [*(sentence for sentence in impacts if sentence), *self.dataset.spec.notes]
 
     def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
         """Raise when the bars that train or select are not those that a run began with."""

@@ -121,7 +121,16 @@ class FeatureSpec:
     def notes(self) -> tuple[str, ...]:
         """What the fit found worth saying, in sentences."""
         scaled = zip(self.names, self.scales, strict=True)
-        return tuple(f"feature '{name}' is {scale.note}." for name, scale in scaled if scale.note)
+        return tuple(
+            f"feature '{name}' is {scale.note.partition(',')[0]}: a policy can learn nothing from it; leave it out."
+            for name, scale in scaled
+            if scale.note
+        )
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Columns that have one value in all train rows, so that a policy can learn nothing from them."""
+        return tuple(name for name, scale in zip(self.names, self.scales, strict=True) if scale.note)
 
     def table(self, bars: Bars) -> FeatureTable:
         """The features of any bars of the fitted step: float32 [T, F], scaled and clipped."""
