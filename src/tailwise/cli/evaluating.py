@@ -59,7 +59,15 @@ def evaluate_run(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
             )
         evaluate_market(
-            run, name, policy, stochastic=stochastic, seed=seed, stressed=stressed, as_json=as_json, members=told
+            run,
+            name,
+            policy,
+            stochastic=stochastic,
+            seed=seed,
+            stressed=stressed,
+            as_json=as_json,
+            members=told,
+            others=runs[1:],
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
@@ -98,6 +106,7 @@ def evaluate_market(
     stressed: bool,
     as_json: bool,
     members: Sequence[str] = (),
+    others: Sequence[Path] = (),
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
@@ -107,7 +116,7 @@ def evaluate_market(
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.name}, checkpoint {checkpoint}"
-    findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)
+    findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed, others=others)
     if as_json:
         print_json(
             {

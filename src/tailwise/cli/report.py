@@ -10,7 +10,7 @@ from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_folds import FOLDS, read_folds, write_folds_report
-from tailwise.evaluate.report_verdict import headline
+from tailwise.evaluate.report_verdict import conclusion
 
 
 def report_run(
@@ -58,5 +58,5 @@ def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str |
     )
     told = []
     for found in findings:
-        told.append(f"{found.judged.symbol}: {headline(found.evidence, found.against, found.judged.limits)[0]}")
+        told.append(f"{found.judged.symbol}: {conclusion(found)[0]}")
     return told

@@ -19,9 +19,10 @@ from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import (
     comparison_list,
     comparison_panel,
-    headline,
+    conclusion,
     judgement_box,
     key_figures,
+    leak_paragraph,
     verdict_sentences,
 )
 from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
@@ -63,7 +64,7 @@ def _overview(findings: Sequence[Findings]) -> str:
     """A line per account, with a link to it."""
     rows = ""
     for number, found in enumerate(findings):
-        sentence, _ = headline(found.evidence, found.against, found.judged.limits)
+        sentence, _ = conclusion(found)
         anchor = f"#account{'' if number == 0 else f'-{number + 1}'}"
         rows += f'<p><a href="{anchor}"><b>{html.escape(found.judged.symbol)}</b></a>: {html.escape(sentence)}</p>'
     return f'<div class="judgement">{rows}</div>'
@@ -80,7 +81,7 @@ def _verdict(found: Findings, how: str) -> str:
         f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
         f"after all costs. {how}"
     )
-    sentence, colour = headline(found.evidence, found.against, found.judged.limits)
+    sentence, colour = conclusion(found)
     warnings = [
         *ruins(judged.paths),
         *costly_impact(judged.paths[POLICY]),
@@ -91,7 +92,7 @@ def _verdict(found: Findings, how: str) -> str:
         warnings.insert(0, f"Not a real market: {judged.label}.")
     rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
     said = judgement_box(sentence, colour, verdict_sentences(found, tested), warnings, comparison_list(found.against))
-    return said + paragraphs([f"Annual numbers: {rhythm}"], "small")
+    return said + leak_paragraph(found.leak_check) + paragraphs([f"Annual numbers: {rhythm}"], "small")
 
 
 def _panels(found: Findings, gamma: float, suffix: str) -> list[Panel]:

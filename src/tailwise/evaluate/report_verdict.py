@@ -12,6 +12,7 @@ from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import bounds, percent, plain
+from tailwise.market.own_features import LeakVerdict
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
@@ -43,6 +44,19 @@ def headline(
     else:
         colour = "good" if evidence.verdict == "above zero" and len(better) == len(against) else ""
     return f"{earned}{beaten}{_limit(limits, kept)}.", colour
+
+
+def conclusion(found: Findings) -> tuple[str, str]:
+    """`headline` of one account; where own features may look ahead, that comes first and nothing is good."""
+    sentence, colour = headline(found.evidence, found.against, found.judged.limits)
+    if found.leak_check is None or not found.leak_check.doubtful:
+        return sentence, colour
+    return unchecked_headline(sentence), "bad"
+
+
+def unchecked_headline(sentence: str) -> str:
+    """What takes the place of `sentence` where own features may look ahead."""
+    return f"No evidence of anything: its own features were not checked for look-ahead. ({sentence})"
 
 
 def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None) -> str:
@@ -131,6 +145,13 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
         f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
         table(heads, rows, marks=True),
     )
+
+
+def leak_paragraph(verdict: LeakVerdict | None) -> str:
+    """What is known about look-ahead in own features, as HTML; in red where that is nothing."""
+    if verdict is None:
+        return ""
+    return paragraphs([f"Leak-check: {verdict.sentence}."], "missed" if verdict.doubtful else "small")
 
 
 def judgement_box(sentence: str, kind: str, sentences: Sequence[str], warnings: Sequence[str], more: str = "") -> str:

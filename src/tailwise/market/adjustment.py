@@ -133,8 +133,9 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
 def adjustment_steps(high: Floats, low: Floats, close: Floats) -> Steps | None:
     """The step function with the fewest steps that puts close / factor between low and high in all N rows.
 
-    None when all closes are inside already, or prices are too far apart for a factor. A row allows the factors [close / high, close / low]; going back from the
-    newest row, a piece lasts as long as its rows have a factor in common, which is the fewest pieces there can be.
+    None when all closes are inside already, or prices are too far apart for a factor. A row allows the factors
+    [close / high, close / low]; going back from the newest row, a piece lasts as long as its rows have a factor in
+    common, which is the fewest pieces there can be.
     """
     with np.errstate(over="ignore", under="ignore"):
         least = close / high * (1 - RANGE_TOLERANCE)

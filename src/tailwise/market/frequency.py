@@ -67,7 +67,8 @@ def infer_frequency(
         calendar=calendar,
         sentence=(
             f"Bars of {describe_step(bar)}, {calendar} calendar ({why}): {periods:g} periods per year "
-            f"({how if periods_per_year is None else 'as stated by the user'}). {_describe_gaps(stamps, steps, bar, calendar)}"
+            f"({how if periods_per_year is None else 'as stated by the user'}). "
+            + _describe_gaps(stamps, steps, bar, calendar)
             + (f" The bars are irregular: {irregular}." if irregular else "")
         ),
     )

@@ -230,8 +230,8 @@ def _check_share(table: Table, rows: int, deed: str, problems: list[Finding]) ->
         return
     shown = "".join(f"\n  {line}" for line in _first_lines(table, problems))
     raise DataError(
-        f"{table.raw.name}: --repair {deed} {rows} of {total} rows ({rows / total:.1%}), more than {MOST_REPAIRED:.0%}: "
-        f"not a few rows but the file is wrong. Fix it at its source; the first problems:{shown}"
+        f"{table.raw.name}: --repair {deed} {rows} of {total} rows ({rows / total:.1%}), more than "
+        f"{MOST_REPAIRED:.0%}: not a few rows but the file is wrong. Fix it at its source; the first problems:{shown}"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,8 +18,11 @@ from tailwise.market.costs import CostConfig
 
 # ISO 4217 codes of currencies that are quoted in pairs, and of the metals that are quoted like them.
 CURRENCIES = frozenset(
-    "USD EUR JPY GBP CHF AUD NZD CAD SEK NOK DKK PLN HUF CZK RON TRY ZAR MXN BRL CLP COP SGD HKD CNY CNH INR KRW TWD "
-    "THB IDR MYR PHP ILS RUB SAR AED".split()
+    {
+        *("USD", "EUR", "JPY", "GBP", "CHF", "AUD", "NZD", "CAD", "SEK", "NOK", "DKK", "PLN", "HUF", "CZK", "RON"),
+        *("TRY", "ZAR", "MXN", "BRL", "CLP", "COP", "SGD", "HKD", "CNY", "CNH", "INR", "KRW", "TWD", "THB", "IDR"),
+        *("MYR", "PHP", "ILS", "RUB", "SAR", "AED"),
+    }
 )
 METALS = {"XAU": "gold", "XAG": "silver", "XPT": "platinum", "XPD": "palladium"}
 SMALLEST_TURNOVER = 0.1  # median volume x close of a bar, as a multiple of the account
@@ -31,7 +35,7 @@ def currency_pair(symbol: str) -> tuple[str, str] | None:
     """('EUR', 'USD') for EURUSD, eur/usd, EUR_USD, EURUSD=X and EURUSD_H1; ('XAU', 'USD') for gold; None for others."""
     words = _LETTERS.findall(symbol.upper())
     halves = [(word[:3], word[3:]) for word in words if len(word) == 6]
-    neighbours = [(one, two) for one, two in zip(words, words[1:], strict=False) if len(one) == len(two) == 3]
+    neighbours = [(one, two) for one, two in pairwise(words) if len(one) == len(two) == 3]
     for base, quote in (*halves, *neighbours):
         if base != quote and base in {*CURRENCIES, *METALS} and quote in CURRENCIES:
             return base, quote
@@ -83,7 +87,7 @@ def impact_warning(bars: Bars, costs: CostConfig, account: float) -> str | None:
     doubt = volume_doubt(bars, account)
     cause = f" {doubt}" if doubt else ""
     return (
-        f"{bars.symbol}: impact is the largest cost: an order of the whole account pays about {impact * 1e4:.3g} bps of "
-        f"it in the median bar ({listed} bps).{cause} Check that volume counts units, lower env.initial_cash, or set "
-        "costs.impact_bps: 0."
+        f"{bars.symbol}: impact is the largest cost: an order of the whole account pays about {impact * 1e4:.3g} bps "
+        f"of it in the median bar ({listed} bps).{cause} Check that volume counts units, lower "
+        "env.initial_cash, or set costs.impact_bps: 0."
     )

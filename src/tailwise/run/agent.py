@@ -170,6 +170,7 @@ class PPO(Policy):
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         full, env = _one_environment(full, env)
         world = make_world(full, env)
+        checked = world.check_before_training()
         folder = None if run_dir is None else Path(run_dir)
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None:
@@ -179,7 +180,7 @@ class PPO(Policy):
                 full,
                 exact_resume=driver.exact_resume,
                 exact_resume_reason=driver.exact_resume_reason,
-                world=world.facts(),
+                world={**world.facts(), **checked},
             )
         for sentence in (*warnings_of(full), *world.warnings()):
             warnings.warn(sentence, SettingsWarning, stacklevel=2)
@@ -228,6 +229,7 @@ class PPO(Policy):
         world = make_world(config, env)
         if isinstance(world, MarketWorld):
             world.check_same_bars(read_manifest(folder), run=str(folder))
+        world.check_before_training()
         agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary), trials)
         notes = agent._continue_from_folder(folder)
         return agent, notes

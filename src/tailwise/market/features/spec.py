@@ -7,7 +7,7 @@ features by this spec; bars or features that do not fit it are an error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,14 @@ class FeatureSpec:
     def constant(self) -> tuple[str, ...]:
         """Columns that have one value in all train rows, so that a policy can learn nothing from them."""
         return tuple(name for name, scale in zip(self.names, self.scales, strict=True) if scale.note)
+
+    def own(self) -> FeatureSpec | None:
+        """The same with the user's own columns alone; None when all are built in."""
+        kept = [(column, scale) for column, scale in zip(self.columns, self.scales, strict=True) if column.own]
+        if not kept:
+            return None
+        columns, scales = zip(*kept, strict=True)
+        return replace(self, columns=columns, scales=scales)
 
     def table(self, bars: Bars) -> FeatureTable:
         """The features of any bars of the fitted step: float32 [T, F], scaled and clipped."""
