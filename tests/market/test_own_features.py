@@ -80,7 +80,7 @@ def test_look_ahead_is_refused_by_name_and_the_past_is_not(folder: Path) -> None
     assert verdict.features == ("moved", "last_change"), "built-in columns are not listed"
     assert verdict.sentence.startswith("own features moved, last_change: no leak found (")
     (folder / "bars_ahead.txt").write_text("1")
-    with pytest.raises(DataError, match="feature 'moved' at bar .*; it looks at least 1 bar ahead") as caught:
+    with pytest.raises(DataError, match=r"feature 'moved' at bar .*; it looks at least 1 bar ahead") as caught:
         check_own_features(dataset(folder, "moved", "last_change"))
     assert "last_change" not in str(caught.value)
     assert "features.leak_check: skip" in str(caught.value)
