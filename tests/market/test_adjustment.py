@@ -78,6 +78,39 @@ def test_adjust_all_recovers_the_factor(tmp_path, name: str, split_at: int | Non
     assert np.median(np.abs(rowwise / factor - 1)) > 1e-3
 
 
+@pytest.mark.parametrize("written", ["cents and six decimals", "float32", "cents alone"])
+def test_rounded_prices_make_no_steps_of_their_own(tmp_path, written: str) -> None:
+    """Prices as traded have two decimals and often close at their high; adjusted closes are rounded on their own.
+    Rejects an exact comparison, which finds a step, up or down, at every second rounding."""
+    bars = load("sp500")
+    factor = factor_of(len(bars))
+    traded = bars.to_frame()[["open", "high", "low", "close"]].div(50).round(2)
+    traded["high"] = traded.max(axis=1)
+    traded["low"] = traded.min(axis=1)
+    frame = traded.assign(close=traded["close"] * factor, volume=bars.volume)
+    if written == "float32":
+        frame = frame.astype(np.float32)
+    else:
+        frame["close"] = frame["close"].round(6 if "six" in written else 2)
+    adjusted = load_bars(write(tmp_path, frame), adjust="all")
+    error = np.abs(adjusted.high / (traded["high"].to_numpy() * factor) - 1)
+    assert np.median(error) < (1e-3 if written == "cents alone" else 1e-4) and error.max() < 1.5 * DIVIDEND
+    (note,) = [note for note in adjusted.notes if "factor of the adjusted closes" in note]
+    steps = int(note.split(" steps")[0].split()[-1])
+    assert steps <= (len(bars) - 1) // QUARTER, "not one more than there are dividends"
+
+
+def test_rounding_alone_is_no_adjustment(tmp_path) -> None:
+    """Rejects the word adjusted for closes that leave their bar by rounding: they stay bad rows."""
+    truth = random_walk(seed=3, length=1000).to_frame()
+    frame = truth.assign(high=truth[["open", "close"]].max(axis=1), low=truth[["open", "close"]].min(axis=1))
+    frame["close"] *= np.where(np.arange(1000) % 100 == 50, 1 + 1e-8, 1.0) * np.where(
+        np.arange(1000) % 100 == 0, 1 - 1e-8, 1.0
+    )
+    with pytest.raises(DataError, match=r"\d+ problems in \d+ rows"):
+        load_bars(write(tmp_path, frame))
+
+
 def test_bad_rows_are_not_taken_for_an_adjustment(tmp_path) -> None:
     """Rejects recognition by the number of rows alone: single bad closes, noise, and closes in another unit."""
     truth = random_walk(seed=3, length=1000).to_frame()

@@ -17,7 +17,7 @@ from tailwise.core.errors import DataError
 from tailwise.market.bars import COLUMNS, Adjust
 from tailwise.market.dialects import PRICES
 from tailwise.market.times import NOT_A_TIME
-from tailwise.market.validation import RANGE_TOLERANCE, Table, show_time
+from tailwise.market.validation import Table, show_time
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -26,6 +26,8 @@ ADJUSTMENT_TOLERANCE = 1e-9
 LEAST_ROWS = 3  # closes outside their bar; fewer are single bad rows
 ROWS_PER_STEP = 3  # closes outside per step of the factor: a bad row takes two steps, into the error and out of it
 SPLIT = 0.1  # log; a larger step is a split or a wrong unit, a smaller one a dividend
+FLOAT32 = 2e-7  # relative: prices that went through float32, as those of many vendors do, twice
+MOST_DECIMALS = 8  # that a price is taken to be rounded to; with more digits it is not rounded
 WRONG_STEPS_ALLOWED = 0.1  # share of the steps that no dividend or split explains: bad rows in a mixed file
 
 
@@ -37,7 +39,7 @@ class Steps:
     starts     int64 [K], index into the N rows at which each of the K pieces begins
     wrong      bool [K - 1], steps (between pieces k and k + 1) that neither a dividend nor a split explains
     precision  largest relative error that a factor may have without moving a close out of its bar
-    outside    closes outside low to high, of the N
+    outside    closes outside low to high by more than rounding, of the N
     """
 
     factor: Floats
@@ -118,10 +120,12 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
             f"({_day(table, at)}), can be neither a dividend nor a split: the rows there are wrong. Fix or remove "
             "them first, then pass --adjust-all again."
         )
-    values = {}
-    for price in ("open", "high", "low"):
-        values[price] = table.values[price].copy()
-        values[price][rows] *= factor
+    values = {price: table.values[price].copy() for price in ("open", "high", "low")}
+    for price in values.values():
+        price[rows] *= factor
+    # The factor keeps every close inside up to rounding; what is left of that is the range's, not an error.
+    values["high"][rows] = np.maximum(values["high"][rows], close)
+    values["low"][rows] = np.minimum(values["low"][rows], close)
     note = (
         f"open, high and low scaled by the factor of the adjusted closes, {span}, recovered to within "
         f"{steps.precision:.2g} of the price (the bars next to a step may belong to the other side of it); close and "
@@ -134,14 +138,15 @@ def adjustment_steps(high: Floats, low: Floats, close: Floats) -> Steps | None:
     """The step function with the fewest steps that puts close / factor between low and high in all N rows.
 
     None when all closes are inside already, or prices are too far apart for a factor. A row allows the factors
-    [close / high, close / low]; going back from the newest row, a piece lasts as long as its rows have a factor in
-    common, which is the fewest pieces there can be.
+    [close / high, close / low], widened by the rounding of the prices; going back from the newest row, a piece lasts as
+    long as its rows have a factor in common, which is the fewest pieces there can be.
     """
     with np.errstate(over="ignore", under="ignore"):
-        least = close / high * (1 - RANGE_TOLERANCE)
-        most = close / low * (1 + RANGE_TOLERANCE)
+        slack = FLOAT32 + _rounding(close) / close
+        least = close / high * (1 - slack - _rounding(high) / high)
+        most = close / low * (1 + slack + _rounding(low) / low)
     outside = int(np.sum((least > 1) | (most < 1)))
-    if not outside or not np.isfinite(most).all() or not least.all():
+    if not outside or not np.isfinite(most).all() or least.min() <= 0:
         return None
     starts: list[int] = []
     ranges: list[tuple[float, float]] = []
@@ -164,6 +169,14 @@ def adjustment_steps(high: Floats, low: Floats, close: Floats) -> Steps | None:
     precision = float(np.max(bounds[:, 1] / bounds[:, 0]) - 1) / 2
     factor = np.repeat(level, np.diff(np.append(first, len(close))))
     return Steps(factor, first, _wrong_steps(close, level, bounds, first), precision, outside)
+
+
+def _rounding(prices: Floats) -> float:
+    """Half a unit of the last decimal to which all prices are rounded; 0 when they have more than MOST_DECIMALS."""
+    for decimals in range(MOST_DECIMALS + 1):
+        if np.array_equal(np.round(prices, decimals), prices):
+            return float(0.5 * 10.0**-decimals)
+    return 0.0
 
 
 def _wrong_steps(close: Floats, level: Floats, bounds: Floats, first: NDArray[np.int64]) -> NDArray[np.bool_]:
