@@ -129,13 +129,25 @@ def test_bad_rows_are_not_taken_for_an_adjustment(tmp_path) -> None:
 
 
 def test_a_bad_row_in_a_mixed_file_is_named_and_not_absorbed(tmp_path) -> None:
-    """Rejects a step function that takes two steps around a bad row, which hides it."""
+    """Rejects a step function that takes two steps around a bad row, which hides it, and one that gives up at it."""
     truth = load("sp500").to_frame()
     frame = mixed(truth, factor_of(len(truth)))
-    frame.iloc[1000, frame.columns.get_loc("close")] *= 1.5
-    with pytest.raises(DataError, match="can be neither a dividend nor a split: the rows there are wrong") as caught:
-        load_bars(write(tmp_path, frame), adjust="all")
-    assert "row 1001 (line 1002)" in str(caught.value)
+    clean = load_bars(write(tmp_path, frame), adjust="all")
+    close = frame.columns.get_loc("close")
+    for row, factor in ((1000, 1.5), (2000, 0.9), (2001, 0.9), (3000, 1.05), (4000, 0.3)):
+        frame.iloc[row, close] *= factor
+    path = write(tmp_path, frame)
+    with pytest.raises(DataError, match="the closes are adjusted for dividends or splits"):
+        load_bars(path)
+    with pytest.raises(DataError, match="5 problems in 5 rows") as caught:
+        load_bars(path, adjust="all")
+    for row in (1001, 2001, 2002, 3001, 4001):
+        assert f"row {row} (line {row + 1}): close" in str(caught.value)
+    mended = load_bars(path, adjust="all", repair="drop")
+    assert "repair drop: 5 of 5031 rows dropped (rows 1001, 2001-2002, 3001, 4001)" in mended.notes
+    others = np.setdiff1d(np.arange(5031), [1000, 2000, 2001, 3000, 4000])
+    np.testing.assert_allclose(mended.high, clean.high[others], rtol=1.2 * DIVIDEND)
+    assert np.median(np.abs(mended.high / clean.high[others] - 1)) < 1e-6
 
 
 def test_prices_that_fit_are_left_alone(tmp_path) -> None:

@@ -17,7 +17,7 @@ from tailwise.core.errors import DataError
 from tailwise.market.bars import COLUMNS, Adjust
 from tailwise.market.dialects import PRICES
 from tailwise.market.times import NOT_A_TIME
-from tailwise.market.validation import Table, show_time
+from tailwise.market.validation import MOST_REPAIRED, Table, show_time
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -28,12 +28,13 @@ ROWS_PER_STEP = 3  # closes outside per step of the factor: a bad row takes two 
 SPLIT = 0.1  # log; a larger step is a split or a wrong unit, a smaller one a dividend
 FLOAT32 = 2e-7  # relative: prices that went through float32, as those of many vendors do, twice
 MOST_DECIMALS = 8  # that a price is taken to be rounded to; with more digits it is not rounded
-WRONG_STEPS_ALLOWED = 0.1  # share of the steps that no dividend or split explains: bad rows in a mixed file
+SHORT = 2  # rows; a piece this short beside a wrong step is the bad row itself
+ROUNDS = 20  # of setting bad rows aside and looking again
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The adjustment factor of the closes as a step function of time, over the rows with four valid prices.
+    """The adjustment factor of the closes as a step function of time, over N rows.
 
     factor     float64 [N], close / close as traded
     starts     int64 [K], index into the N rows at which each of the K pieces begins
@@ -51,9 +52,18 @@ class Steps:
     @property
     def explains(self) -> bool:
         """Whether the closes are adjusted and open, high and low are not; else they are single bad rows."""
-        steps = len(self.wrong)
-        few = ROWS_PER_STEP * steps <= self.outside
-        return self.outside >= LEAST_ROWS and few and int(self.wrong.sum()) <= WRONG_STEPS_ALLOWED * steps
+        few = ROWS_PER_STEP * len(self.wrong) <= self.outside
+        return self.outside >= LEAST_ROWS and few and not self.wrong.any()
+
+    def suspects(self) -> NDArray[np.int64]:
+        """One or two rows at each wrong step, by index into the N: a short piece is wrong itself, else the row at
+        which the older piece begins to differ."""
+        ends = np.append(self.starts[1:], len(self.factor))
+        rows: list[int] = []
+        for k in np.flatnonzero(self.wrong):
+            begin, end = int(self.starts[k + 1]), int(ends[k + 1])
+            rows += range(begin, end) if end - begin <= SHORT else [begin - 1]
+        return np.unique(np.array(rows, dtype=np.int64))
 
 
 def adjust_by_column(table: Table, adjust: Adjust) -> Table:
@@ -86,7 +96,8 @@ def adjust_by_column(table: Table, adjust: Adjust) -> Table:
 def adjust_by_close(table: Table, adjust: Adjust) -> Table:
     """Recognise closes that are adjusted in place; refuse them, or scale open, high and low by the same factor.
 
-    `table` is in ascending order of time. Rows whose prices are not all valid are left to the validation.
+    `table` is in ascending order of time. Rows whose prices are not all valid, and single rows that do not follow the
+    factor, are left to the validation.
     """
     with np.errstate(all="ignore"):
         sane = np.logical_and.reduce([np.isfinite(table.values[p]) & (table.values[p] > 0) for p in PRICES])
@@ -95,10 +106,11 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
     if not len(rows):
         return table
     high, low, close = (table.values[name][rows] for name in ("high", "low", "close"))
-    steps = adjustment_steps(high, low, close)
+    kept, steps = _set_bad_rows_aside(high, low, close)
     if steps is None or not steps.explains:
         return table
-    name, factor = table.raw.name, steps.factor
+    # A row that was set aside gets the factor of the row after it.
+    name, factor = table.raw.name, steps.factor[np.minimum(np.searchsorted(kept, np.arange(len(rows))), len(kept) - 1)]
     span = (
         f"from {factor[0]:.4g} ({_day(table, rows[0])}) to {factor[-1]:.4g} ({_day(table, rows[-1])}) "
         f"in {len(steps.wrong)} steps"
@@ -113,25 +125,36 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
             "scale open, high and low by the factor of the close, or take prices that are all adjusted or all as "
             "traded from the source."
         )
-    if steps.wrong.any():
-        at = int(rows[steps.starts[1:][steps.wrong][0]])
-        raise DataError(
-            f"{mixed}; but {int(steps.wrong.sum())} of the steps, the first at {table.raw.where(int(table.row[at]))} "
-            f"({_day(table, at)}), can be neither a dividend nor a split: the rows there are wrong. Fix or remove "
-            "them first, then pass --adjust-all again."
-        )
     values = {price: table.values[price].copy() for price in ("open", "high", "low")}
     for price in values.values():
         price[rows] *= factor
     # The factor keeps every close inside up to rounding; what is left of that is the range's, not an error.
-    values["high"][rows] = np.maximum(values["high"][rows], close)
-    values["low"][rows] = np.minimum(values["low"][rows], close)
+    values["high"][rows[kept]] = np.maximum(values["high"][rows[kept]], close[kept])
+    values["low"][rows[kept]] = np.minimum(values["low"][rows[kept]], close[kept])
     note = (
         f"open, high and low scaled by the factor of the adjusted closes, {span}, recovered to within "
         f"{steps.precision:.2g} of the price (the bars next to a step may belong to the other side of it); close and "
         "volume unchanged"
     )
     return _with_adjusted(table, values, note)
+
+
+def _set_bad_rows_aside(high: Floats, low: Floats, close: Floats) -> tuple[NDArray[np.int64], Steps | None]:
+    """Indices of the rows that are kept, and their steps: a bad row takes two steps, one of which is wrong.
+
+    At most MOST_REPAIRED of the rows are set aside; more of them are no single bad rows.
+    """
+    kept = np.arange(len(close))
+    steps = adjustment_steps(high, low, close)
+    for _ in range(ROUNDS):
+        if steps is None or not steps.wrong.any():
+            break
+        fewer = np.delete(kept, steps.suspects())
+        if len(close) - len(fewer) > max(1, MOST_REPAIRED * len(close)):
+            break
+        kept = fewer
+        steps = adjustment_steps(high[kept], low[kept], close[kept])
+    return kept, steps
 
 
 def adjustment_steps(high: Floats, low: Floats, close: Floats) -> Steps | None:
