@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailwise.cli.data_facts import find_gaps
 from tailwise.market import synthetic
 from tailwise.market.bars import Bars, load_bars
+from tailwise.market.frequency import find_gaps
 from tests.cli.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +87,20 @@ def test_a_repair_is_told_and_saved(repair: str, data: Terminal) -> None:
     assert data("check", "clean.parquet") == 0
 
 
+def test_adjust_all_scales_what_was_refused(data: Terminal) -> None:
+    """Rejects an option that is read and not passed on, and one that wins over another in silence."""
+    bars = synthetic.random_walk(seed=2, length=400).to_frame()
+    bars.loc[bars.index[:200], ["open", "high", "low"]] *= 2  # a split that only the closes know of
+    bars.to_csv("ibm.csv")
+    assert data("check", "ibm.csv", "--repair", "drop") == 2
+    assert "error: ibm.csv: the closes are adjusted for dividends or splits" in data.error
+    told = data.json("check", "ibm.csv", "--adjust-all")["files"][0]
+    assert any("from 0.5 " in note and "in 1 steps" in note for note in told["notes"])
+    assert told == data.json("check", "ibm.csv", "--adjust", "all")["files"][0]
+    assert data("check", "ibm.csv", "--adjust", "ignore", "--adjust-all") == 2
+    assert data.error == "error: --adjust ignore and --adjust-all are both given; leave one of them out.\n"
+
+
 def test_a_file_is_never_replaced_unasked(data: Terminal) -> None:
     write_bars("btc.csv")
     write_bars("other.csv", rows=5)
@@ -124,7 +138,7 @@ def test_several_files_are_one_table_and_a_bad_one_hides_no_good_one(data: Termi
     ("arguments", "sentence"),
     [
         (("check", "a.csv", "--repair", "mend"), "repair is 'mend'; it must be one of none, drop, clip."),
-        (("check", "a.csv", "--adjust", "yes"), "adjust is 'yes'; it must be one of refuse, consistent, ignore."),
+        (("check", "a.csv", "--adjust", "yes"), "adjust is 'yes'; it must be one of refuse, consistent, ignore, all."),
         (("check", "a.csv", "--time-unit", "h"), "time unit is 'h'; it must be one of s, ms, us, ns."),
         (("check", "a.csv", "--periods-per-year", "-3"), "periods per year is -3.0; it must be positive."),
         (("check", "a.csv", "a.csv", "--out", "c.csv"), "--out c.csv: is for one file and 2 are given"),
@@ -277,13 +291,17 @@ def minutes_of_days(sessions: list[tuple[str, int, int]]) -> Bars:
     return load_bars(frame)
 
 
+def gaps_of(bars: Bars) -> np.ndarray:
+    return find_gaps(bars.time.astype(np.int64), int(bars.frequency.bar.astype(np.int64)), bars.frequency.calendar)
+
+
 def test_nights_weekends_and_lunch_are_no_gaps_but_holes_are() -> None:
     """Rejects counting every step longer than a bar: an exchange would have a gap each night."""
     days = [str(day) for day in np.arange("2024-01-08", "2024-01-20", dtype="datetime64[D]") if np.is_busday(day)]
     lunch = [part for day in days for part in ((day, 570, 690), (day, 780, 900))]
-    assert len(find_gaps(minutes_of_days(lunch))) == 0
+    assert len(gaps_of(minutes_of_days(lunch))) == 0
     holed = [(day, 570, 600) if (day, first) == (days[3], 570) else (day, first, last) for day, first, last in lunch]
-    (at,) = find_gaps(minutes_of_days(holed))
+    (at,) = gaps_of(minutes_of_days(holed))
     assert str(minutes_of_days(holed).time[at])[:16] == f"{days[3]}T10:00"
 
 

@@ -60,7 +60,7 @@ def test_what_is_written_is_valid_and_says_what_comes_next(tailwise: Terminal) -
         "  #   train 2020-01-01 to 2021-08-10 (420 bars)\n",
         "  #   select 2021-08-11 to 2022-01-04 (105 bars)\n",
         "  #   test 2022-01-05 to 2022-09-06 (175 bars)\n",
-        "costs: # Guesses for a liquid stock or fund; put in your own.",
+        "costs: # Guesses for a liquid market that closes at night; put in your own.",
     ):
         assert comment in text
 
@@ -123,6 +123,40 @@ def test_without_volume_nothing_is_made_of_it(traded: float, tailwise: Terminal)
     assert tailwise("train", "tailwise.yaml", *SMALL, "--out", "run") == 0, tailwise.error
 
 
+def test_ticks_and_constant_columns_are_recognised_and_said(tailwise: Terminal) -> None:
+    """Rejects impact on volumes that are no units, gold as a stock, and a constant column kept without a word."""
+    write_bars("XAUUSD.csv", every="h")
+    frame = pd.read_csv("XAUUSD.csv")
+    frame.assign(volume=7.0).to_csv("XAUUSD.csv", index=False)
+    assert tailwise("init", "XAUUSD.csv") == 0
+    told = "XAUUSD is gold against USD, which has no common tape: its volumes are ticks or lots, not units."
+    assert f"costs.impact_bps is 0: {told}\n" in tailwise.out
+    assert "left out, constant in the train bars: volume_ratio_20\n" in tailwise.out
+    found, text = read("tailwise.yaml"), Path("tailwise.yaml").read_text()
+    assert found["costs"]["impact_bps"] == 0 and f"impact_bps: 0 # off: {told}\n" in text
+    assert "costs: # Guesses for gold against USD at a broker; put in your own." in text and "stock" not in text
+    assert found["features"]["include"] == [name for name in DEFAULT_COLUMNS if name != "volume_ratio_20"]
+    assert "lists all; left out, constant in the train bars: volume_ratio_20\n" in text
+    small = frame.assign(volume=frame["volume"] / 1e5)
+    small.to_csv("cfd.csv", index=False)
+    assert tailwise("init", "cfd.csv", "--out", "cfd.yaml") == 0
+    assert "costs.impact_bps is 0: cfd trades 1" in tailwise.out and "against an account of 100,000" in tailwise.out
+    assert read("cfd.yaml")["costs"]["impact_bps"] == 0
+
+
+def test_training_warns_of_impact_and_of_constant_columns(tailwise: Terminal) -> None:
+    """Rejects a training that says nothing, and one that says it twice."""
+    write_bars("cfd.csv", every="h")
+    pd.read_csv("cfd.csv").assign(volume=7.0).to_csv("cfd.csv", index=False)
+    Path("own.yaml").write_text("data: {kind: files, paths: [cfd.csv]}\nenv: {kind: market, episode_length: 64}\n")
+    assert tailwise("train", "own.yaml", *SMALL, "--out", "run") == 0, tailwise.error
+    lines = tailwise.error.splitlines()
+    assert [line[:46] for line in lines if "impact" in line] == ["warning: cfd: impact is the largest cost: an o"]
+    constant = "warning: feature 'volume_ratio_20' is constant in the train rows: a policy can learn nothing from it; "
+    assert lines.count(constant + "leave it out.") == 1
+    assert "UserWarning" not in tailwise.error and "ConfigWarning" not in tailwise.error
+
+
 def test_several_symbols(tailwise: Terminal) -> None:
     write_bars("a.csv", seed=1)
     write_bars("b.csv", rows=600, traded=0.1, seed=2)
@@ -159,10 +193,10 @@ def test_how_the_bars_were_read_is_written_down(tailwise: Terminal) -> None:
     lines[300] = lines[300].split(",")[0] + ",100,90,99,100,10"  # high below low
     Path("btc.csv").write_text("\n".join(lines) + "\n")
     assert "row 300 (line 301): high 90.0 < low 99.0" in tailwise.refuses("init", "btc.csv")
-    assert tailwise("init", "btc.csv", "--repair", "drop", "--periods-per-year", "250") == 0
+    assert tailwise("init", "btc.csv", "--repair", "drop", "--adjust-all", "--periods-per-year", "250") == 0
     found = read("tailwise.yaml")["data"]
-    assert (found["repair"], found["periods_per_year"]) == ("drop", 250)
-    assert "adjust" not in found and "time_unit" not in found, "defaults need no line"
+    assert (found["repair"], found["adjust"], found["periods_per_year"]) == ("drop", "all", 250)
+    assert "symbols" not in found and "time_unit" not in found, "defaults need no line"
     assert tailwise("train", "tailwise.yaml", *SMALL, "--out", "run") == 0, tailwise.error
 
 

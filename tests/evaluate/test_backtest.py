@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tailwise.core.errors import DataError, ShapeError
+from tailwise.cli.main import main
+from tailwise.core.config import load_yaml
+from tailwise.core.errors import ConfigWarning, DataError, ShapeError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
 from tailwise.market.accounting import identity_error
-from tailwise.market.bars import Bars
+from tailwise.market.bars import Bars, load_bars
 from tailwise.market.builtin import sp500
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.synthetic import ar1, random_walk
+from tailwise.run.config import parse_config
 
 
 def test_targets_of_bar_t_earn_the_return_of_bar_t_plus_1() -> None:
@@ -96,3 +100,35 @@ def test_ruin_ends_the_path() -> None:
     hurt = replace(bars, **{name: getattr(bars, name) * jump for name in ("open", "high", "low", "close")})
     path = backtest(-np.ones(50), hurt)
     assert len(path) == 20 and path.ledger["shortfall"][-1] > 0 and path.wealth[-1] == 0.0
+
+
+def test_impact_on_ticks_is_warned_of() -> None:
+    """Rejects a backtest that loses the account to impact without a word, and one that warns of every impact."""
+    bars = random_walk(seed=4, length=300, sigma=0.001)
+    turning = np.where(np.arange(300) % 10 < 5, 1.0, -1.0)
+    with pytest.warns(ConfigWarning, match="Impact is the largest cost of SYNTHETIC-RANDOM-WALK: ") as caught:
+        path = backtest(turning, replace(bars, volume=np.full(300, 20.0)))
+    paid = float(path.ledger["impact"].sum())
+    assert paid > 3 * float(path.ledger["fee"].sum())
+    assert f"{paid:,.0f}, which is {100 * paid / 1e5:.1f}% of the account at the start" in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        backtest(turning, bars)
+        backtest(turning, replace(bars, volume=np.full(300, 20.0)), CostConfig(impact_bps=0.0))
+
+
+def test_currencies_with_the_costs_that_init_writes(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hourly EURUSD with tick volume. Rejects impact on ticks, which took most of the account in ten months."""
+    samples = pytest.importorskip("backtesting.test", reason="backtesting, which brings EURUSD, is not installed")
+    monkeypatch.chdir(tmp_path)
+    samples.EURUSD.to_csv("EURUSD.csv", index_label="time")
+    assert main(["init", "EURUSD.csv"]) == 0
+    config = parse_config(load_yaml(tmp_path / "tailwise.yaml"), source="tailwise.yaml")
+    assert config.costs is not None and config.costs.impact_bps == 0
+    bars = load_bars("EURUSD.csv")
+    monthly = np.where(np.arange(len(bars)) % 200 < 100, 1.0, -1.0)
+    path = backtest(monthly, bars, config.costs)
+    assert path.ledger["impact"].sum() == 0.0 and path.costs.sum() < 0.05
+    with pytest.warns(ConfigWarning, match="Impact is the largest cost of EURUSD"):
+        dear = backtest(monthly, bars)
+    assert dear.costs.sum() > 0.5

@@ -71,10 +71,24 @@ def test_gaps_and_half_days_do_not_change_the_year() -> None:
     crypto = around_the_clock("1h", 60)
     found = infer(crypto[(np.arange(len(crypto)) < 500) | (np.arange(len(crypto)) > 800)])
     assert (found.periods_per_year, found.calendar) == (8760, "24/7")
-    assert "longest step is 302 bars, after 2020-01-21T19:00 UTC" in found.sentence
+    assert found.sentence.endswith("1 gap of 12.58 days, after 2020-01-21T19:00 UTC.")
     minutes = sessions("1min", "09:30", "15:59")
     half_day = (minutes.date == minutes[0].date()) & (minutes.hour >= 18)
     assert infer(minutes[~half_day]).periods_per_year == 390 * 252
+
+
+def test_a_weekend_is_no_gap() -> None:
+    """Rejects the longest step in bars: it calls every weekend a step of three bars, and hides a real gap behind it."""
+    days = pd.bdate_range("2020-01-06", periods=60)
+    assert infer(days).sentence.endswith("to 2020-03-27 without gaps (nights, weekends and holidays aside).")
+    hours = sessions("1h", "09:30", "15:59")
+    assert "without gaps (nights, weekends and holidays aside)." in infer(hours).sentence
+    assert "bars," not in infer(hours).sentence.partition(" from ")[2]
+    away = days[(np.arange(60) < 20) | (np.arange(60) >= 30)]
+    assert infer(away).sentence.endswith("; 1 gap of 17 days, after 2020-01-31T00:00 UTC.")
+    twice = away[(np.arange(50) < 35) | (np.arange(50) >= 42)]
+    assert "; 2 gaps, the longest of 17 days, after 2020-01-31T00:00 UTC." in infer(twice).sentence
+    assert infer(pd.date_range("2020-01-06", periods=30, freq="h")).sentence.endswith(" without gaps.")
 
 
 def test_short_series_say_what_they_assume() -> None:

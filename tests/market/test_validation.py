@@ -28,6 +28,12 @@ def with_cell(row: int, column: str, value: str) -> list[list[str]]:
     return rows
 
 
+def later(count: int) -> list[list[str]]:
+    """Good rows of the days that follow GOOD: enough of them make a few bad rows less than 1%."""
+    days = np.arange(np.datetime64("2020-01-21"), np.datetime64("2020-01-21") + count)
+    return [[str(day), *GOOD[0][1:]] for day in days]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
@@ -84,8 +90,8 @@ def test_the_first_five_of_many_problems_and_their_number(tmp_path) -> None:
     message = str(caught.value)
     assert "11 problems in 11 rows" in message and "and 6 more" in message
     assert [f"row {n} " in message for n in (2, 4, 5, 6, 7, 8)] == [True] * 5 + [False]
-    bars = load_bars(write(tmp_path, rows), repair="drop")
-    assert "repair drop: 11 of 20 rows dropped (rows 2, 4-13)" in bars.notes and len(bars) == 9
+    bars = load_bars(write(tmp_path, rows + later(1100)), repair="drop")
+    assert "repair drop: 11 of 1120 rows dropped (rows 2, 4-13)" in bars.notes and len(bars) == 1109
 
 
 def test_unsorted_rows_are_never_repaired(tmp_path) -> None:
@@ -104,17 +110,40 @@ def test_clip_widens_and_touches_nothing_else(tmp_path) -> None:
     rows = with_cell(3, "open", "13")
     rows[4][COLUMN["close"]] = "8.5"
     rows[8][COLUMN["high"]], rows[8][COLUMN["low"]] = "9", "12"
-    bars = load_bars(write(tmp_path, rows), repair="clip")
-    good = load_bars(write(tmp_path, GOOD))
+    bars = load_bars(write(tmp_path, rows + later(300)), repair="clip")
+    good = load_bars(write(tmp_path, GOOD + later(300)))
     assert (bars.open[2], bars.high[2], bars.low[2]) == (13.0, 13.0, 9.0)
     assert (bars.close[4], bars.high[4], bars.low[4]) == (8.5, 12.0, 8.5)
     assert (bars.open[8], bars.high[8], bars.low[8], bars.close[8]) == (10.0, 11.0, 10.0, 11.0)
-    others = np.setdiff1d(np.arange(20), [2, 4, 8])
+    others = np.setdiff1d(np.arange(320), [2, 4, 8])
     for name in ("open", "high", "low", "close", "volume"):
         np.testing.assert_array_equal(getattr(bars, name)[others], getattr(good, name)[others])
-    assert any("repair clip: high and low of 3 of 20 rows widened" in n and "(rows 3, 5, 9)" in n for n in bars.notes)
+    assert any("repair clip: high and low of 3 of 320 rows widened" in n and "(rows 3, 5, 9)" in n for n in bars.notes)
     with pytest.raises(DataError, match=r"close is missing.*; --repair clip cannot mend this: fix"):
         load_bars(write(tmp_path, with_cell(7, "close", "")), repair="clip")
+
+
+@pytest.mark.parametrize(
+    ("repair", "column", "value", "deed"),
+    [("drop", "close", "-1", "drop would leave out"), ("clip", "open", "13", "clip would change")],
+)
+def test_a_repair_of_more_than_a_hundredth_is_refused(tmp_path, repair, column: str, value: str, deed: str) -> None:
+    """Rejects a repair without bound, which turns a file that is wrong as a whole into one that looks right, and a
+    bound that counts problems instead of rows. One row may be repaired in any file."""
+    rows = GOOD + later(180)
+    for row in (3, 50):  # 2 of 200 rows: exactly 1%
+        rows[row] = [*rows[row]]
+        rows[row][COLUMN[column]] = value
+    rows[50][COLUMN["volume"]] = "7"
+    assert any(f"repair {repair}" in note for note in load_bars(write(tmp_path, rows), repair=repair).notes)
+    rows[120] = [*rows[120]]
+    rows[120][COLUMN[column]] = value
+    with pytest.raises(DataError, match=rf"bars.csv: --repair {deed} 3 of 200 rows \(1.5%\), more than 1%") as caught:
+        load_bars(write(tmp_path, rows), repair=repair)
+    assert f"row 4 (line 5): {column}" in str(caught.value)
+    assert any(
+        f"repair {repair}" in n for n in load_bars(write(tmp_path, with_cell(3, column, value)), repair=repair).notes
+    )
 
 
 def test_rounding_is_tolerated_and_left_alone(tmp_path) -> None:
@@ -137,7 +166,7 @@ def test_too_few_rows(tmp_path) -> None:
 @given(st.text(alphabet="0123456789.eE+-_ xnaifINF", min_size=1, max_size=8), st.booleans())
 def test_a_number_is_read_as_python_reads_it_or_refused(tmp_path_factory, text: str, other_is_bad: bool) -> None:
     """Rejects a second number syntax on the error path: with a bad value elsewhere, the same texts must be numbers."""
-    rows = with_cell(7, "volume", text)
+    rows = with_cell(7, "volume", text) + later(200)
     if other_is_bad:
         rows[9][5] = "bad"
     path = write(tmp_path_factory.mktemp("numbers"), rows)

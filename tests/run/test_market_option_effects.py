@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import jump_diffusion
 from tailwise.run.config import Config, parse_config
@@ -189,6 +189,7 @@ BY_THEMSELVES = {
     "env[market].guards.absurd_flat_bars",
     "env[market].report",
     "features.modules",
+    "features.leak_check",
 }
 SPLITS = {key: kind for kind in ("builtin", "files", "synthetic") for key in split_effects(kind)}
 
@@ -271,6 +272,23 @@ def test_guards_that_need_odd_bars(limit: str, value: float, spoil: str, tmp_pat
     section = {"kind": "files", "paths": [str(tmp_path / "odd.parquet")], "periods_per_year": 8760}
     free = fingerprint({"data": section})
     assert free != fingerprint({"data": section, "env": {"guards": {limit: value}}})
+
+
+def test_leak_check_refuses_or_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from tailwise.market.features.contract import batch_feature\n"
+        "@batch_feature('ahead', warm_up=0, unit='ratio', meaning='next close')\n"
+        "def ahead(frame):\n    return (frame['close'].shift(-1) / frame['close']).fillna(1.0)\n"
+    )
+    features = {"include": ["return_1", "ahead"], "modules": [str(path)]}
+    checked = MarketWorld(parse_config(merged(BASE, {"features": features}), source="test"))
+    with pytest.raises(DataError, match="feature 'ahead' at bar"):
+        checked.check_before_training()
+    skipped = {"features": {**features, "leak_check": "skip"}}
+    verdict = MarketWorld(parse_config(merged(BASE, skipped), source="test")).check_before_training()
+    assert verdict["leak_check"]["status"] == "skipped"
 
 
 def test_modules_bring_features(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tailwise.cli.evaluating import open_market_policy
-from tailwise.cli.output import print_json, print_table
+from tailwise.cli.output import print_json, print_table, say_leak_check
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge
 from tailwise.evaluate.report_compare import PAIR_HEADS, Compared, compare_accounts, pair_rows, write_comparison
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.words import columns
+from tailwise.market.own_features import LeakVerdict
+from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
 
 PAGE = "compare.html"
@@ -42,12 +45,14 @@ def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bo
         # One tail probability and one horizon for all, those of the first run, or the columns would not compare.
         numbers = {name: path_statistics(path, alpha=alpha, gamma=gamma) for name, path in paths.items()}
         accounts.append(compare_accounts(paths, one.reference, numbers))
+    leaks = {name: read_leak_verdict(run, worlds[name].features) for name, run in zip(names, runs, strict=True)}
     file = Path(PAGE) if out is None else out
     time = judged[0].time
     facts = [
         f"Tested on {str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars that none of them was trained on, "
         "after all costs.",
         *(f"{name}: checkpoint {folder.name}, seed {policy.config.seed}." for name, (policy, folder) in opened.items()),
+        *(f"{name}: leak-check: {verdict.sentence}." for name, verdict in leaks.items() if verdict is not None),
         f"The rule is played with the account and costs of {first}, tails with its alpha {alpha:g}, gamma {gamma:g}.",
     ]
     if len(names) > 2:
@@ -55,17 +60,27 @@ def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bo
     write_comparison(file, accounts, title=f"{', '.join(names[:-1])} and {names[-1]}", facts=facts)
     if as_json:
         print_json(
-            {"runs": [str(run) for run in runs], "accounts": [one.to_json() for one in accounts], "file": str(file)}
+            {
+                "runs": [str(run) for run in runs],
+                "accounts": [one.to_json() for one in accounts],
+                "leak_check": {name: None if v is None else v.model_dump(mode="json") for name, v in leaks.items()},
+                "file": str(file),
+            }
         )
         return
     for compared in accounts:
-        _print(compared)
+        _print(compared, leaks)
+    for verdict in leaks.values():
+        say_leak_check(verdict)
     print(f"page: {file}")
 
 
-def _print(compared: Compared) -> None:
+def _print(compared: Compared, leaks: Mapping[str, LeakVerdict | None]) -> None:
     heads = columns(next(iter(compared.statistics.values())))
     rows = [(name, *(show(numbers) for numbers in compared.statistics.values())) for name, show in heads]
+    statuses = {name: verdict.status for name, verdict in leaks.items() if verdict is not None}
+    if statuses:
+        rows.append(("leak-check", *(statuses.get(name, "-") for name in compared.statistics)))
     print_table(compared.symbol, ("after all costs", *compared.statistics), rows)
     print_table("pair by pair", PAIR_HEADS, pair_rows(compared))
     for sentence in compared.sentences():

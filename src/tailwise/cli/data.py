@@ -21,8 +21,14 @@ def data_check(
     ] = "none",
     adjust: Annotated[
         str,
-        typer.Option(metavar="refuse|consistent|ignore", help="An Adj Close that differs: error, scale all, prices."),
+        typer.Option(
+            metavar="refuse|consistent|ignore|all", help="An Adj Close that differs: error, scale all, prices."
+        ),
     ] = "refuse",
+    adjust_all: Annotated[
+        bool,
+        typer.Option("--adjust-all", help="Closes adjusted in place: scale open, high and low alike (--adjust all)."),
+    ] = False,
     time_unit: Annotated[
         str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of times that count since 1970; default: inferred.")
     ] = None,
@@ -35,9 +41,9 @@ def data_check(
     json: JsonOption = False,
 ) -> None:
     """Read bars as training would, and say what was understood, repaired and looks odd (exit code 2 if unusable)."""
-    from tailwise.cli.data_check import Reading, check_files
+    from tailwise.cli.data_check import Reading, adjust_option, check_files
 
-    how = Reading(repair, adjust, time_unit, periods_per_year, symbol)
+    how = Reading(repair, adjust_option(adjust, adjust_all), time_unit, periods_per_year, symbol)
     raise typer.Exit(check_files(files, how, out=out, force=force, as_json=json))
 
 

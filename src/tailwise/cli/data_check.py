@@ -10,7 +10,7 @@ from tailwise.cli.data_facts import facts, print_facts
 from tailwise.cli.data_files import check_target, save_and_read_back
 from tailwise.cli.main import BAD_INPUT, DONE
 from tailwise.cli.output import note, print_json, print_table
-from tailwise.core.errors import DataError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.bars import Adjust, Bars, load_bars
 from tailwise.market.validation import Repair
 
@@ -35,6 +35,13 @@ class Reading:
             time_unit=self.time_unit,
             periods_per_year=self.periods_per_year,
         )
+
+
+def adjust_option(adjust: str, everything: bool) -> str:
+    """`--adjust` and `--adjust-all` as one value."""
+    if everything and adjust not in ("refuse", "all"):
+        raise ConfigError(f"--adjust {adjust} and --adjust-all are both given; leave one of them out.")
+    return "all" if everything else adjust
 
 
 def check_files(files: list[Path], how: Reading, *, out: Path | None, force: bool, as_json: bool) -> int:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailwise.market.bars import Bars
-from tailwise.market.frequency import DAY, HOUR, WEEK, describe_step
+from tailwise.market.frequency import HOUR, WEEK, describe_gap, describe_step, find_gaps
 from tailwise.market.validation import show_time
 
 SHOWN = 5  # largest gaps and largest moves
-LONG_WEEKEND = 5 * DAY  # from Thursday to Tuesday at Easter: an exchange closes that long and nothing is missing
 
 
 def facts(bars: Bars) -> dict[str, Any]:
     """Everything `tailwise data check` says of one series, ready for JSON."""
-    gaps = find_gaps(bars)
-    steps = np.diff(bars.time).astype(np.int64)
+    stamps = bars.time.astype(np.int64)
+    gaps = find_gaps(stamps, int(bars.frequency.bar.astype(np.int64)), bars.frequency.calendar)
+    steps = np.diff(stamps)
     largest = gaps[np.argsort(-steps[gaps], kind="stable")[:SHOWN]]
     repairs = [note for note in bars.notes if note.startswith("repair ")]
     return {
@@ -40,27 +39,6 @@ def facts(bars: Bars) -> dict[str, Any]:
         "largest_moves": largest_moves(bars),
         "data_hash": bars.data_hash(),
     }
-
-
-def find_gaps(bars: Bars) -> NDArray[np.int64]:
-    """Index of each bar after which bars are missing, int64 [G].
-
-    24/7: any step longer than the bar. Exchange: a step of more than five days; or, within a UTC day, one longer than
-    the bar, unless its length recurs on half of the days (and at least three times) as a daily pause does. Nights,
-    weekends and holidays of an exchange are no gaps. Weeks and months: a step of more than one and a half bars.
-    """
-    stamps = bars.time.astype(np.int64)
-    steps, bar = np.diff(stamps), int(bars.frequency.bar.astype(np.int64))
-    if bar >= WEEK:
-        return np.flatnonzero(steps > 1.5 * bar)
-    slack = HOUR if bar >= DAY else 0  # days of 25 hours
-    if bars.frequency.calendar == "24/7":
-        return np.flatnonzero(steps > bar + slack)
-    day = stamps // DAY
-    inside = (day[1:] == day[:-1]) & (steps > bar)
-    lengths, counts = np.unique(steps[inside], return_counts=True)
-    pauses = lengths[counts >= max(3, 0.5 * len(np.unique(day)))]
-    return np.flatnonzero((inside & ~np.isin(steps, pauses)) | (steps > max(LONG_WEEKEND, bar) + slack))
 
 
 def _gap(bars: Bars, at: int) -> dict[str, Any]:
@@ -116,7 +94,6 @@ def print_facts(told: dict[str, Any]) -> None:
 
 
 def _say_gap(gap: dict[str, Any]) -> str:
-    days = gap["hours"] / 24
-    size = f"{days:.4g} days" if days >= 2 else f"{gap['hours']:.4g} h"
+    size = describe_gap(round(gap["hours"] * HOUR))
     missing = "" if gap["missing"] is None else f", {gap['missing']} missing"
     return f"{size} after {gap['after']}{missing}"

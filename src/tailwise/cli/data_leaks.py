@@ -15,8 +15,9 @@ from tailwise.market.bars import Bars
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
 from tailwise.market.features.table import FeatureTable
-from tailwise.market.leak_check import BATCH_TOLERANCE, LeakReport, check_environment, check_features, check_fit
+from tailwise.market.leak_check import LeakReport, check_environment, check_fit
 from tailwise.market.make_env import make_market_env
+from tailwise.market.own_features import feature_report
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config, MarketEnvSection
 
@@ -57,11 +58,7 @@ def leak_reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> l
     def build(bars: Sequence[Bars]) -> MarketEnv:
         return make_market_env([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
 
-    tolerance = {column.name: BATCH_TOLERANCE for column in dataset.spec.columns if column.feature.kind == "batch"}
-    reports = [
-        check_features(table, bars, cuts=cuts, seed=seed, tolerance=tolerance, least_bars=dataset.spec.warm_up + 3)
-        for bars in dataset.bars
-    ]
+    reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
     last = max(b.time[w.end - 1] for b, w in zip(dataset.bars, dataset.window("train"), strict=True))
     end = last + dataset.bars[0].frequency.bar
     if all(bars.time[-1] >= end for bars in dataset.bars):

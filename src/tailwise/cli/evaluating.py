@@ -71,6 +71,7 @@ def evaluate_run(
             as_json=as_json,
             members=told,
             trained=ckpt.least_trained(behind),
+            others=runs[1:],
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
@@ -110,6 +111,7 @@ def evaluate_market(
     as_json: bool,
     members: Sequence[str] = (),
     trained: ckpt.Training,
+    others: Sequence[Path] = (),
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
@@ -119,7 +121,7 @@ def evaluate_market(
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members), trained)
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.resolve().name}, checkpoint {checkpoint}"
-    findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed)
+    findings = judge_and_keep(policy, played, kept, run=run, name=name, stressed=stressed, others=others)
     if as_json:
         print_json(
             {

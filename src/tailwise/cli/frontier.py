@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import note, print_json, print_table
+from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.cli.side_by_side import do_all, trained
 from tailwise.cli.training import require_environment, run_folder
 from tailwise.core.atomic import write_json
@@ -93,8 +93,10 @@ def run_frontier(
     played = episodes or max(base.evaluate.episodes, EPISODES)
     world = check_world(base, played)
     warned = dict.fromkeys(sentence for one in configs for sentence in warnings_of(one))
-    for sentence in [*warned, *_about_limits(wanted, base)]:
+    for sentence in [*warned, *world.warnings(), *_about_limits(wanted, base)]:
         note(f"warning: {sentence}")
+    if isinstance(world, MarketWorld):
+        say_leak_check(world.leak_verdict())  # which refuses features that look ahead, before hours are spent on them
     with run_folder(out, "frontier") as folder:
         check_folder(folder, base)
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +191,11 @@ def _runs(count: int) -> str:
 
 def _facts(base: Config, world: World) -> list[str]:
     """What is trained, a sentence each."""
-    found = world.dataset.describe() if isinstance(world, MarketWorld) else [f"environment {world.name}"]
+    found = [f"environment {world.name}"]
+    if isinstance(world, MarketWorld):
+        found, verdict = world.dataset.describe(), world.leak_verdict()
+        if verdict.features:
+            found.append(f"leak-check: {verdict.sentence}")
     return [
         *found,
         f"core {base.model.core.kind}, {base.model.critic.kind} critic, gamma {base.learner.gamma:g}, "

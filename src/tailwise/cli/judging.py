@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tailwise.cli.output import print_table
+from tailwise.cli.output import print_table, say_leak_check
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import dump_yaml
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
-from tailwise.evaluate.judgement import Judgement, judge
+from tailwise.evaluate.judgement import POLICY, Judgement, judge
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import CAVEAT, headline_of
 from tailwise.evaluate.stress import StressResult
-from tailwise.evaluate.words import columns, ruins
+from tailwise.evaluate.words import columns, costly_impact, ruins
+from tailwise.market.own_features import LeakVerdict
 from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
+from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
 from tailwise.run.trials import count_trials
@@ -50,36 +52,59 @@ class Playing:
 
 def print_findings(found: Findings) -> None:
     """The table, whether it is more than noise, and the limit."""
-    judged = found.judged
-    print_judgement(judged)
+    print_judgement(found.judged, found.leak_check)
     print(headline_of(found)[0])
+    say_leak_check(found.leak_check)
 
 
-def print_judgement(judged: Judgement) -> None:
-    """One column per policy or rule, one row per number."""
+def print_judgement(judged: Judgement, leak_check: LeakVerdict | None = None) -> None:
+    """One column per policy or rule, one row per number, and one for the check of the policy's own features."""
     time = judged.time
     span = f"{str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars"
     heads = columns(next(iter(judged.statistics.values())))
     rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
+    if leak_check is not None:
+        rows.append(
+            ("leak-check", *(leak_check.status if name.startswith(POLICY) else "-" for name in judged.statistics))
+        )
     print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
-    for sentence in (*ruins(judged.paths), *judged.limit_sentences()):
+    for sentence in (*ruins(judged.paths), *costly_impact(judged.paths[POLICY]), *judged.limit_sentences()):
         print(sentence)
 
 
 def judge_and_keep(
-    policy: Trader, played: Playing, folder: Path, *, run: Path, name: str, stressed: bool = True
+    policy: Trader,
+    played: Playing,
+    folder: Path,
+    *,
+    run: Path,
+    name: str,
+    stressed: bool = True,
+    others: Sequence[Path] = (),
 ) -> list[Findings]:
-    """Play the test window as `played` says and keep what came of it in a new folder; `run` is the policy's own."""
+    """Play the test window as `played` says and keep what came of it in a new folder.
+
+    run: the policy's own; others: the runs that decide with it in an ensemble.
+    """
     world = policy.market()
-    findings = find(policy, played, world, run=run, stressed=stressed)
+    findings = find(policy, played, world, run=run, stressed=stressed, others=others)
     _keep(folder, findings, policy.config, world, played, run=run, name=name)
     return findings
 
 
-def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stressed: bool) -> list[Findings]:
+def find(
+    policy: Trader,
+    played: Playing,
+    world: MarketWorld,
+    *,
+    run: Path,
+    stressed: bool,
+    others: Sequence[Path] = (),
+) -> list[Findings]:
     """Judge every account of the test window, and weigh what was found; the first few are put to stress tests."""
     found = []
     trials = known_trials(run)
+    leaks = worst_verdict(read_leak_verdict(one, world.features) for one in (run, *others))
     for number, judged in enumerate(judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)):
         results: dict[str, list[StressResult]] = {}
         reason = None
@@ -98,6 +123,7 @@ def find(policy: Trader, played: Playing, world: MarketWorld, *, run: Path, stre
                 not_stressed=reason,
                 rhythm=rhythm,
                 trained=played.trained,
+                leak_check=leaks,
             )
         )
     return found

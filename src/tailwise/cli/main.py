@@ -250,17 +250,19 @@ def init(
     ),
     repair: Annotated[str, typer.Option(metavar="none|drop|clip", help="As in `tailwise data check`.")] = "none",
     adjust: Annotated[
-        str, typer.Option(metavar="refuse|consistent|ignore", help="As in `tailwise data check`.")
+        str, typer.Option(metavar="refuse|consistent|ignore|all", help="As in `tailwise data check`.")
     ] = "refuse",
+    adjust_all: Annotated[bool, typer.Option("--adjust-all", help="As in `tailwise data check`.")] = False,
     time_unit: Annotated[str | None, typer.Option(metavar="s|ms|us|ns", help="As in `tailwise data check`.")] = None,
     periods_per_year: Annotated[float | None, typer.Option(metavar="X", help="As in `tailwise data check`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a commented configuration that fits these bars."""
-    from tailwise.cli.data_check import Reading
+    from tailwise.cli.data_check import Reading, adjust_option
     from tailwise.cli.starting import write_config
 
-    write_config(bars, Reading(repair, adjust, time_unit, periods_per_year, None), out=out, force=force)
+    how = Reading(repair, adjust_option(adjust, adjust_all), time_unit, periods_per_year, None)
+    write_config(bars, how, out=out, force=force)
 
 
 @app.command()

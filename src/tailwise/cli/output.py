@@ -6,7 +6,10 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailwise.market.own_features import LeakVerdict
 
 CELL = 3  # columns that a cell takes beside its text: a line and two blanks
 
@@ -19,6 +22,19 @@ def print_json(value: Mapping[str, Any]) -> None:
 def note(sentence: str) -> None:
     """A sentence beside the result, on standard error."""
     print(sentence, file=sys.stderr)
+
+
+def alarm(sentence: str) -> None:
+    """A sentence that nobody may miss: on standard error, in red where the terminal has colours."""
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(sentence, style="bold red")
+
+
+def say_leak_check(verdict: LeakVerdict | None) -> None:
+    """Say in red that own features were not checked for look-ahead; nothing where they were."""
+    if verdict is not None and verdict.doubtful:
+        alarm(f"leak-check: {verdict.sentence}")
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

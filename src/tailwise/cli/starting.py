@@ -17,8 +17,10 @@ from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
 from tailwise.market.data_config import SharesSplit
-from tailwise.market.dataset import build_dataset, split_windows
+from tailwise.market.dataset import Dataset, build_dataset, split_windows
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import DEFAULT_COLUMNS
+from tailwise.market.volumes import currency_pair, describe_pair, volume_doubt
 from tailwise.run.config import Config, parse_config
 
 FEWEST_BARS = 500  # below, a test window would say nothing
@@ -34,7 +36,7 @@ data:
 {windows}
   split: {{kind: shares, select: {select:g}, test: {test:g}}}
 
-features: # what the policy sees of the bars; docs/features.md lists all{volume}
+features: # what the policy sees of the bars; docs/features.md lists all{left_out}
   include: [{features}]
 
 env:
@@ -51,7 +53,7 @@ costs: # {costs_note}
   half_spread_bps: {spread:g}
   slippage_bps: {slippage:g}
   borrow_rate: {borrow:g} # per year, on shorts
-  impact_bps: {impact:g}
+  impact_bps: {impact:g}{impact_words}
 
 learner:
   # Discount per bar: the horizon of tails in all tables is {horizon} bars{horizon_words}, where a weight of 5% is left.
@@ -71,18 +73,26 @@ def write_config(paths: list[Path], how: Reading, *, out: Path, force: bool) -> 
         raise ConfigError(
             f"{short[0].source} has {len(short[0])} bars; at least {FEWEST_BARS} are needed to train, select and test."
         )
-    text = config_text(bars, [_from_folder_of(out, path) for path in paths], how)
-    config = _checked(text, out)
-    assert config.data is not None and config.features is not None
-    dataset = build_dataset(config.data, config.features)  # what cannot be built is said now, not after training began
+    names = [_from_folder_of(out, path) for path in paths]
+    text = config_text(bars, names, how)
+    dataset = _dataset(text, out)  # what cannot be built is said now, not after training began
+    constant = dataset.spec.constant
+    if constant:
+        text = config_text(bars, names, how, constant=constant)
+        dataset = _dataset(text, out)
     write_text(out, text)
     for sentence in dataset.describe():
         print(sentence)
+    if constant:
+        print(f"left out, constant in the train bars: {', '.join(constant)}")
+    doubt = _volume_doubt(bars)
+    if doubt is not None:
+        print(f"costs.impact_bps is 0: {doubt}")
     print(f"written to {out}; train with: tailwise train {shlex.quote(str(out))}")
 
 
-def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
-    """The YAML with its comments."""
+def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: tuple[str, ...] = ()) -> str:
+    """The YAML with its comments, without the features that are `constant`."""
     first = bars[0]
     round_the_clock = first.frequency.calendar == "24/7"
     split = SharesSplit()
@@ -93,6 +103,11 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
     ]
     traded = [float(np.mean(one.volume > 0)) for one in bars]
     names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
+    left_out = "" if min(traded) > 0.5 else "; volume is mostly missing, so nothing is made of it"
+    if constant:
+        names = [name for name in names if name not in constant]
+        left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
+    pair, doubt = currency_pair(first.symbol), _volume_doubt(bars)
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
     gamma = 0.99 if per_day <= 1.5 else 0.97
     horizon = tail_horizon(gamma)
@@ -109,24 +124,42 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading) -> str:
         windows="\n".join(spans),
         select=split.select,
         test=split.test,
-        volume="" if min(traded) > 0.5 else "; volume is mostly missing, so nothing is made of it",
+        left_out=left_out,
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),
-        costs_note=(
-            "Guesses for a large crypto exchange; put in your own."
-            if round_the_clock
-            else "Guesses for a liquid stock or fund; put in your own."
-        ),
-        fee=5 if round_the_clock else 1,
+        costs_note=_costs_note(pair, round_the_clock=round_the_clock),
+        fee=0 if pair else 5 if round_the_clock else 1,
         spread=1,
         slippage=1,
-        borrow=0.1 if round_the_clock else 0.01,
-        impact=10 if min(traded) > 0.5 else 0,
+        borrow=0.1 if round_the_clock and not pair else 0.01,
+        impact=10 if doubt is None else 0,
+        impact_words="" if doubt is None else f" # off: {doubt}",
         gamma=gamma,
         horizon=horizon,
         horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{1_000_000:_}",
     )
+
+
+def _costs_note(pair: tuple[str, str] | None, *, round_the_clock: bool) -> str:
+    """Which kind of market the costs are guessed for; what the bars do not tell is not claimed."""
+    if pair is not None:
+        kind = f"{describe_pair(*pair)} at a broker"
+    else:
+        kind = "a large crypto exchange" if round_the_clock else "a liquid market that closes at night"
+    return f"Guesses for {kind}; put in your own."
+
+
+def _volume_doubt(bars: list[Bars]) -> str | None:
+    """Why impact cannot be computed from the volumes, a sentence; None when it can."""
+    account = float(MarketEnvConfig().initial_cash)
+    for one in bars:
+        if np.mean(one.volume > 0) <= 0.5:
+            return f"{one.symbol} has no volume in most of its bars."
+        doubt = volume_doubt(one, account)
+        if doubt is not None:
+            return doubt
+    return None
 
 
 def _check_target(out: Path, paths: list[Path], *, force: bool) -> None:
@@ -144,6 +177,13 @@ def _check_target(out: Path, paths: list[Path], *, force: bool) -> None:
 def _from_folder_of(out: Path, path: Path) -> str:
     """How the file written at `out` must name `path`: from its own folder, unless the path was given in full."""
     return str(path) if path.is_absolute() else os.path.relpath(path.resolve(), out.resolve().parent)
+
+
+def _dataset(text: str, out: Path) -> Dataset:
+    """What `train` will build of the configuration."""
+    config = _checked(text, out)
+    assert config.data is not None and config.features is not None
+    return build_dataset(config.data, config.features)
 
 
 def _checked(text: str, out: Path) -> Config:

@@ -16,13 +16,14 @@ from rich.console import Console
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import duration, note, print_json
+from tailwise.cli.output import duration, note, print_json, say_leak_check
 from tailwise.cli.progress import LiveProgress, PlainProgress, labels_of
 from tailwise.core.errors import ConfigError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
+from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts
 from tailwise.run.tracking import make_trackers
@@ -57,8 +58,9 @@ def start_run(
     with run_folder(out, source.name) as folder:
         trackers = make_trackers(track, full, folder)
         agent = PPO(config=full, run_dir=folder, callbacks=[recorder, *display, *trackers])
-    for sentence in warnings_of(full):
+    for sentence in (*warnings_of(full), *agent.world().warnings()):
         note(f"warning: {sentence}")
+    say_leak_check(read_leak_verdict(folder, agent.features))
     if not as_json and not quiet:
         print_facts(agent, folder)
     return train(agent, recorder, display, folder, as_json=as_json)
@@ -73,6 +75,7 @@ def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str]
     agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers], trust=trust)
     for sentence in notes:
         note(f"note: {sentence}")
+    say_leak_check(read_leak_verdict(folder, agent.features))
     trainer = agent.trainer
     over = trainer.finished()
     if over is not None:
@@ -184,6 +187,9 @@ def print_facts(agent: PPO, folder: Path) -> None:
     if isinstance(world, MarketWorld):
         for sentence in world.dataset.describe():
             print(f"data           {sentence}")
+        verdict = read_leak_verdict(folder, agent.features)
+        if verdict is not None:
+            print(f"leak-check     {verdict.sentence}")
     print(
         f"environment    {world.name} x {driver.num_envs}, {driver.spaces.observation.size} observed numbers, "
         f"{action.kind} actions"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import note, print_json, print_table
+from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.cli.side_by_side import do_all, trained
 from tailwise.cli.training import require_environment, run_folder
 from tailwise.core.atomic import write_json
@@ -102,8 +102,9 @@ def run_walk_forward(
     world = _world(base, plan, 0, wanted[0])
     for fold in plan.folds[1:]:
         fold_config(base, plan, fold, wanted[0])  # what cannot be cut is said now, not after hours
-    for sentence in warnings_of(base):
+    for sentence in (*warnings_of(base), *world.warnings()):
         note(f"warning: {sentence}")
+    say_leak_check(world.leak_verdict())  # which refuses features that look ahead, before hours are spent on them
     with run_folder(out, "walk-forward") as folder:
         claim_folder(folder, base, plan, data_hash=world.dataset.data_hash())
     cells = cells_of(plan, wanted)
@@ -202,6 +203,9 @@ def _facts(base: Config, plan: Plan, world: MarketWorld) -> list[str]:
         f"{plan.label_horizon} ahead) and {plan.settings.embargo} under embargo between the windows; data.split is not "
         "used"
     )
+    verdict = world.leak_verdict()
+    if verdict.features:
+        found.append(f"leak-check: {verdict.sentence}")
     if base.evaluate.every is None:
         found.append("evaluate.every is null: the newest policy of each run is tested, none is selected")
     found.append(

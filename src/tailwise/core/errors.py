@@ -40,7 +40,7 @@ class NotFiniteError(CheckpointError):
 
 
 class ConfigWarning(UserWarning):
-    """A configuration works but is likely not meant; the command line prints these sentences itself, once."""
+    """A setting, or what the data make of it, works but is likely not meant; commands print these themselves, once."""
 
 
 class NotBuiltError(TailwiseError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.errors import DataError, ShapeError
+from tailwise.core.errors import ConfigWarning, DataError, ShapeError
 from tailwise.evaluate.path_files import save_paths
+from tailwise.evaluate.words import costly_impact
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
@@ -45,7 +47,31 @@ def backtest(
     last     last bar to live through; default: the last one
     out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
     report   HTML file to write: the same report as of a policy, with baselines, evidence and stress tests
+
+    A warning is given when impact was the largest cost, which ticks in place of units make it.
     """
+    path = play_rule(rule, bars, costs, config=config, first=first, last=last)
+    for sentence in costly_impact(path):
+        warnings.warn(sentence, ConfigWarning, stacklevel=2)
+    if out is not None:
+        save_paths(out, {path.symbol: {"rule": path}})
+    if report is not None:
+        from tailwise.evaluate.report_backtest import write_backtest_report  # which needs this module
+
+        write_backtest_report(Path(report), path, rule, bars, costs, config=config)
+    return path
+
+
+def play_rule(
+    rule: Rule | Sequence[float] | npt.NDArray[Any],
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    first: int = 0,
+    last: int | None = None,
+) -> AccountPath:
+    """The path of `backtest`, without a word about it."""
     if not isinstance(bars, Bars):
         raise DataError(
             f"backtest got bars of type {type(bars).__name__}; read them with tailwise.market.bars.load_bars."
@@ -61,14 +87,7 @@ def backtest(
     part = bars.slice(0, end)
     simulator = Simulator([_table(part, first)], settings, costs or CostConfig(), accounts=1)
     ledger = _run(simulator, targets[:, None])
-    path = AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
-    if out is not None:
-        save_paths(out, {path.symbol: {"rule": path}})
-    if report is not None:
-        from tailwise.evaluate.report_backtest import write_backtest_report  # which needs this module
-
-        write_backtest_report(Path(report), path, rule, bars, costs, config=config)
-    return path
+    return AccountPath.of_asset(part, ledger, targets[: len(ledger["row"])], planned=len(targets))
 
 
 def backtest_portfolio(

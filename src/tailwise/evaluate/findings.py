@@ -17,6 +17,7 @@ from tailwise.evaluate.monte_carlo import AccountOdds, account_odds
 from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.statistics import annualisation_doubt, window_returns
 from tailwise.evaluate.stress import StressResult, stress
+from tailwise.market.own_features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld
@@ -50,12 +51,14 @@ class Findings:
     not_stressed: str | None = None  # why there are no stress tests
     rhythm: str = ""  # a sentence: bars per year, and where that number came from
     trained: Training | None = None  # the training behind the policy; None for a rule
+    leak_check: LeakVerdict | None = None  # of the policy's own features; None: it has none
 
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
         return {
             **self.judged.to_json(),
             "evidence": self.evidence.to_json(),
+            "leak_check": None if self.leak_check is None else self.leak_check.model_dump(mode="json"),
             "against": {name: comparison.to_json() for name, comparison in self.against.items()},
             "odds": {name: asdict(found) for name, found in self.odds.items()},
             "stress": {
@@ -76,6 +79,7 @@ def weigh(
     not_stressed: str | None = None,
     rhythm: str = "",
     trained: Training | None = None,
+    leak_check: LeakVerdict | None = None,
     seed: int = 0,
 ) -> Findings:
     """Intervals of the policy, its differences to every baseline, and odds; stress tests are given, if any were run."""
@@ -101,6 +105,7 @@ def weigh(
         not_stressed=not_stressed,
         rhythm=rhythm,
         trained=trained,
+        leak_check=leak_check,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.evaluate.backtest import backtest, backtest_portfolio
+from tailwise.evaluate.backtest import backtest_portfolio, play_rule
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
@@ -204,4 +204,4 @@ def _rules(
     """Paths of the rules for one asset by name; path: what the random one imitates."""
     targets = {name: rule(bars) for name, rule in BASELINES.items()}
     targets[RANDOM] = random_matched(bars, path, seed=seed)
-    return {name: backtest(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}
+    return {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

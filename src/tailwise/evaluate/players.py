@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.backtest import play_rule
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.stress import ManyPlayer, Player
 from tailwise.market.bars import Bars
@@ -37,7 +37,7 @@ def rule_player(
     def play(bars: Bars, costs: CostConfig) -> AccountPath:
         first = 0 if start is None else int(np.searchsorted(bars.time, start))
         last = len(bars) - 1 if end is None else int(np.searchsorted(bars.time, end)) - 1
-        return backtest(rule(bars), bars, costs, config=config, first=first, last=last)
+        return play_rule(rule(bars), bars, costs, config=config, first=first, last=last)
 
     return play
 
@@ -119,5 +119,5 @@ def _later(path: AccountPath, bars: Bars, costs: CostConfig, config: MarketEnvCo
     first = int(np.searchsorted(bars.time, path.time[0])) - 1
     targets = np.zeros(len(bars))
     targets[first : first + len(path)] = path.target[:, 0]
-    played = backtest(targets, bars, costs, config=config, first=first, last=first + len(path))
+    played = play_rule(targets, bars, costs, config=config, first=first, last=first + len(path))
     return replace(played, planned=path.planned)

@@ -22,9 +22,10 @@ from tailwise.evaluate.report_verdict import (
     headline_of,
     judgement_box,
     key_figures,
+    leak_paragraph,
     verdict_sentences,
 )
-from tailwise.evaluate.words import bounds, glossary_rows, percent, plain, ruins
+from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
 
 
 def write_report(
@@ -82,12 +83,17 @@ def _verdict(found: Findings, how: str) -> Html:
         f"after all costs. {how}"
     )
     sentence, colour = headline_of(found)
-    warnings = [*ruins(judged.paths), *([found.doubt] if found.doubt else []), *judged.left_out]
+    warnings = [
+        *ruins(judged.paths),
+        *costly_impact(judged.paths[POLICY]),
+        *([found.doubt] if found.doubt else []),
+        *judged.left_out,
+    ]
     if judged.label != "real":
         warnings.insert(0, f"Not a real market: {judged.label}.")
     rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
     said = judgement_box(sentence, colour, verdict_sentences(found, tested), warnings, comparison_list(found.against))
-    return said + paragraphs([f"Annual numbers: {rhythm}"], "small")
+    return said + leak_paragraph(found.leak_check) + paragraphs([f"Annual numbers: {rhythm}"], "small")
 
 
 def _panels(found: Findings, gamma: float, suffix: str) -> list[Panel]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.backtest import play_rule
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
@@ -59,7 +59,7 @@ def _stress(
     def play(changed: Bars, paid: CostConfig) -> AccountPath:
         begin = int(np.searchsorted(changed.time, start))
         last = len(changed) - 1 if stop is None else int(np.searchsorted(changed.time, stop)) - 1
-        return backtest(rule, changed, paid, config=config, first=begin, last=last)
+        return play_rule(rule, changed, paid, config=config, first=begin, last=last)
 
     scenarios = default_scenarios()
     if not callable(rule):  # targets are one for each bar: nobody knows them for other bars

@@ -35,11 +35,12 @@ from tailwise.evaluate.report_risk import distribution_panel
 from tailwise.evaluate.report_stress import odds_panel
 from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
-from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
+from tailwise.evaluate.report_verdict import comparison_panel, judgement_box, unchecked_headline
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.stored_folds import StoredFolds
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
+from tailwise.market.own_features import LeakVerdict
 from tailwise.run.run_files import LARGE, read_stored
 
 FOLDS = "walk_forward.json"
@@ -73,7 +74,11 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
     doubts = folds.get("doubts", [])
     tested, earns, *others = folds["verdict"][len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    box = judgement_box(earns, _colour(folds, shown[0]), [*doubts, tested, *others], _warnings(folds))
+    leaks = folds.get("leak_check")  # missing in a walk-forward that is older than the check
+    headline, colour = earns, _colour(folds, shown[0])
+    if leaks is not None and LeakVerdict.model_validate(leaks).doubtful:
+        headline, colour = unchecked_headline(earns), "bad"
+    box = judgement_box(headline, colour, [*doubts, tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
     title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
     write_text(path, report_page(title, top=top, parts=parts))

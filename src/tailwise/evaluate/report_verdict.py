@@ -12,17 +12,21 @@ from tailwise.evaluate.markup import NOTHING, Html, element
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, listed, percent, plain, reservations
+from tailwise.market.own_features import LeakVerdict
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 
 
 def headline_of(found: Findings) -> tuple[str, str]:
-    """The headline of one account, and its colour."""
+    """The headline of one account, and its colour; where own features may look ahead, that comes first."""
     judged = found.judged
     trained = found.trained
     reserved = reservations(judged.statistics[POLICY].mean_exposure, None if trained is None else trained.updates)
     acted = None if trained is None else trained.limit_acted
-    return headline(found.evidence, found.against, judged.limits, reserved, limit_acted=acted)
+    sentence, colour = headline(found.evidence, found.against, judged.limits, reserved, limit_acted=acted)
+    if found.leak_check is None or not found.leak_check.doubtful:
+        return sentence, colour
+    return unchecked_headline(sentence), "bad"
 
 
 def headline(
@@ -61,6 +65,11 @@ def headline(
         praised = evidence.verdict == "above zero" and len(better) == len(against) and not reserved
         colour = "good" if praised else ""
     return f"{told}{beaten}{_limit(limits, kept, limit_acted)}.", colour
+
+
+def unchecked_headline(sentence: str) -> str:
+    """What takes the place of `sentence` where own features may look ahead."""
+    return f"No evidence of anything: its own features were not checked for look-ahead. ({sentence})"
 
 
 def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None, acted: bool | None) -> str:
@@ -153,6 +162,13 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
         f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
         table(heads, rows, marks=True),
     )
+
+
+def leak_paragraph(verdict: LeakVerdict | None) -> Html:
+    """What is known about look-ahead in own features; in red where that is nothing."""
+    if verdict is None:
+        return NOTHING
+    return paragraphs([f"Leak-check: {verdict.sentence}."], "missed" if verdict.doubtful else "small")
 
 
 def judgement_box(

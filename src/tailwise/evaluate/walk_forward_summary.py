@@ -77,6 +77,7 @@ def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[s
     data_hash = data.data_hash()
     stitched, trials = _judged(whole, paths, data_hash)
     pbo, reason = _overfitting(whole, paths, data_hash)
+    leaks = whole.world.leak_verdict()
     told = {
         "format": FORMAT,
         "name": whole.name,
@@ -99,6 +100,7 @@ def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[s
         "cut": whole.cut,
         "config": config.model_dump(mode="json"),
         "facts": list(facts),
+        "leak_check": leaks.model_dump(mode="json"),
         "windows": [{"fold": fold.number + 1, **json_spans(plan.spans(fold))} for fold in plan.folds],
         "rows": list(rows),
         "ensemble": None if whole.how is None else {"how": whole.how, "seeds": list(whole.seeds)},
@@ -112,6 +114,8 @@ def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[s
     doubts = dict.fromkeys(
         doubt for path in _policies(paths[whole.seeds[0]]) if (doubt := annualisation_doubt(path)) is not None
     )
+    if leaks.doubtful:
+        doubts = {f"leak-check: {leaks.sentence}": None, **doubts}
     return {**told, "doubts": list(doubts), "verdict": [*doubts, *words.verdict(told)]}
 
 

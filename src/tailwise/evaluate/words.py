@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.market.path import AccountPath
+from tailwise.market.records import COMPONENTS
+from tailwise.market.volumes import LEAST_IMPACT
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -172,6 +176,21 @@ def ruins(paths: Mapping[str, AccountPath]) -> list[str]:
         f"ended {float(path.ledger['shortfall'][-1]):,.2f} below the bankruptcy floor."
         for name, path in paths.items()
         if path.ruined
+    ]
+
+
+def costly_impact(path: AccountPath) -> list[str]:
+    """A sentence when impact was the largest cost of an account, and not a trifle."""
+    costs = {name: float(path.ledger[name].sum()) for name, sign in COMPONENTS.items() if sign < 0}
+    impact = costs.pop("impact")
+    notional = float((path.traded * np.maximum(path.ledger["equity_before"], 0.0)).sum())
+    if impact <= max(costs.values()) or impact < LEAST_IMPACT * notional:
+        return []
+    return [
+        f"Impact is the largest cost of {path.symbol}: {impact:,.0f}, which is {percent(impact / path.equity[0])} of "
+        f"the account at the start and {impact / notional * 1e4:.3g} bps of what was traded. Check that volume counts "
+        "units, not ticks or lots, and that the account is not too large for this market; costs.impact_bps: 0 turns "
+        "it off."
     ]
 
 

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from tailwise.market.validation import Repair, Table
 
 Floats: TypeAlias = NDArray[np.float64]
-Adjust: TypeAlias = Literal["refuse", "consistent", "ignore"]
+Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
 Moment: TypeAlias = str | date | np.datetime64
 
 COLUMNS = ("open", "high", "low", "close", "volume")
-# Adj Close equal to Close up to this relative difference is the same price, written with other digits.
-ADJUSTMENT_TOLERANCE = 1e-9
 _FIRST_DAY, _LAST_DAY = np.datetime64("1678-01-01"), np.datetime64("2261-12-31")
 
 
@@ -150,21 +148,22 @@ def load_bars(
 
     symbol: name of the bars, and which rows to take when the source holds several symbols.
     repair: "none": a bad row is an error; "drop": bad rows are left out; "clip": high and low are widened to cover
-        open and close. Repairs are noted.
+        open and close. Repairs are noted; one of more than 1% of the rows is refused.
     adjust: what to do when an Adj Close column differs from Close: "refuse"; "consistent": scale open, high, low and
-        close by Adj Close / Close; "ignore": use the prices as they are.
+        close by Adj Close / Close; "ignore": use the prices as they are. "all": as "consistent", and where the closes
+        are adjusted in place (which is refused otherwise), scale open, high and low by their factor.
     time_unit: "s", "ms", "us" or "ns" for times that are counts since 1970; by default decided from the column.
     periods_per_year: bars per year, for irregular bars; by default inferred.
     """
-    from tailwise.market import dialects, validation
+    from tailwise.market import adjustment, dialects, validation
 
     if adjust not in get_args(Adjust):
         raise DataError(f"adjust is {adjust!r}; it must be one of {', '.join(get_args(Adjust))}.")
     raw, known_symbol = dialects.select_symbol(dialects.read(source), symbol)
     if not len(raw.row):
         raise DataError(f"{raw.name}: there are no rows; bars need at least {validation.MIN_ROWS}.")
-    table = _adjusted(_parse(raw, time_unit, adjust), adjust)
-    table = validation.validate(validation.chronological(table), repair)
+    table = validation.chronological(adjustment.adjust_by_column(_parse(raw, time_unit, adjust), adjust))
+    table = validation.validate(adjustment.adjust_by_close(table, adjust), repair)
     time = table.time.astype("datetime64[ns]")
     frequency = infer_frequency(time, name=raw.name, periods_per_year=periods_per_year)
     return Bars(
@@ -199,37 +198,6 @@ def _parse(raw: RawTable, time_unit: str | None, adjust: Adjust) -> Table:
             findings.append(validation.unreadable_finding(raw, part, bad))
     notes = (*raw.notes, *times.notes)
     return validation.Table(raw, np.arange(len(raw.row)), times.values, values, tuple(findings), notes)
-
-
-def _adjusted(table: Table, adjust: Adjust) -> Table:
-    """Prices that belong together: an adjusted close beside unadjusted open, high and low makes false returns."""
-    if "adj close" not in table.values:
-        if "adj close" not in table.raw.columns:
-            return table
-        return replace(table, notes=(*table.notes, "column of adjusted closes ignored: prices are as traded"))
-    adjusted, close = table.values["adj close"], table.values["close"]
-    with np.errstate(all="ignore"):
-        comparable = np.isfinite(adjusted) & np.isfinite(close) & (adjusted > 0) & (close > 0)
-        differs = comparable & (np.abs(adjusted - close) > ADJUSTMENT_TOLERANCE * np.abs(close))
-        factor = adjusted / close
-    if not differs.any():
-        return replace(table, notes=(*table.notes, "adjusted closes equal the closes: nothing to adjust"))
-    if adjust == "refuse":
-        at = int(np.argmax(differs))
-        raise DataError(
-            f"{table.raw.name} {table.raw.where(at)}: adjusted close {adjusted[at]} differs from close {close[at]} "
-            f"({int(differs.sum())} rows do); pass --adjust consistent to scale open, high, low and close alike, or "
-            "--adjust ignore to use the prices as traded."
-        )
-    # A row whose adjusted close is unusable keeps its prices; the validation reports it.
-    values = {name: np.where(comparable, table.values[name] * factor, table.values[name]) for name in COLUMNS[:4]}
-    values["close"] = np.where(comparable, adjusted, close)
-    note = f"open, high, low and close scaled by adjusted close / close in {int(differs.sum())} rows; volume unchanged"
-    notes = [*table.notes, note]
-    kept = {**table.values, **values}
-    if kept.pop("dividends", None) is not None:
-        notes.append("dividends left out: the adjusted prices contain them")
-    return replace(table, values=kept, notes=tuple(notes))
 
 
 def save_bars(bars: Bars, path: str | Path) -> None:

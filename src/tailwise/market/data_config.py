@@ -106,8 +106,10 @@ class FilesData(_Data):
     repair: Literal["none", "drop", "clip"] = Field(
         "none", description="bad rows: an error, left out, or clipped into a valid bar; what changed is recorded"
     )
-    adjust: Literal["refuse", "consistent", "ignore"] = Field(
-        "refuse", description="an adjusted close beside the close: refuse, scale all prices by it, or ignore it"
+    adjust: Literal["refuse", "consistent", "ignore", "all"] = Field(
+        "refuse",
+        description="an adjusted close beside the close: refuse, scale all prices by it, or ignore it; all: scale also "
+        "where the closes are adjusted in place and open, high and low are not",
     )
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None, description="unit of numeric times; null: seconds or milliseconds as their size allows only one"

@@ -21,6 +21,7 @@ HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 WEEK = 7 * DAY
 TRADING_DAYS = 252
+LONG_WEEKEND = 5 * DAY  # from Thursday to Tuesday at Easter: an exchange closes that long and nothing is missing
 # A step below the usual one means two bars overlap; one in a hundred is a glitch, more is another kind of data.
 _SHORT_STEPS_ALLOWED = 0.01
 # Two bars per session (4 h bars on an exchange) still make every second step the usual one.
@@ -66,7 +67,8 @@ def infer_frequency(
         calendar=calendar,
         sentence=(
             f"Bars of {describe_step(bar)}, {calendar} calendar ({why}): {periods:g} periods per year "
-            f"({how if periods_per_year is None else 'as stated by the user'}). {_gaps(stamps, steps, bar)}"
+            f"({how if periods_per_year is None else 'as stated by the user'}). "
+            + _describe_gaps(stamps, steps, bar, calendar)
             + (f" The bars are irregular: {irregular}." if irregular else "")
         ),
     )
@@ -155,11 +157,42 @@ def _calendar(stamps: NDArray[np.int64], steps: NDArray[np.int64], bar: int) -> 
     return "24/7", "less than a week seen, without closed hours; assumed"
 
 
-def _gaps(stamps: NDArray[np.int64], steps: NDArray[np.int64], bar: int) -> str:
+def find_gaps(stamps: NDArray[np.int64], bar: int, calendar: Calendar) -> NDArray[np.int64]:
+    """Index of each bar after which bars are missing, int64 [G]; stamps are open times in ns [T], `bar` the step in ns.
+
+    24/7: any step longer than the bar. Exchange: a step of more than five days; or, within a UTC day, one longer than
+    the bar, unless its length recurs on half of the days (and at least three times) as a daily pause does. Nights,
+    weekends and holidays of an exchange are no gaps. Weeks and months: a step of more than one and a half bars.
+    """
+    steps = np.diff(stamps)
+    if bar >= WEEK:
+        return np.flatnonzero(steps > 1.5 * bar)
+    slack = HOUR if bar >= DAY else 0  # days of 25 hours
+    if calendar == "24/7":
+        return np.flatnonzero(steps > bar + slack)
+    day = stamps // DAY
+    inside = (day[1:] == day[:-1]) & (steps > bar)
+    lengths, counts = np.unique(steps[inside], return_counts=True)
+    pauses = lengths[counts >= max(3, 0.5 * len(np.unique(day)))]
+    return np.flatnonzero((inside & ~np.isin(steps, pauses)) | (steps > max(LONG_WEEKEND, bar) + slack))
+
+
+def describe_gap(length: int) -> str:
+    """'7 days', '4 h' for a length in ns."""
+    days = length / DAY
+    return f"{days:.4g} days" if days >= 2 else f"{length / HOUR:.4g} h"
+
+
+def _describe_gaps(stamps: NDArray[np.int64], steps: NDArray[np.int64], bar: int, calendar: Calendar) -> str:
     first, last = (np.datetime_as_string(stamps[i].astype("datetime64[ns]"), unit="D") for i in (0, -1))
-    at = int(np.argmax(steps))
     text = f"{len(stamps)} bars from {first} to {last}"
-    if steps[at] <= bar:
-        return text + " without gaps."
+    gaps = find_gaps(stamps, bar, calendar)
+    if not len(gaps):
+        closed = (
+            " (nights, weekends and holidays aside)" if calendar == "exchange" and (steps > 1.5 * bar).any() else ""
+        )
+        return f"{text} without gaps{closed}."
+    at = int(gaps[np.argmax(steps[gaps])])
     after = np.datetime_as_string(stamps[at].astype("datetime64[ns]"), unit="m")
-    return text + f"; the longest step is {steps[at] / bar:.4g} bars, after {after} UTC."
+    count = "1 gap" if len(gaps) == 1 else f"{len(gaps)} gaps, the longest"
+    return f"{text}; {count} of {describe_gap(int(steps[at]))}, after {after} UTC."

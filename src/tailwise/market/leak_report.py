@@ -90,15 +90,19 @@ class LeakReport:
     def passed(self) -> bool:
         return not self.findings and not self.unjudged
 
-    def sentences(self) -> list[str]:
-        """One line per finding, then what was done, then the verdict."""
-        lines = [finding.sentence() for finding in self.findings]
-        lines += [
+    @property
+    def faults(self) -> list[str]:
+        """One line per finding and per name that cannot be judged; empty when the check passed."""
+        unjudged = [
             f"{name} varies but does not depend on the bars: where it comes from cannot be checked; compute it from "
             "the bars, or leave it out"
             for name in self.unjudged
         ]
-        lines += self.notes
+        return [*(finding.sentence() for finding in self.findings), *unjudged]
+
+    def sentences(self) -> list[str]:
+        """One line per finding, then what was done, then the verdict."""
+        lines = [*self.faults, *self.notes]
         share = "" if self.bars == self.bars_given else f"; only the first {self.bars} of {self.bars_given} bars used"
         left = f"; {self.cuts_left_out} planned cuts left out to bound the work" if self.cuts_left_out else ""
         lines.append(

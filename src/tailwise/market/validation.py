@@ -1,7 +1,7 @@
 """Every bad row is an error that names file, row, value and fix; repairs are explicit and written down.
 
 Nothing is filled in, smoothed or sorted here. `repair="drop"` leaves bad rows out, `repair="clip"` widens high and low
-until they cover open and close; both say which rows they touched.
+until they cover open and close; both say which rows they touched, and both stop at a file with many bad rows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Repair: TypeAlias = Literal["none", "drop", "clip"]
 
 RANGE_TOLERANCE = 1e-9  # relative: prices that went through an adjustment differ in the last digits
 MIN_ROWS = 2
+MOST_REPAIRED = 0.01  # share of the rows; a file with more bad rows is wrong as a whole
 _SHOWN = 5
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -194,6 +195,7 @@ def validate(table: Table, repair: Repair) -> Table:
     if problems and repair == "drop":
         bad = np.logical_or.reduce([finding.rows for finding in problems])
         rows = np.sort(table.raw.row[table.row[bad]])
+        _check_share(table, len(rows), "drop would leave out", problems)
         note = f"repair drop: {len(rows)} of {len(bad)} rows dropped (rows {_ranges(rows)})"
         table = replace(table.take(~bad), notes=(*table.notes, note))
     elif problems:
@@ -215,9 +217,22 @@ def _clip(table: Table) -> Table:
     high = np.where(touched, np.maximum(prices["high"], body_high), prices["high"])
     low = np.where(touched, np.minimum(prices["low"], body_low), prices["low"])
     rows = np.sort(table.raw.row[table.row[touched]])
+    _check_share(table, len(rows), "clip would change", find_problems(table))
     note = f"repair clip: high and low of {len(rows)} of {len(touched)} rows widened to cover open and close"
     notes = (*table.notes, f"{note} (rows {_ranges(rows)})")
     return replace(table, values={**table.values, "high": high, "low": low}, notes=notes)
+
+
+def _check_share(table: Table, rows: int, deed: str, problems: list[Finding]) -> None:
+    """Raise when a repair touches more than MOST_REPAIRED of the rows; one bad row may be repaired in any file."""
+    total = len(table.time)
+    if rows <= max(1, MOST_REPAIRED * total):
+        return
+    shown = "".join(f"\n  {line}" for line in _first_lines(table, problems))
+    raise DataError(
+        f"{table.raw.name}: --repair {deed} {rows} of {total} rows ({rows / total:.1%}), more than "
+        f"{MOST_REPAIRED:.0%}: not a few rows but the file is wrong. Fix it at its source; the first problems:{shown}"
+    )
 
 
 def _ranges(rows: NDArray[np.int64]) -> str:
@@ -229,10 +244,7 @@ def _ranges(rows: NDArray[np.int64]) -> str:
 def _report(table: Table, problems: list[Finding], repair: Repair) -> str:
     total = sum(int(finding.rows.sum()) for finding in problems)
     bad_rows = int(np.logical_or.reduce([finding.rows for finding in problems]).sum())
-    first = [
-        (int(table.row[i]), finding.say) for finding in problems for i in _first_in_source(table.row, finding.rows)
-    ]
-    shown = [f"{table.raw.where(i)}: {say(i)}" for i, say in sorted(first, key=lambda pair: pair[0])[:_SHOWN]]
+    shown = _first_lines(table, problems)
     hint = "--repair clip cannot mend this: fix" if repair == "clip" else "fix"
     name = table.raw.name
     if total == 1:
@@ -240,6 +252,14 @@ def _report(table: Table, problems: list[Finding], repair: Repair) -> str:
     more = f"\n  and {total - len(shown)} more" if total > len(shown) else ""
     listed = "".join(f"\n  {line}" for line in shown)
     return f"{name}: {total} problems in {bad_rows} rows:{listed}{more}\n{hint} the rows or pass --repair drop."
+
+
+def _first_lines(table: Table, problems: list[Finding]) -> list[str]:
+    """'row 7 (line 8): high 8 < low 9' for the first few problems in the order of the source."""
+    first = [
+        (int(table.row[i]), finding.say) for finding in problems for i in _first_in_source(table.row, finding.rows)
+    ]
+    return [f"{table.raw.where(i)}: {say(i)}" for i, say in sorted(first, key=lambda pair: pair[0])[:_SHOWN]]
 
 
 def _first_in_source(row: NDArray[np.int64], flags: Flags) -> NDArray[np.int64]:

@@ -186,22 +186,23 @@ class PPO(Policy):
         if folder is not None:
             refuse_existing(folder)
         world = make_world(full, env)
+        checked = world.check_before_training()
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None and trainer.lock is not None:
             with trainer.lock.held():
-                self._create_folder(folder, trainer)
-        for sentence in warnings_of(full):
+                self._create_folder(folder, trainer, checked)
+        for sentence in (*warnings_of(full), *world.warnings()):
             warnings.warn(sentence, ConfigWarning, stacklevel=2)
         self._attach(trainer, trials)
 
-    def _create_folder(self, folder: Path, trainer: Trainer) -> None:
+    def _create_folder(self, folder: Path, trainer: Trainer, checked: Mapping[str, Any]) -> None:
         driver, config = trainer.driver, trainer.config
         unsigned = create_run_folder(
             folder,
             config,
             exact_resume=driver.exact_resume,
             exact_resume_reason=driver.exact_resume_reason,
-            world=trainer.world.facts(),
+            world={**trainer.world.facts(), **checked},
         )
         if unsigned is not None and code_named_by(config, training=True):
             advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
@@ -255,6 +256,7 @@ class PPO(Policy):
             world, manifest = make_world(config, env), read_manifest(folder)
             if isinstance(world, MarketWorld):
                 world.check_same_bars(manifest, run=str(folder))
+            world.check_before_training()
             trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
             agent._attach(trainer, trials)
             notes = agent._continue_from_folder(folder)

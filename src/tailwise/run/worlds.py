@@ -14,11 +14,14 @@ from tailwise.core.streams import Streams
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.make_env import make_market_env
+from tailwise.market.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
+from tailwise.run.leak_verdict import LEAK_CHECK
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
@@ -53,6 +56,12 @@ class World(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a run keeps."""
+
+    def check_before_training(self) -> dict[str, Any]:
+        """Refuse what must not be trained on; what was checked, for the manifest."""
+
+    def warnings(self) -> list[str]:
+        """Sentences about data and costs that work but are likely not meant."""
 
 
 def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Played:
@@ -145,6 +154,12 @@ class GymWorld:
     def facts(self) -> dict[str, Any]:
         return {}
 
+    def check_before_training(self) -> dict[str, Any]:
+        return {}
+
+    def warnings(self) -> list[str]:
+        return []
+
 
 class MarketWorld:
     """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
@@ -205,6 +220,19 @@ class MarketWorld:
             "data_hash": self.dataset.data_hash(),
             "label": self.dataset.label,
         }
+
+    def check_before_training(self) -> dict[str, Any]:
+        return {LEAK_CHECK: self.leak_verdict().model_dump(mode="json")}
+
+    def leak_verdict(self) -> LeakVerdict:
+        """Leak-check of the user's own features, kept by content; raises where one looks ahead."""
+        assert self.config.features is not None
+        return check_own_features(self.dataset, skip=self.config.features.leak_check == "skip")
+
+    def warnings(self) -> list[str]:
+        account = self.settings.initial_cash
+        impacts = [impact_warning(bars, self.costs, account) for bars in self.dataset.bars]
+        return [*(sentence for sentence in impacts if sentence), *self.dataset.spec.notes]
 
     def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
         """Raise when the bars that train or select are not those that a run began with."""

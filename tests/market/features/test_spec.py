@@ -110,7 +110,8 @@ def test_a_constant_column_is_scaled_by_one_and_noted() -> None:
     days = random_bars(100, seed=1, step="1D")
     spec = FeatureSpec.fit(config("hour_cos", "return_1"), [days])
     assert spec.scales[0].scale == 1.0
-    assert spec.notes == ("feature 'hour_cos' is constant in the train rows, so it is not divided by anything.",)
+    constant = "feature 'hour_cos' is constant in the train rows: a policy can learn nothing from it; leave it out."
+    assert spec.notes == (constant,) and spec.constant == ("hour_cos",)
     assert (spec.table(days).values[1:, 0] == 0).all()
 
 

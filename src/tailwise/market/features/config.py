@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from tailwise.core.config import Section
@@ -44,6 +46,11 @@ class FeaturesConfig(Section):
     modules: tuple[str, ...] = Field(
         (),
         description="Python files with your own features, relative to the configuration file, or importable modules",
+    )
+    leak_check: Literal["before_training", "skip"] = Field(
+        "before_training",
+        description="your own features: look for look-ahead before training and refuse it, or skip that, which every "
+        "table and report then says",
     )
     standardise: bool = Field(
         True, description="subtract each column's mean and divide by its standard deviation over the train rows"

@@ -42,9 +42,14 @@ class Column:
         return self.feature.warm_up(*self.parameters)
 
     @property
+    def own(self) -> bool:
+        """Whether it is a user's feature, not a built-in one."""
+        return BUILTIN.get(self.feature.name) is not self.feature
+
+    @property
     def identity(self) -> str:
         """What the FeatureSpec records to notice that a feature is no longer the one that was trained on."""
-        if BUILTIN.get(self.feature.name) is self.feature:
+        if not self.own:
             return f"built-in, version {self.feature.version}"
         batch = "batch only, " if self.feature.kind == "batch" else ""
         return f"user, {batch}sha256 {self.feature.source_hash()}"

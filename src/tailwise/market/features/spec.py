@@ -7,7 +7,7 @@ features by this spec; bars or features that do not fit it are an error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +141,24 @@ class FeatureSpec:
     def notes(self) -> tuple[str, ...]:
         """What the fit found worth saying, in sentences."""
         scaled = zip(self.names, self.scales, strict=True)
-        return tuple(f"feature '{name}' is {scale.note}." for name, scale in scaled if scale.note)
+        return tuple(
+            f"feature '{name}' is {scale.note.partition(',')[0]}: a policy can learn nothing from it; leave it out."
+            for name, scale in scaled
+            if scale.note
+        )
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Columns that have one value in all train rows, so that a policy can learn nothing from them."""
+        return tuple(name for name, scale in zip(self.names, self.scales, strict=True) if scale.note)
+
+    def own(self) -> FeatureSpec | None:
+        """The same with the user's own columns alone; None when all are built in."""
+        kept = [(column, scale) for column, scale in zip(self.columns, self.scales, strict=True) if column.own]
+        if not kept:
+            return None
+        columns, scales = zip(*kept, strict=True)
+        return replace(self, columns=columns, scales=scales)
 
     def table(self, bars: Bars) -> FeatureTable:
         """The features of any bars of the fitted step: float32 [T, F], scaled and clipped."""
