@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from tailwise.cli.output import duration, number
+from tailwise.cli.output import duration, note, number
+from tailwise.cli.standard_streams import reader_left
 from tailwise.run.callbacks import Callback
 from tailwise.run.callbacks import Progress as Update
 from tailwise.run.health import Alert
@@ -100,6 +101,7 @@ class PlainProgress(Watcher):
     def __init__(self, alpha: float | None, limited: str | None = None) -> None:
         super().__init__(alpha, limited)
         self._next_line = 0.0
+        self._alone = False  # whether it was said that nobody reads
         self._told: set[tuple[str, str]] = (
             set()
         )  # rules whose alert was printed; the others of the same rule are counted at the end
@@ -130,8 +132,11 @@ class PlainProgress(Watcher):
         return None
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line; say once, to whom it may still concern, that nobody reads them any more."""
         print(text, flush=True)
+        if not self._alone and reader_left():
+            self._alone = True
+            note("note: nobody reads the output any more; the run goes on and writes its files as before")
 
 
 class LiveProgress(Watcher):

@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import JsonOption
+from tailwise.cli.options import JsonOption, as_path
 from tailwise.cli.output import number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
-RootArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the runs; searched three deep.")]
+RootArgument = Annotated[
+    Path, typer.Argument(parser=as_path, metavar="DIR", help="The folder with the runs; searched three deep.")
+]
 
 
 @runs_app.command("list")
@@ -82,8 +84,10 @@ def prune_command(
 
 @runs_app.command("reproduce")
 def reproduce_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the repetition; default: RUN-again-N.")] = None,
+    run: Annotated[Path, typer.Argument(parser=as_path, metavar="RUN", help="The folder of a run, as train made it.")],
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="DIR", help="Folder of the repetition; default: RUN-again-N.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train a run again from its stored configuration and compare metrics and weights bit for bit (exit code 1: no)."""
