@@ -139,6 +139,7 @@ REFUSED_WHOLE: dict[str, Callable[[Rows, random.Random], bytes]] = {
     "huge prices": lambda rows, rng: text([[r[0], *["1e300"] * 4, r[5]] for r in rows]),
     "no such offset": lambda rows, rng: text([[r[0] + rng.choice(OFFSETS), *r[1:]] for r in rows]),
     "blank": lambda rows, rng: b" \n" * rng.randint(1, 50),
+    "blank in another way": lambda rows, rng: "\u00a0\n".encode() * rng.randint(1, 50),
     "header only": lambda rows, rng: text([]),
     "one row": lambda rows, rng: text(rows[:1]),
     "binary": lambda rows, rng: rng.randbytes(rng.randint(10, 5000)),

@@ -171,6 +171,7 @@ def test_infos_on_which_environments_disagree_become_objects() -> None:
     assert infos["d"].tolist() == [{"x": 1}, 4]
     assert infos["e"].tolist() == [2, {"y": 1}]
     assert all(infos[f"_{key}"].all() for key in "abcdef")
+    assert add_info(add_info({}, {"n": np.int8(1)}, 0, 2), {"n": 300}, 1, 2)["n"].tolist() == [1, 300]
 
 
 def test_infos_on_which_environments_agree_are_those_of_gymnasium() -> None:

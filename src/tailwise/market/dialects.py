@@ -181,8 +181,9 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
             banner.append(line)
         if len(banner) >= _BANNER_LINES:
             break
+    first = f"the first is {banner[0][:60]!r}" if banner else "all are blank"
     raise DataError(
-        f"{name}: no header line among the first {_BANNER_LINES} lines (the first is {banner[0][:60]!r}); "
+        f"{name}: no header line among the first {_BANNER_LINES} lines ({first}); "
         "the first line should read time,open,high,low,close,volume."
     )
 

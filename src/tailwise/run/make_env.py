@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.core.streams import Streams
 from tailwise.market.single_env import ENV_ID as MARKET_ID
-from tailwise.run.env_results import FAILURES, cause
+from tailwise.run.env_results import cause
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv
 from tailwise.run.toy_envs import register_toys
@@ -104,7 +104,7 @@ def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int
         ) from error
     except TailwiseError:
         raise
-    except FAILURES as error:
+    except Exception as error:  # anything may go wrong in somebody else's environment
         raise ConfigError(
             f"The environment '{identifier}' cannot be built with env_kwargs {reprlib.repr(dict(kwargs))}: "
             f"{cause(error)}"

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.model.observation import MASK_KEY, ObservationSpec
-from tailwise.run.env_results import FAILURES, cause, check_spaces, observation_problem, reset_one, step_one
+from tailwise.run.env_results import cause, check_spaces, observation_problem, reset_one, step_one
 from tailwise.run.infos import add_info
 
 State = dict[str, Any]
@@ -240,7 +240,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
     def _batched(self) -> Any:
         try:
             self._buffer = concatenate(self.single_observation_space, self._observations, self._buffer)
-        except FAILURES as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             for row, observation in enumerate(self._observations):
                 problem = observation_problem(self.single_observation_space, observation, "observation")
                 if problem:
