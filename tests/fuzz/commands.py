@@ -58,7 +58,7 @@ COMMANDS: list[tuple[list[str], list[Choices], dict[str, Choices]]] = [
     (["demo", "--steps", "x"], [], {"--out": (["new"], OUT)}),
     (["frontier"], [(["cartpole", "ar1"], T)], {"--limits": ([""], LIMITS), "--out": (["new"], OUT)}),
     (
-        ["walk-forward", "--folds", "200"],
+        ["walk-forward", "--folds", "200", "-s", "data.parameters.length=300"],  # never enough bars to train on
         [(["ar1", "cartpole"], T)],
         {
             "--seeds": (["1"], T),
