@@ -72,7 +72,7 @@ def problem_with(command: Callable[[list[str]], int], words: list[str], printed:
         return f"prints a traceback: {(out + error)[-2000:]}"
     if code not in (0, 1, 2):
         return f"ends with exit code {code}"
-    if code == 2 and "error: " not in error and "Usage: " not in error:
+    if code == 2 and not any(mark in error for mark in ("error: ", "Usage: ", "─ Error ─")):
         return f"is refused without a sentence: {error!r}"
     return None
 
