@@ -54,6 +54,25 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["evaluate", "nowhere"], "nowhere is not the folder of a run: it has no config.yaml"),
         (["presets", "pendulun"], "there is no preset 'pendulun'; did you mean 'pendulum'?"),
         (["config", "check", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["config", "check", "a\0b.yaml"], "'a\\x00b.yaml' contains a NUL character; remove it"),
+        (["train", "ar1", "-s", 'data={kind: files, paths: ["a\\0b.csv"]}'], "paths is '"),
+        (["train", "ar1", "-s", 'features={modules: ["a\\0b.py"]}'], "which contains a NUL character; remove it"),
+        (["train", "cartpole", "-s", "env.id=a:b:c"], "The environment id 'a:b:c' cannot be read; write it as Name-v1"),
+        (["train", "ar1", "-s", "data.parameters={length: 1000000000000}"], "it must lie from 2 to 20,000,000 bars"),
+        (["train", "ar1", "-s", "data.parameters={sigma: .inf}"], "is inf; it should be a finite number"),
+        (["data", "synth", "sine", "--bars", "99999999999999", "--out", "s.csv"], "from 2 to 20,000,000 bars"),
+        (
+            ["config", "check", "ar1", "-s", "data.split={kind: dates, train: [2020-02-31, 2021-01-01]}"],
+            "'2020-02-31' cannot be read (day is out of range for month)",
+        ),
+        (
+            ["config", "check", "ar1", "-s", "data.split={kind: dates, train: [0001-01-01, null]}"],
+            "key 'data.split.train[0]' is datetime.date(1, 1, 1); bars can open in the years 1678 to 2261",
+        ),
+        (
+            ["config", "check", "ar1", "-s", "data.split={kind: times, train: ['0001-01-01T00:00+14:00', 2020-01-01]}"],
+            "bars can open in the years 1678 to 2261",
+        ),
         (["config", "explain", "learner.clp"], "key 'learner.clp' is unknown; did you mean 'learner.clip'?"),
     ],
 )
@@ -72,6 +91,43 @@ def test_a_sentence_and_exit_code_2(arguments: list[str], sentence: str, capsys:
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "Usage: tailwise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [("", "'' is empty"), ("a\0b", "contains a NUL"), ("\udcff", "is not UTF-8 text")],
+    ids=["empty", "nul", "bytes"],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "cartpole", "--out", "PATH"],
+        ["demo", "--out", "PATH"],
+        ["frontier", "cartpole", "--limits", "-1", "--out", "PATH"],
+        ["walk-forward", "ar1", "--out", "PATH"],
+        ["init", "PATH"],
+        ["init", "bars.csv", "--out", "PATH"],
+        ["data", "check", "PATH"],
+        ["data", "synth", "ar1", "--out", "PATH"],
+        ["data", "sets", "sp500", "--out", "PATH"],
+        ["data", "fetch", "binance", "BTC/USDT", "--since", "2020-01-01", "--out", "PATH"],
+        ["resume", "PATH"],
+        ["evaluate", "PATH"],
+        ["report", "PATH"],
+        ["compare", "PATH", "PATH"],
+        ["doctor", "PATH"],
+        ["doctor", "r", "--html", "PATH"],
+        ["watch", "PATH"],
+        ["runs", "list", "PATH"],
+        ["runs", "reproduce", "PATH"],
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_is_none(command: list[str], path: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects an empty --out, for instance of a variable that is not set: the run would fill the current folder."""
+    assert main([path if word == "PATH" else word for word in command]) == 2
+    assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not list(Path().iterdir())
 
 
 def test_an_existing_run_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +165,14 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(capsys: pytest.CaptureFixtur
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert "file/run" in error
+
+
+def test_an_environment_that_fails_while_it_is_trained_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects the traceback of an environment that was built with arguments it can do nothing with."""
+    assert main(["train", "pendulum", *FEW, "-s", "env.kwargs={g: red}", "--out", "r", "-q"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: Environment 0 failed in step: ")
+    assert "(pendulum.py, line " in error and "Traceback" not in error
 
 
 def test_without_mujoco_the_preset_says_what_to_install() -> None:

@@ -54,6 +54,13 @@ def test_a_failed_rename_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["taken"]
 
 
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_folder_is_no_place_for_a_file(name: str) -> None:
+    """Rejects making a temporary name of a path that has none, which is a ValueError out of pathlib."""
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        atomic.write_text(name, "text")
+
+
 def test_folder_appears_whole_and_only_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "checkpoints" / "c1"
     with atomic.atomic_folder(path) as folder:

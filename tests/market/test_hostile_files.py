@@ -98,7 +98,8 @@ REFUSED: dict[str, Callable[[Rows, random.Random], None]] = {
     "zero": cell("0", *PRICE_COLUMNS),
     "tiny": cell("1e-400", *PRICE_COLUMNS),
     "huge": cell("1e400", *PRICE_COLUMNS, "volume"),
-    "huge but finite": cell("1e300", "open", "low", "close"),
+    "huge but finite": cell("1e300", *PRICE_COLUMNS, "volume"),
+    "tiny but positive": cell("1e-300", *PRICE_COLUMNS),
     "words": cell("n.a.", *PRICE_COLUMNS, "volume"),
     "thousands": cell('"1,234.5"', *PRICE_COLUMNS, "volume"),
     "hexadecimal": cell("0x1F", *PRICE_COLUMNS, "volume"),
@@ -129,10 +130,16 @@ def replaced(column: int) -> list[str]:
     return [*HEADER[:column], "x", *HEADER[column + 1 :]]
 
 
+OFFSETS = ("T00:00:00+99:99", "T00:00:00+25:00", "T00:00:00-14:61")
+
 # ... or as a file that is no table of bars at all ...
 REFUSED_WHOLE: dict[str, Callable[[Rows, random.Random], bytes]] = {
     "empty": lambda rows, rng: b"",
+    "only a mark": lambda rows, rng: b"\xef\xbb\xbf" + b"\n" * rng.randint(0, 3),
+    "huge prices": lambda rows, rng: text([[r[0], *["1e300"] * 4, r[5]] for r in rows]),
+    "no such offset": lambda rows, rng: text([[r[0] + rng.choice(OFFSETS), *r[1:]] for r in rows]),
     "blank": lambda rows, rng: b" \n" * rng.randint(1, 50),
+    "blank in another way": lambda rows, rng: "\u00a0\n".encode() * rng.randint(1, 50),
     "header only": lambda rows, rng: text([]),
     "one row": lambda rows, rng: text(rows[:1]),
     "binary": lambda rows, rng: rng.randbytes(rng.randint(10, 5000)),
@@ -165,7 +172,7 @@ LOADED: dict[str, Callable[[Rows, random.Random], bytes]] = {
     "no last newline": lambda rows, rng: text(rows).rstrip(b"\n"),
     "upper case": lambda rows, rng: text(rows, header=[name.upper() for name in HEADER]),
     "extra column": lambda rows, rng: text([[*r, "x"] for r in rows], header=[*HEADER, "comment"]),
-    "huge volume": lambda rows, rng: text([[*r[:5], "1e300"] for r in rows]),
+    "huge volume": lambda rows, rng: text([[*r[:5], "1e100"] for r in rows]),
 }  # fmt: skip
 
 ALL = [*REFUSED, *REFUSED_WHOLE, *LOADED]

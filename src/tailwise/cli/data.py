@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tailwise.cli.options import as_path
+
 data_app = typer.Typer(help="Check, make, list and fetch bars.", no_args_is_help=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -15,7 +17,9 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file of 
 
 @data_app.command("check")
 def data_check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV or Parquet files with bars.")],
+    files: Annotated[
+        list[Path], typer.Argument(parser=as_path, metavar="FILE...", help="CSV or Parquet files with bars.")
+    ],
     repair: Annotated[
         str, typer.Option(metavar="none|drop|clip", help="Bad rows: an error, left out, or high and low widened.")
     ] = "none",
@@ -36,7 +40,9 @@ def data_check(
         float | None, typer.Option(metavar="X", help="Bars per year; default: inferred from the times.")
     ] = None,
     symbol: Annotated[str | None, typer.Option(metavar="S", help="Name of the bars, or which symbol to take.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the checked bars as .csv or .parquet.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="FILE", help="Save the checked bars as .csv or .parquet.")
+    ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -50,7 +56,7 @@ def data_check(
 @data_app.command("synth")
 def data_synth(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="One of the markets that `tailwise data sets` lists.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write: .csv or .parquet.")],
+    out: Annotated[Path, typer.Option(parser=as_path, metavar="FILE", help="Where to write: .csv or .parquet.")],
     bars: Annotated[int | None, typer.Option(min=2, help="Number of bars; default: the market's.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
     parameters: Annotated[
@@ -69,7 +75,9 @@ def data_synth(
 @data_app.command("sets")
 def data_sets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Say what is in this set, or save it.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Save NAME as .csv or .parquet.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="FILE", help="Save NAME as .csv or .parquet.")
+    ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -100,7 +108,10 @@ def data_fetch(
     exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", help="As ccxt calls it: binance, kraken, ...")],
     symbol: Annotated[str, typer.Argument(metavar="SYMBOL", help="As ccxt calls it: BTC/USDT.")],
     since: Annotated[str, typer.Option(metavar="DATE", help="First bar (UTC), e.g. 2020-01-01.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to save: .csv or .parquet; continued if it exists.")],
+    out: Annotated[
+        Path,
+        typer.Option(parser=as_path, metavar="FILE", help="Where to save: .csv or .parquet; continued if it exists."),
+    ],
     timeframe: Annotated[str, typer.Option(metavar="T", help="Length of a bar, e.g. 1m, 1h, 1d.")] = "1h",
     until: Annotated[
         str | None, typer.Option(metavar="DATE", help="Only bars that open before (UTC); default: now.")

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
-from tailwise.cli.options import JsonOption, TrustOption
+from tailwise.cli.options import JsonOption, TrustOption, as_path
 from tailwise.cli.runs import runs_app
+from tailwise.cli.standard_streams import patient_streams
 from tailwise.core.errors import ConfigWarning, TailwiseError
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -30,7 +31,9 @@ app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
 
 ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")]
+RunArgument = Annotated[
+    Path, typer.Argument(parser=as_path, metavar="RUN", help="The folder of a run, as train made it.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one value, e.g. -s learner.clip=0.1; repeatable."),
@@ -51,7 +54,10 @@ TrackOption = Annotated[
 def train(
     config: ConfigArgument,
     overrides: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-N, the first free N.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=as_path, metavar="DIR", help="Folder of the run; default: runs/NAME-N, the first free N."),
+    ] = None,
     track: TrackOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -78,7 +84,10 @@ def resume(
 
 @app.command()
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run; several with --ensemble.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(parser=as_path, metavar="RUN...", help="The folder of a run; several with --ensemble."),
+    ],
     episodes: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
     ] = None,
@@ -114,7 +123,7 @@ def evaluate(
 def report(
     run: RunArgument,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write it; default: RUN/report.html.")
+        Path | None, typer.Option(parser=as_path, metavar="FILE", help="Where to write it; default: RUN/report.html.")
     ] = None,
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
@@ -133,9 +142,12 @@ def report(
 @app.command()
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same bars, two or more.")
+        list[Path],
+        typer.Argument(parser=as_path, metavar="RUN...", help="Folders of runs on the same bars, two or more."),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Page; default: compare.html here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="FILE", help="Page; default: compare.html here.")
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -155,7 +167,10 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print the YAML of t
 
 @app.command()
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/demo-N, the first free N.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=as_path, metavar="DIR", help="Folder of the run; default: runs/demo-N, the first free N."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to train; default: the preset's.")] = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -181,7 +196,12 @@ def frontier(
     ] = None,
     overrides: SetOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder; default: runs/frontier-N, the first free N. An old one is continued.")
+        Path | None,
+        typer.Option(
+            parser=as_path,
+            metavar="DIR",
+            help="Folder; default: runs/frontier-N, the first free N. An old one is continued.",
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
     json: JsonOption = False,
@@ -228,7 +248,11 @@ def walk_forward(
     overrides: SetOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder; default: runs/walk-forward-N, the first free N. An old one is continued."),
+        typer.Option(
+            parser=as_path,
+            metavar="DIR",
+            help="Folder; default: runs/walk-forward-N, the first free N. An old one is continued.",
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
     json: JsonOption = False,
@@ -244,8 +268,10 @@ def walk_forward(
 
 @app.command()
 def init(
-    bars: Annotated[list[Path], typer.Argument(metavar="BARS...", help="CSV or Parquet files, one symbol each.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the configuration.")] = Path(
+    bars: Annotated[
+        list[Path], typer.Argument(parser=as_path, metavar="BARS...", help="CSV or Parquet files, one symbol each.")
+    ],
+    out: Annotated[Path, typer.Option(parser=as_path, metavar="FILE", help="Where to write the configuration.")] = Path(
         "tailwise.yaml"
     ),
     repair: Annotated[str, typer.Option(metavar="none|drop|clip", help="As in `tailwise data check`.")] = "none",
@@ -279,7 +305,8 @@ def bench(
 @app.command()
 def watch(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUNS]...", help="Runs, or folders of runs; default: runs.")
+        list[Path] | None,
+        typer.Argument(parser=as_path, metavar="[RUNS]...", help="Runs, or folders of runs; default: runs."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; another than this machine's own needs a token.")] = (
         "127.0.0.1"
@@ -298,10 +325,14 @@ def watch(
 
 @app.command()
 def doctor(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run, as train made it.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(parser=as_path, metavar="[RUN]", help="The folder of a run, as train made it.")
+    ] = None,
     itself: Annotated[bool, typer.Option("--self", help="Check this installation by the formulas instead.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --self: compile what is missing, check it too.")] = False,
-    page: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the audit as a page.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", parser=as_path, metavar="FILE", help="Also write the audit as a page.")
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -343,6 +374,15 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     warnings.simplefilter("ignore", ConfigWarning)  # commands print these themselves
     try:
+        with patient_streams():
+            return _run(arguments)
+    except OSError as error:  # standard output itself: a full disk
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
         app(arguments, prog_name="tailwise")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else CHECK_FAILED
@@ -353,6 +393,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         # A folder that may not be written, a full disk: the system's own sentence says it best.
         print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except MemoryError as error:
+        print(f"error: there is not enough memory for this: {error}; ask for less", file=sys.stderr)
         return BAD_INPUT
     return DONE
 

@@ -76,7 +76,7 @@ def number(value: float | None, digits: int = 4) -> str:
     """A number for people; a dash when it is undefined."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:,.{digits - 3}f}" if abs(value) >= 100 else f"{value:.{digits}g}"
+    return f"{value:,.{digits - 3}f}" if 100 <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from tailwise.cli.output import duration, number
+from tailwise.cli.output import duration, note, number
+from tailwise.cli.standard_streams import reader_left
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run.callbacks import Callback
 from tailwise.run.callbacks import Progress as Update
@@ -137,6 +138,7 @@ class PlainProgress(Watcher):
     def __init__(self, labels: Labels) -> None:
         super().__init__(labels)
         self._next_line = 0.0
+        self._alone = False  # whether it was said that nobody reads
         self._told: set[tuple[str, str]] = (
             set()
         )  # rules whose alert was printed; the others of the same rule are counted at the end
@@ -167,8 +169,11 @@ class PlainProgress(Watcher):
         return None
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line; say once, to whom it may still concern, that nobody reads them any more."""
         print(text, flush=True)
+        if not self._alone and reader_left():
+            self._alone = True
+            note("note: nobody reads the output any more; the run goes on and writes its files as before")
 
 
 class LiveProgress(Watcher):

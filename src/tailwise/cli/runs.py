@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import JsonOption, TrustOption
+from tailwise.cli.options import JsonOption, TrustOption, as_path
 from tailwise.cli.output import note, number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
-RootArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the runs; searched three deep.")]
+RootArgument = Annotated[
+    Path, typer.Argument(parser=as_path, metavar="DIR", help="The folder with the runs; searched three deep.")
+]
 
 
 @runs_app.command("list")
@@ -85,8 +87,10 @@ def prune_command(
 
 @runs_app.command("reproduce")
 def reproduce_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the repetition; default: RUN-again-N.")] = None,
+    run: Annotated[Path, typer.Argument(parser=as_path, metavar="RUN", help="The folder of a run, as train made it.")],
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="DIR", help="Folder of the repetition; default: RUN-again-N.")
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:

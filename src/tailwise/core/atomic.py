@@ -51,6 +51,8 @@ def _sync_tree(folder: Path) -> None:
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a file so that any reader, at any moment, finds the old content or the new, never a part."""
     path = Path(path)
+    if path.is_dir():  # `.` and `/` have no name that a temporary one could be made of
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = _temporary_beside(path)
     try:
         with open(temporary, "xb") as file:

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences, shown
 from tailwise.core.errors import ConfigError
 from tailwise.core.limited_yaml import MAX_BYTES, LimitedLoader, parse_yaml
+from tailwise.core.texts import text_problem
 
 
 class Section(BaseModel):
@@ -65,6 +66,17 @@ class Section(BaseModel):
                 kinds = set(members(field.annotation))
                 if kinds & {int, float} and kinds <= {int, float}:
                     raise PydanticCustomError(TRUTH_VALUE, "a number is needed", {"field": name, "value": value})
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_are_text(cls, data: Any) -> Any:
+        """Refuse what no file can be called and no configuration file can hold, in texts and lists of texts."""
+        for name, value in data.items() if isinstance(data, dict) else ():
+            for text in value if isinstance(value, list | tuple) else (value,):
+                problem = text_problem(text) if isinstance(text, str) else None
+                if problem is not None:
+                    raise ValueError(f"{name} is {text!r}, which {problem}")
         return data
 
 
@@ -140,6 +152,9 @@ _Dumper.add_representer(list, _represent_list)
 def load_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping; an empty file is an empty mapping."""
     path = Path(path)
+    problem = text_problem(str(path))
+    if problem is not None:
+        raise ConfigError(f"{str(path)!r} {problem}.")
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailwise.core.errors import DataError, ShapeError
-from tailwise.market.frequency import Frequency, infer_frequency
+from tailwise.market.frequency import FIRST_YEAR, LAST_YEAR, Frequency, infer_frequency
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
 Moment: TypeAlias = str | date | np.datetime64
 
 COLUMNS = ("open", "high", "low", "close", "volume")
-_FIRST_DAY, _LAST_DAY = np.datetime64("1678-01-01"), np.datetime64("2261-12-31")
+_FIRST_DAY, _LAST_DAY = np.datetime64(f"{FIRST_YEAR}-01-01"), np.datetime64(f"{LAST_YEAR}-12-31")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,8 @@ def _moment(value: Moment) -> np.datetime64:
         raise DataError(f"{value!r} is not a date; write it as 2013-01-31 (UTC).") from error
     # numpy wraps around without a word where nanoseconds do not reach.
     if np.isnat(day) or not _FIRST_DAY <= day <= _LAST_DAY:
-        raise DataError(f"{value!r} is not a date from 1678 to 2261; write it as 2013-01-31 (UTC), None for no limit.")
+        years = f"{FIRST_YEAR} to {LAST_YEAR}"
+        raise DataError(f"{value!r} is not a date from {years}; write it as 2013-01-31 (UTC), None for no limit.")
     return moment.astype("datetime64[ns]")
 
 

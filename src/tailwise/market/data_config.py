@@ -10,17 +10,27 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
+from tailwise.market.frequency import FIRST_YEAR, LAST_YEAR
 
 Purpose = Literal["train", "select", "test"]
-Dates = tuple[date | None, date | None]
+
+
+def _within_years(day: date) -> date:
+    if not FIRST_YEAR <= day.year <= LAST_YEAR:
+        raise ConfigError(f"bars can open in the years {FIRST_YEAR} to {LAST_YEAR}")
+    return day
 
 
 def _in_utc(moment: datetime) -> datetime:
     """A time without a zone is UTC."""
+    _within_years(moment)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-Moments = tuple[Annotated[datetime, AfterValidator(_in_utc)], Annotated[datetime, AfterValidator(_in_utc)]]
+Day = Annotated[date, AfterValidator(_within_years)]
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+Dates = tuple[Day | None, Day | None]
+Moments = tuple[Moment, Moment]
 
 
 class SharesSplit(Section):

@@ -7,6 +7,7 @@ show the value; times.py reads the times and validation.py the numbers.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tailwise.core.errors import DataError
+from tailwise.core.texts import text_problem
 
 PRICES = ("open", "high", "low", "close")
 REQUIRED = ("time", *PRICES, "volume")
@@ -70,6 +72,9 @@ def read(source: str | Path | pd.DataFrame) -> RawTable:
     if isinstance(source, pd.DataFrame):
         return _read_frame(source)
     path = Path(source)
+    problem = text_problem(str(path))
+    if problem is not None:
+        raise DataError(f"{str(path)!r} {problem}.")
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -130,7 +135,7 @@ def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], t
 
 def _read_csv(path: Path, head: bytes) -> RawTable:
     name = str(path)
-    if not head.strip():
+    if not head.removeprefix(codecs.BOM_UTF8).strip():
         raise DataError(f"{name}: the file is empty; bars need a header line and rows.")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{name}: the file is UTF-16 text; save it as UTF-8.")
@@ -176,8 +181,9 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
             banner.append(line)
         if len(banner) >= _BANNER_LINES:
             break
+    first = f"the first is {banner[0][:60]!r}" if banner else "all are blank"
     raise DataError(
-        f"{name}: no header line among the first {_BANNER_LINES} lines (the first is {banner[0][:60]!r}); "
+        f"{name}: no header line among the first {_BANNER_LINES} lines ({first}); "
         "the first line should read time,open,high,low,close,volume."
     )
 

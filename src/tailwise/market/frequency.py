@@ -22,6 +22,8 @@ DAY = 24 * HOUR
 WEEK = 7 * DAY
 TRADING_DAYS = 252
 LONG_WEEKEND = 5 * DAY  # from Thursday to Tuesday at Easter: an exchange closes that long and nothing is missing
+FEWEST_PER_YEAR, MOST_PER_YEAR = 0.01, 1e12
+FIRST_YEAR, LAST_YEAR = 1678, 2261  # what nanoseconds since 1970 reach
 # A step below the usual one means two bars overlap; one in a hundred is a glitch, more is another kind of data.
 _SHORT_STEPS_ALLOWED = 0.01
 # Two bars per session (4 h bars on an exchange) still make every second step the usual one.
@@ -48,8 +50,12 @@ def infer_frequency(
     stamps = time.astype("datetime64[ns]").astype(np.int64)
     if len(stamps) < 2:
         raise DataError(f"{name}: {len(stamps)} bar(s) do not show how far bars are apart; at least 2 are needed.")
-    if periods_per_year is not None and not (np.isfinite(periods_per_year) and periods_per_year > 0):
-        raise DataError(f"periods per year is {periods_per_year}; it must be positive.")
+    if periods_per_year is not None:
+        if not (np.isfinite(periods_per_year) and periods_per_year > 0):
+            raise DataError(f"periods per year is {periods_per_year}; it must be positive.")
+        if not FEWEST_PER_YEAR <= periods_per_year <= MOST_PER_YEAR:
+            limits = f"from {FEWEST_PER_YEAR:g} (a bar in a century) to {MOST_PER_YEAR:g}"
+            raise DataError(f"periods per year is {periods_per_year:g}; it must lie {limits}.")
     steps = np.diff(stamps)
     bar = _usual_step(steps)
     irregular = _irregularity(steps, bar)

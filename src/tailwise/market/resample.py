@@ -24,7 +24,7 @@ _MONDAY = 4 * DAY  # 1970-01-05: weeks begin on Monday 00:00 UTC
 
 def parse_rule(rule: str) -> int:
     """Nanoseconds of '15min', '4h', '1D' or '1W'."""
-    match = re.fullmatch(r"\s*(\d*)\s*(s|min|h|d|w)\s*", rule.lower())
+    match = re.fullmatch(r"\s*(\d{0,9})\s*(s|min|h|d|w)\s*", rule.lower())
     size = int(match.group(1) or 1) * _UNITS[match.group(2)] if match else 0
     if not 0 < size <= 366 * DAY:
         raise DataError(

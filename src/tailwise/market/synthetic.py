@@ -10,6 +10,7 @@ Rates (`sigma`, `drift`, probabilities) are per bar unless they say per year. Th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from tailwise.market.resample import parse_rule
 Floats: TypeAlias = NDArray[np.float64]
 START_TIME = np.datetime64("2000-01-01T00:00:00", "ns")
 START_PRICE = 100.0
+MOST_BARS = 20_000_000  # 40 years of minutes; drawing them takes a few gigabytes
 _LAST_TIME = np.datetime64("2200-01-01", "ns")
 _VOLUME = 1e6  # median volume, units
 
@@ -39,6 +41,7 @@ def sine(
     Truth: without noise, always being on the right side earns 4 * amplitude of log-return per period (up twice the
     amplitude and down again), if the period is a multiple of 4, so that both turning points fall on a bar.
     """
+    _check_length(length)
     _check("period", period, 2.0, math.inf)
     _check("amplitude", amplitude, 0.0, 5.0)
     _check("noise", noise, 0.0, 1.0)
@@ -55,6 +58,7 @@ def ar1(*, seed: int, length: int = 5000, phi: float = 0.3, sigma: float = 0.01,
     Truth: standard deviation sigma, autocorrelation phi**k at lag k; the best forecast is phi r[t], and holding
     sign(phi r[t]) earns |phi| sigma sqrt(2 / pi) per bar on average before costs.
     """
+    _check_length(length)
     _check("phi", phi, -0.999, 0.999)
     _check("sigma", sigma, 0.0, 1.0, open_low=True)
     shocks = sigma * math.sqrt(1 - phi**2) * _normals(seed, "ar1", length, 1)[:, 0]
@@ -68,7 +72,9 @@ def random_walk(*, seed: int, length: int = 5000, sigma: float = 0.01, drift: fl
 
     Truth: nothing predicts anything; every strategy earns drift * exposure minus its costs on average.
     """
+    _check_length(length)
     _check("sigma", sigma, 0.0, 1.0, open_low=True)
+    _check("drift", drift, -1.0, 1.0)
     returns = drift + sigma * _normals(seed, "random_walk", length, 1)[:, 0]
     return _bars("random_walk", returns, {"sigma": sigma, "drift": drift}, seed, bar, 0.3 * sigma)
 
@@ -91,6 +97,8 @@ def regime_switching(
     states = regime_states(seed=seed, length=length, leave_calm=leave_calm, leave_storm=leave_storm)
     for value in sigma:
         _check("sigma", value, 0.0, 1.0, open_low=True)
+    for value in drift:
+        _check("drift", value, -1.0, 1.0)
     z = _normals(seed, "regime_switching", length, 1)[:, 0]
     returns = np.asarray(drift)[states] + np.asarray(sigma)[states] * z
     told = {"leave_calm": leave_calm, "leave_storm": leave_storm, "drift": drift, "sigma": sigma}
@@ -128,8 +136,11 @@ def jump_diffusion(
     Truth: mean drift + jumps * jump_mean, variance sigma**2 + jumps * (jump_mean**2 + jump_sigma**2), fourth cumulant
     jumps * (m**4 + 6 m**2 s**2 + 3 s**4) with m, s mean and standard deviation of a jump.
     """
+    _check_length(length)
     _check("sigma", sigma, 0.0, 1.0, open_low=True)
+    _check("drift", drift, -1.0, 1.0)
     _check("jumps", jumps, 0.0, 10.0)
+    _check("jump_mean", jump_mean, -1.0, 1.0)
     _check("jump_sigma", jump_sigma, 0.0, 1.0)
     z = _normals(seed, "jump_diffusion", length, 2)
     levels = Streams(seed).uniforms("market/jump_counts", update=0, environments=1, steps=length, draws=1)[:, 0, 0]
@@ -157,9 +168,11 @@ def heston(
     Truth: long-run variance theta per year, variances forget by exp(-kappa dt) per bar, and for rho < 0 a fall is
     followed by higher variance.
     """
+    _check_length(length)
     for name, value in (("kappa", kappa), ("theta", theta), ("xi", xi)):
         _check(name, value, 0.0, 100.0, open_low=True)
     _check("rho", rho, -1.0, 1.0)
+    _check("drift", drift, -100.0, 100.0)
     dt = parse_rule(bar) / (365 * 86_400e9)  # years per bar
     if kappa * dt >= 1:
         raise ConfigError(f"synthetic market: kappa {kappa} reverts within one bar of {bar!r}; use shorter bars.")
@@ -229,13 +242,13 @@ def _check_kind(market: str, name: str, value: Any, default: Any) -> None:
     elif isinstance(default, str):
         fits, needed = isinstance(value, str), "text"
     else:
-        fits, needed = _is_number(value), "a number"
+        fits, needed = _is_number(value), "a finite number"
     if not fits:
         raise ConfigError(f"synthetic market {market}: {name} is {value!r}; {needed} is needed.")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _check(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
@@ -246,12 +259,11 @@ def _check(name: str, value: float, low: float, high: float, *, open_low: bool =
 
 
 def _check_length(length: int) -> None:
-    if length < 2:
-        raise ConfigError(f"synthetic market: length is {length}; at least 2 bars are needed.")
+    if not 2 <= length <= MOST_BARS:
+        raise ConfigError(f"synthetic market: length is {length}; it must lie from 2 to {MOST_BARS:,} bars.")
 
 
 def _normals(seed: int, name: str, length: int, draws: int) -> Floats:
-    _check_length(length)
     return Streams(seed).normals(f"market/{name}", update=0, environments=1, steps=length, draws=draws)[:, 0, :]
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tailwise.core.errors import DataError
 from tailwise.market.dialects import RawTable
+from tailwise.market.frequency import FIRST_YEAR, LAST_YEAR
 
 TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds per unit
 NOT_A_TIME = np.iinfo(np.int64).min  # numpy's NaT as an integer
@@ -94,7 +95,8 @@ def _parse_timestamps(raw: RawTable, column: Any) -> Times:
     try:
         values = _nanoseconds(column.cast(pa.timestamp("ns", zone)))
     except pa.ArrowInvalid as error:
-        raise DataError(f"{raw.name}: a time lies outside the years 1678 to 2261 ({error}); fix the rows.") from error
+        years = f"{FIRST_YEAR} to {LAST_YEAR}"
+        raise DataError(f"{raw.name}: a time lies outside the years {years} ({error}); fix the rows.") from error
     return Times(values, (_zone_note(zone),))
 
 
@@ -170,7 +172,8 @@ def _parse_iso(raw: RawTable, column: Any) -> Times:
             f"{raw.name}: time zones are mixed: {raw.where(one)} has {text[one]!r} with a zone and "
             f"{raw.where(other)} has {text[other]!r} without; write all of them in UTC."
         )
-    note = _offset_note(raw, column.filter(pa.array(readable))) if zoned.any() else _zone_note(None)
+    usable = zoned & readable
+    note = _offset_note(raw, column.filter(pa.array(usable))) if usable.any() else _zone_note(None)
     return Times(parsed.dt.tz_localize(None).astype("datetime64[ns]").to_numpy().astype(np.int64), (note,))
 
 

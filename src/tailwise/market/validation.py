@@ -26,6 +26,8 @@ Repair: TypeAlias = Literal["none", "drop", "clip"]
 RANGE_TOLERANCE = 1e-9  # relative: prices that went through an adjustment differ in the last digits
 MIN_ROWS = 2
 MOST_REPAIRED = 0.01  # share of the rows; a file with more bad rows is wrong as a whole
+# Squares of prices and price times volume stay finite; all that anybody trades lies far inside.
+SMALLEST_PRICE, LARGEST_NUMBER = 1e-100, 1e100
 _SHOWN = 5
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -163,10 +165,13 @@ def _number_findings(name: str, values: Floats, already: Flags, at: Callable[[in
     missing = np.isnan(values) & ~already
     wrong = (values <= 0) if positive else (values < 0)
     fault = "is not positive" if positive else "is negative"
+    extreme = (values > LARGEST_NUMBER) | ((values > 0) & (values < SMALLEST_PRICE) & positive)
+    limits = f"{SMALLEST_PRICE:g} to {LARGEST_NUMBER:g}" if positive else f"{LARGEST_NUMBER:g}"
     return [
         Finding(missing, lambda _: f"{name} is missing (empty or NaN)"),
         Finding(np.isinf(values), lambda i: f"{name} is infinite ({values[at(i)]})"),
         Finding(wrong & np.isfinite(values), lambda i: f"{name} {values[at(i)]} {fault}"),
+        Finding(extreme & np.isfinite(values), lambda i: f"{name} {values[at(i)]} is beyond {limits}"),
     ]
 
 

@@ -24,6 +24,7 @@ from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, END
 from tailwise.core.streams import Streams
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask, check_mask
+from tailwise.run.env_results import vector_reset, vector_step
 from tailwise.run.seeded_vector import RestoreReport, SeededVectorEnv
 
 Floats32 = npt.NDArray[np.float32]
@@ -137,7 +138,7 @@ class EnvDriver:
         fresh memory without it."""
         if self._has_mask is None:
             raise EnvironmentContractError("step was called before reset; call reset or set_state first.")
-        raw, reward, terminated, truncated, infos = self.venv.step(action)
+        raw, reward, terminated, truncated, infos = vector_step(self.venv.step(action))
         rows = self._fresh_rows() if into is None else into
         spec, next_step = self.spaces.observation, self.mode is AutoresetMode.NEXT_STEP
         obs = spec.flatten(raw, self.num_envs, rows.obs)
@@ -253,7 +254,7 @@ class EnvDriver:
     def _fresh_episodes(self) -> tuple[Any, dict[str, Any]]:
         if isinstance(self.venv, SeededVectorEnv):
             return self.venv.reset()  # has the streams itself
-        return self.venv.reset(seed=self.streams.integer(self.name, index=self._restarts))
+        return vector_reset(self.venv.reset(seed=self.streams.integer(self.name, index=self._restarts)))
 
     def _begin(self, raw: Any, infos: Mapping[str, Any]) -> tuple[Floats32, Bools | None]:
         box = self.spaces.action.kind == "box"
@@ -279,7 +280,7 @@ class EnvDriver:
         before, the mask, numbers in the reset's infos that are not finite, these infos)."""
         final = obs.copy()
         before = self._read_mask(raw, infos, ~done)
-        raw, begun = self.venv.reset(options={"reset_mask": done.copy()})
+        raw, begun = vector_reset(self.venv.reset(options={"reset_mask": done.copy()}))
         obs[done] = self.spaces.observation.flatten(raw, self.num_envs)[done]
         self.obs_is_finite = _all_finite(obs)
         after = self._read_mask(raw, begun, done)
@@ -293,7 +294,12 @@ class EnvDriver:
 
     def _vector(self, values: Any, what: str, dtype: Any) -> npt.NDArray[Any]:
         """[B] to be read at once: what the environment itself holds, where that fits."""
-        array = np.asarray(values, dtype=dtype)
+        try:
+            array = np.asarray(values, dtype=dtype)
+        except (TypeError, ValueError) as error:
+            raise EnvironmentContractError(
+                f"The environment's {what} are no array of numbers ({error}); return an array ({self.num_envs},)."
+            ) from error
         if array.shape != (self.num_envs,):
             raise ShapeError(f"The environment's {what} have shape {array.shape}, expected ({self.num_envs},).")
         return array if array.flags.carray else array.copy()  # a kernel is compiled again for what is read-only
@@ -370,7 +376,7 @@ def _non_finite_numbers(infos: Mapping[str, Any]) -> int:
     """How many float numbers in infos (nested ones too) are NaN or infinite."""
     count = 0
     for key, value in infos.items():
-        if key.startswith("_") or key == "final_obs":
+        if key == "final_obs" or (isinstance(key, str) and key.startswith("_")):
             continue
         if isinstance(value, Mapping):
             count += _non_finite_numbers(value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,14 +12,16 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.core.streams import Streams
 from tailwise.market.single_env import ENV_ID as MARKET_ID
+from tailwise.run.env_results import cause
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv
 from tailwise.run.toy_envs import register_toys
 
 Purpose = Literal["train", "select", "test"]
+_ID = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?(?:[\w-]+/)?[\w.-]+")  # [module:][namespace/]name
 
 
 def make_driver(
@@ -75,6 +79,11 @@ def make_driver(
 
 def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int | None) -> gym.Env[Any, Any]:
     register_toys()
+    if not _ID.fullmatch(identifier):
+        raise ConfigError(
+            f"The environment id {identifier!r} cannot be read; write it as Name-v1, namespace/Name-v1 or, to import a "
+            "module that registers it first, package.module:Name-v1."
+        )
     if identifier == MARKET_ID:
         raise ConfigError(
             f"The environment id '{identifier}' is for other libraries, which pass bars in Python; here, set env.kind "
@@ -89,9 +98,16 @@ def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int
         raise ConfigError(f"The environment id '{identifier}' is not registered; {hint}") from error
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ConfigError(f"The environment '{identifier}' needs a package that is not installed: {error}") from error
-    except (TypeError, gym.error.Error) as error:
+    except gym.error.Error as error:
         raise ConfigError(
-            f"The environment '{identifier}' cannot be built with env_kwargs {dict(kwargs)}: {error}"
+            f"The environment '{identifier}' cannot be built with env_kwargs {reprlib.repr(dict(kwargs))}: {error}"
+        ) from error
+    except TailwiseError:
+        raise
+    except Exception as error:  # anything may go wrong in somebody else's environment
+        raise ConfigError(
+            f"The environment '{identifier}' cannot be built with env_kwargs {reprlib.repr(dict(kwargs))}: "
+            f"{cause(error)}"
         ) from error
 
 

@@ -21,6 +21,8 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.model.observation import MASK_KEY, ObservationSpec
+from tailwise.run.env_results import cause, check_spaces, observation_problem, reset_one, step_one
+from tailwise.run.infos import add_info
 
 State = dict[str, Any]
 
@@ -66,6 +68,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1.")
         self.envs = [build() for _ in range(num_envs)]
+        check_spaces(self.envs[0])
         self.num_envs = num_envs
         self.streams = streams
         self.name = name
@@ -83,9 +86,9 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
                     f"Environment {row} has the spaces {env.observation_space} and {env.action_space}, environment 0 "
                     f"has {first.observation_space} and {first.action_space}; all environments of a run need the same."
                 )
+        self._observation_spec = ObservationSpec.from_space(self.single_observation_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._observation_spec = ObservationSpec.from_space(self.single_observation_space)
         self._buffer: Any = create_empty_array(self.single_observation_space, n=num_envs, fn=np.zeros)
         self._observations: list[Any] = [None] * num_envs
         self._episodes = np.zeros(num_envs, dtype=np.int64)
@@ -140,7 +143,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
             action = actions[row]
             if recorded is not None:
                 recorded[row].append(action)
-            observation, reward, ended, cut, info = env.step(action)
+            observation, reward, ended, cut, info = step_one(env, row, action)
             self._observations[row] = observation
             rewards[row] = reward
             if ended or cut:
@@ -216,31 +219,36 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         for env in self.envs:
             env.close()
 
-    def _begin_episode(self, row: int, options: dict[str, Any] | None) -> dict[str, Any]:
+    def _begin_episode(self, row: int, options: dict[str, Any] | None) -> Mapping[str, Any]:
         seed = self.streams.integer(self.name, environment=self.first_environment + row, index=int(self._episodes[row]))
-        self._observations[row], info = self.envs[row].reset(seed=seed, options=options)
+        self._observations[row], info = reset_one(self.envs[row], row, seed=seed, options=options)
         if self._actions is not None:
             self._actions[row].clear()
         return info
 
-    def _collect(self, infos: dict[str, Any], info: dict[str, Any], row: int) -> dict[str, Any]:
+    def _collect(self, infos: dict[str, Any], info: Mapping[str, Any], row: int) -> dict[str, Any]:
         mask = info.get(MASK_KEY)
         if mask is not None and not isinstance(mask, np.ndarray):
-            info = {**info, MASK_KEY: np.asarray(mask)}  # a list would end in an array of objects
-        return self._add_info(infos, info, row)
+            try:
+                info = {**info, MASK_KEY: np.asarray(mask)}  # a list would end in an array of objects
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise EnvironmentContractError(
+                    f"Environment {row} gave an action mask that is no array ({error}); give one entry per choice."
+                ) from error
+        return add_info(infos, info, row, self.num_envs)
 
     def _batched(self) -> Any:
         try:
             self._buffer = concatenate(self.single_observation_space, self._observations, self._buffer)
-        except (ValueError, TypeError, LookupError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             for row, observation in enumerate(self._observations):
-                problem = _observation_problem(self.single_observation_space, observation, "observation")
+                problem = observation_problem(self.single_observation_space, observation, "observation")
                 if problem:
                     raise EnvironmentContractError(
                         f"Environment {row} returned an observation that its space does not declare: {problem}; "
                         "correct the environment's observation_space or what its reset and step return."
                     ) from error
-            raise
+            raise EnvironmentContractError(f"The observations cannot be put together: {cause(error)}.") from error
         if not self.copy:
             return self._buffer
         return _copied(self._buffer)
@@ -266,7 +274,7 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         for row, length in enumerate(np.asarray(state["lengths"]).tolist()):
             self._begin_episode(row, None)
             for action in self._single_actions(state["actions"][position : position + length]):
-                self._observations[row], _, ended, cut, _ = self.envs[row].step(action)
+                self._observations[row], _, ended, cut, _ = step_one(self.envs[row], row, action)
                 assert self._actions is not None
                 self._actions[row].append(action)
                 if ended or cut:
@@ -396,31 +404,6 @@ def _set_env_state(env: gym.Env[Any, Any], state: Mapping[str, Any], observation
     for limit, elapsed in zip(_time_limits(env), state["elapsed"], strict=True):
         limit._elapsed_steps = elapsed
     return observation
-
-
-def _observation_problem(space: gym.Space[Any], observation: Any, where: str) -> str:
-    """What makes one observation unfit for its space (structure, shape or kind of numbers); "" when nothing does."""
-    parts: list[tuple[Any, gym.Space[Any]]] = []
-    if isinstance(space, gym.spaces.Dict):
-        if not isinstance(observation, Mapping) or not space.spaces.keys() <= observation.keys():
-            got = sorted(map(str, observation)) if isinstance(observation, Mapping) else type(observation).__name__
-            return f"'{where}' is {got}, expected a dict with the keys {sorted(space.spaces)}"
-        parts = list(space.spaces.items())
-    elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
-            return f"'{where}' is not a tuple of {len(space.spaces)} entries"
-        parts = list(enumerate(space.spaces))
-    else:
-        try:
-            array = np.asarray(observation)
-        except ValueError as error:
-            return f"'{where}' is not a regular array ({error})"
-        if array.shape != space.shape:
-            return f"'{where}' has shape {array.shape}, expected {space.shape}"
-        if not np.can_cast(array.dtype, space.dtype or array.dtype, "same_kind"):
-            return f"'{where}' has dtype {array.dtype}, expected {space.dtype}"
-    problems = (_observation_problem(part, observation[key], f"{where}.{key}") for key, part in parts)
-    return next(filter(None, problems), "")
 
 
 def _copied(batch: Any) -> Any:

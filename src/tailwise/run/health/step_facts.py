@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.errors import EnvironmentContractError
+
 PARTS, BASE, EQUITY = "reward_parts", "base", "equity"
 
 
@@ -33,13 +35,13 @@ class StepFacts:
         parts = infos.get(PARTS)
         if isinstance(parts, Mapping):
             for name, values in parts.items():
-                if not name.startswith("_"):
-                    self._add(name, np.asarray(values, dtype=np.float64))
+                if not str(name).startswith("_"):
+                    self._add(str(name), _numbers(values, f"info['{PARTS}']['{name}']"))
         equity = infos.get(EQUITY)
         if equity is None and isinstance(infos.get("parts"), Mapping):
             equity = infos["parts"].get(EQUITY)
         if equity is not None:
-            self._see_equity(np.asarray(equity, dtype=np.float64), episode_start)
+            self._see_equity(_numbers(equity, f"info['{EQUITY}']"), episode_start)
 
     def _add(self, name: str, values: npt.NDArray[np.float64]) -> None:
         finite = values[np.isfinite(values)]
@@ -48,7 +50,7 @@ class StepFacts:
 
     def _see_equity(self, equity: npt.NDArray[np.float64], episode_start: npt.NDArray[np.bool_]) -> None:
         before, self._equity = self._equity, equity
-        if before is None or before.shape != equity.shape:
+        if before is None or before.shape != equity.shape or equity.shape != episode_start.shape:
             return
         known = ~episode_start & (before > 0) & (equity > 0) & np.isfinite(equity) & np.isfinite(before)
         if known.any():
@@ -65,3 +67,13 @@ class StepFacts:
         if self.equity_jump is not None:
             found["env/equity_jump"] = self.equity_jump
         return found
+
+
+def _numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """float64 [B] of what the environments gave under `name`; NaN where one gave None."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentContractError(
+            f"An environment gave {name} that is no number ({error}); give numbers, or leave it out."
+        ) from error
