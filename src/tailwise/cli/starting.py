@@ -55,7 +55,7 @@ costs: # {costs_note}
 learner:
   gamma: {gamma:g} # discount per bar: a horizon of about {horizon} bars{horizon_words}
 
-run: {{total_steps: {steps}, environments: 64, rollout_steps: 128}}
+run: {{total_steps: {steps}}} # environments, rollout_steps, epochs and minibatches follow from it
 evaluate: {{every: 5}} # updates between evaluations on the select window
 """
 

@@ -27,10 +27,17 @@ from tailwise.run.health import Alert
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
-from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_config, read_manifest
+from tailwise.run.run_folder import (
+    append_alerts,
+    create_run_folder,
+    cut_back_alerts,
+    read_config,
+    read_manifest,
+    write_config,
+)
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
-from tailwise.run.worlds import Environment, MarketWorld, World, make_world, play_world, trade_window
+from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 
 class Policy:
@@ -169,6 +176,9 @@ class PPO(Policy):
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         full, env = _one_environment(full, env)
+        copies = copies_of(env)
+        if copies is not None:
+            full = full.fitted(total_steps=full.run.total_steps, environments=copies)
         world = make_world(full, env)
         folder = None if run_dir is None else Path(run_dir)
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
@@ -184,6 +194,25 @@ class PPO(Policy):
         for sentence in warnings_of(full):
             warnings.warn(sentence, stacklevel=2)
         self._attach(trainer, trials)
+
+    def _refit(self, config: Config) -> None:
+        """Begin again with another geometry, before the first update; the weights stay as they are."""
+        old = self.trainer
+        if config == old.config:
+            return
+        if old.world.copies is None:
+            old.driver.close()
+        trainer = Trainer(
+            config,
+            old.world.with_config(config),
+            run_dir=old.run_dir,
+            callbacks=old.given_callbacks,
+            auxiliary=old.backend.auxiliary,
+        )
+        load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
+        if trainer.run_dir is not None:
+            write_config(trainer.run_dir, config)
+        self._attach(trainer, self._trials)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:
         self.trainer = trainer
@@ -274,6 +303,8 @@ class PPO(Policy):
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
                 "one that it was written with (tailwise.load reads the policy alone)."
             )
+        if self.trainer.update == 0:
+            self._refit(self.config.with_geometry_of(parse_config(stored, source=str(folder))))
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
@@ -281,6 +312,8 @@ class PPO(Policy):
 
     def learn(self, steps: int | None = None) -> str:
         """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
+        if steps is not None and self.trainer.update == 0:
+            self._refit(self.config.fitted(total_steps=steps, environments=self.world().copies))
         folder, world = self.trainer.run_dir, self.world()
         if self._trials is not None and folder is not None and isinstance(world, MarketWorld):
             self._trials.begin(folder, self.config, data=world.dataset.data_hash())

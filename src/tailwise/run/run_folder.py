@@ -44,6 +44,11 @@ def create_run_folder(
         **world,
     }
     write_json(run_dir / MANIFEST, manifest)
+    write_config(run_dir, config)
+
+
+def write_config(run_dir: Path, config: Config) -> None:
+    """Write config.yaml, complete."""
     write_text(run_dir / CONFIG, dump_yaml(config))
 
 

@@ -68,6 +68,7 @@ class Trainer:
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
+        self.given_callbacks = tuple(callbacks)
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
         self.model = ActorCritic(
