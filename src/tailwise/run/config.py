@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from tailwise.core.config import Section, SectionType, parse
+from tailwise.core.config import CHOSEN_BY_GEOMETRY, Section, SectionType, parse
 from tailwise.core.errors import ConfigError
 from tailwise.kernels.coverage import why_not_configured
 from tailwise.learner.config import LearnerConfig
@@ -76,9 +76,11 @@ class RunConfig(Section):
         description="what is left out of environments, rollout_steps, learner.epochs and learner.minibatches: fits "
         "total_steps and the task, or is 64, 128, 4 and 4 whatever they are",
     )
-    environments: int = Field(64, ge=1, le=65_536, description="environments side by side; run.geometry chooses")
+    environments: int = Field(
+        64, ge=1, le=65_536, description="environments side by side", json_schema_extra=CHOSEN_BY_GEOMETRY
+    )
     rollout_steps: int = Field(
-        128, ge=1, le=65_536, description="steps per environment and update; run.geometry chooses"
+        128, ge=1, le=65_536, description="steps per environment and update", json_schema_extra=CHOSEN_BY_GEOMETRY
     )
     checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
