@@ -54,8 +54,8 @@ def same_weights(first: PPO, second: PPO) -> None:
         ({}, 100_000, (8, 128, 10, 16)),
         ({}, 200_000, (8, 256, 10, 32)),
         ({}, 10_000_000, (8, 256, 10, 32)),
-        (LSTM, 50_000, (8, 64, 10, 4)),
-        (LSTM, 500_000, (8, 256, 10, 4)),
+        (LSTM, 50_000, (16, 32, 10, 4)),
+        (LSTM, 500_000, (16, 128, 10, 4)),
         (MARKET, 100_000, (8, 128, 4, 4)),
         (MARKET, 200_000, (16, 128, 4, 4)),
         (MARKET, 800_000, (64, 128, 4, 4)),
@@ -95,6 +95,7 @@ def test_an_explicit_value_wins_and_the_rest_goes_with_it(key: str) -> None:
         chosen = config(budget(100_000), {section: {name: value}})
         assert getattr(getattr(chosen, section), name) == value
         assert getattr(getattr(chosen.fitted(total_steps=1_000_000), section), name) == value
+    assert config({"run": {"environments": 4096, "rollout_steps": 256}}).learner.minibatches == 32
     if name == "environments":
         assert chosen.run.rollout_steps == 256, "the rows of the budget, 1024, are shared among 3"
 
@@ -106,7 +107,7 @@ def test_fixed_is_what_it_says_whatever_the_budget() -> None:
 
 def test_recurrent_minibatches_that_are_given_get_environments_that_they_divide() -> None:
     assert config(LSTM, budget(100_000), {"learner": {"minibatches": 16}}).geometry == Geometry(16, 64, 10, 16)
-    assert config(LSTM, budget(100_000), {"learner": {"minibatches": 3}}).run.environments == 9
+    assert config(LSTM, budget(100_000), {"learner": {"minibatches": 3}}).run.environments == 18
     with pytest.raises(ConfigError, match=r"minibatches 7 does not divide the 1024 environments x rollout_steps"):
         config(budget(100_000), {"learner": {"minibatches": 7}})
 

@@ -19,8 +19,6 @@ from pydantic_core import PydanticCustomError
 from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences
 from tailwise.core.errors import ConfigError
 
-CHOSEN_BY_GEOMETRY: dict[str, Any] = {"chosen_by": "run.geometry"}  # of a field whose default depends on the budget
-
 
 class Section(BaseModel):
     """Base of all configuration sections: frozen, keyword-only, unknown keys refused, numbers finite."""

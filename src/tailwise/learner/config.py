@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tailwise.core.config import CHOSEN_BY_GEOMETRY, Section
+from tailwise.core.config import Section
+
+CHOSEN_BY_GEOMETRY: dict[str, Any] = {"chosen_by": "run.geometry"}  # of a field whose default depends on the budget
 
 
 class ConstantSchedule(Section):

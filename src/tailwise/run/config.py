@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from tailwise.core.config import CHOSEN_BY_GEOMETRY, Section, SectionType, parse
+from tailwise.core.config import Section, SectionType, parse
 from tailwise.core.errors import ConfigError
 from tailwise.kernels.coverage import why_not_configured
-from tailwise.learner.config import LearnerConfig
+from tailwise.learner.config import CHOSEN_BY_GEOMETRY, LearnerConfig
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.learner.tail import check_resolution

@@ -44,7 +44,8 @@ class Task:
 
 CONTROL_ENVIRONMENTS, CONTROL_ROWS, CONTROL_EPOCHS, CONTROL_BATCH = 8, 2048, 10, 64
 NOISY_ENVIRONMENTS, NOISY_STEPS, NOISY_EPOCHS, NOISY_BATCHES = 64, 128, 4, 4
-SEQUENCES = 2  # environments in a recurrent minibatch, at least: the gradient of a single sequence is mostly noise
+# The rows of a sequence resemble one another, and a minibatch of few sequences is mostly their noise.
+RECURRENT_ENVIRONMENTS, RECURRENT_BATCHES = 16, 4
 
 
 def choose_geometry(
@@ -60,21 +61,20 @@ def choose_geometry(
     most = NOISY_ENVIRONMENTS * NOISY_STEPS if task.noisy else CONTROL_ROWS
     rows = _power_of_two(min(max(total_steps // UPDATES, FEWEST_ROWS), most))
     if environments is None:
-        environments = CONTROL_ENVIRONMENTS
+        environments = RECURRENT_ENVIRONMENTS if task.recurrent else CONTROL_ENVIRONMENTS
         if task.noisy:  # fewer environments before shorter rollouts
             wanted = rows // (NOISY_STEPS if rollout_steps is None else rollout_steps)
-            environments = min(max(wanted, CONTROL_ENVIRONMENTS), NOISY_ENVIRONMENTS)
+            environments = min(max(wanted, environments), NOISY_ENVIRONMENTS)
         if task.recurrent and minibatches is not None:
             environments = -(-environments // minibatches) * minibatches  # as many in each minibatch
     if rollout_steps is None:
         rollout_steps = _power_of_two(max(rows // environments, 1))
     if minibatches is None:
         rows = environments * rollout_steps
-        wanted = NOISY_BATCHES if task.noisy else max(rows // CONTROL_BATCH, 1)
-        units = rows
+        wanted = NOISY_BATCHES if task.noisy else min(max(rows // CONTROL_BATCH, 1), CONTROL_ROWS // CONTROL_BATCH)
         if task.recurrent:
-            wanted, units = min(wanted, NOISY_BATCHES, max(environments // SEQUENCES, 1)), environments
-        minibatches = largest_divisor(units, wanted)
+            wanted = min(wanted, RECURRENT_BATCHES, max(environments // 2, 1))
+        minibatches = largest_divisor(environments if task.recurrent else rows, wanted)
     if epochs is None:
         epochs = NOISY_EPOCHS if task.noisy else CONTROL_EPOCHS
     return Geometry(environments, rollout_steps, epochs, minibatches)
