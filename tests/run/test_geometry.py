@@ -140,6 +140,14 @@ def test_learn_fits_the_geometry_to_its_steps_before_the_first_update(tmp_path: 
     same_weights(direct, agent)
 
 
+def test_learn_in_pieces_keeps_the_geometry_of_the_budget_that_is_named() -> None:
+    """Rejects rollouts for the first of many short calls, in a run whose whole length is known."""
+    agent = PPO("CartPole-v1", merged(TINY, budget(100_000)))
+    agent.learn(1)
+    assert agent.config.geometry == Geometry(8, 128, 10, 16)
+    assert agent.trainer.steps == 1024
+
+
 def test_learn_keeps_the_weights_it_finds() -> None:
     """Rejects an agent that is built anew for its steps and forgets what somebody put into its model."""
     agent = PPO("CartPole-v1", merged(TINY, {"learner": {"learning_rate": 1e-30}}))
@@ -185,8 +193,8 @@ def test_restore_takes_over_the_geometry_of_the_checkpoint(tmp_path: Path) -> No
 def test_a_vector_environment_brings_its_own_number() -> None:
     """It had to be repeated in run.environments; what is set there must still agree."""
     params = RewardProcessParams.build(means=[0.0], sds=[1.0])
-    agent = PPO(RewardProcessVector(params, 6), merged(TINY, budget(40_000)))
-    assert agent.config.geometry == Geometry(6, 32, 10, 3)
+    assert PPO(RewardProcessVector(params, 6), merged(TINY, budget(40_000))).config.geometry == Geometry(6, 32, 10, 3)
+    agent = PPO(RewardProcessVector(params, 6), TINY)
     agent.learn(200)
     assert agent.config.geometry == Geometry(6, 16, 10, 1)
     assert agent.trainer.driver.num_envs == 6

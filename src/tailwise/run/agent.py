@@ -311,8 +311,12 @@ class PPO(Policy):
         return self.trainer.load_training_state(training.tensors, training.json)
 
     def learn(self, steps: int | None = None) -> str:
-        """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
-        if steps is not None and self.trainer.update == 0:
+        """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence.
+
+        Where the configuration names no run.total_steps, the first call is the budget that the geometry is chosen for.
+        """
+        named = "total_steps" in self.config.run.model_fields_set
+        if steps is not None and self.trainer.update == 0 and not named:
             self._refit(self.config.fitted(total_steps=steps, environments=self.world().copies))
         folder, world = self.trainer.run_dir, self.world()
         if self._trials is not None and folder is not None and isinstance(world, MarketWorld):

@@ -26,8 +26,6 @@ from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify_config import NotifyConfig
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
-
-
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
 
 
