@@ -68,7 +68,7 @@ bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.evidence --quick
 	@$(BIN)/python -m benchmarks.speed --quick
 	@$(BIN)/python -m benchmarks.faults --quick
-	@$(BIN)/python -m benchmarks.risk --quick --only lottery --only ownership
+	@$(BIN)/python -m benchmarks.risk --quick --only lottery --only ownership --only signs --only minimal
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	@$(BIN)/python docs/generate.py

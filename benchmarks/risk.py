@@ -2,9 +2,9 @@
 
     python -m benchmarks.risk [--json] [--quick] [--only exposure]
 
-Parts: exposure, continuing, lottery, cliff, market, calibration, ownership, cost. Three seeds each, but for the cost.
-Every policy is judged on fresh draws (or exactly, where its value can be computed), never by what its own training
-reported; the coverage of the critics is that of the run's own calibration windows.
+Parts: exposure, continuing, lottery, signs, minimal, cliff, market, calibration, ownership, cost. Three seeds each, but
+for the cost. Every policy is judged on fresh draws (or exactly, where its value can be computed), never by what its own
+training reported; the coverage of the critics is that of the run's own calibration windows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
 
-from benchmarks import risk_market, risk_measured, risk_toys
+from benchmarks import risk_market, risk_measured, risk_minimal, risk_signs, risk_toys
 from benchmarks.report import Check, Options, main
 from benchmarks.risk_truth import (
     CLIFF_LIMIT,
@@ -47,6 +47,8 @@ def run(options: Options) -> list[Check]:
             o, CONTINUING, risk_toys.CONTINUING_SIZE, "exposure, continuing", free=risk_toys.CONTINUING_FREE_SIZE
         ),
         "lottery": _lottery,
+        "signs": lambda o: risk_signs.checks(o, _all, _seeds(o)),
+        "minimal": lambda o: risk_minimal.checks(o, _all, _seeds(o)),
         "cliff": _cliff,
         "market": lambda o: risk_market.checks(o, _all, _seeds(o)),
         "calibration": lambda o: risk_measured.calibration(o, _all, _seeds(o)),

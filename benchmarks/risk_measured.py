@@ -83,41 +83,81 @@ def calibration(options: Options, run_all: Callable[..., list[Any]], seeds: Sequ
 
 
 def ownership(options: Options) -> list[Check]:
-    """One step on the same rollouts with and without risk: whose parameters differ? Clipping would couple them."""
+    """What risk alone does in one update, on problems in which it acts and in a known direction.
+
+    The same rollout and the same weights are updated with a multiplier of 0 and of 5, in one epoch of one minibatch
+    without clipping, so that nothing but the advantages differs. Exposure has to move to where CVaR is higher (up in
+    the first problem, down in the second), by a share of what the update moves it without risk; the critics' own
+    tensors must not move at all. Critics are trained for some updates before: an untrained one predicts no law.
+    """
+    import numpy as np
     import torch
 
+    from benchmarks.risk_signs import PROBLEMS
     from tailwise import PPO
+    from tailwise.learner.backend import Knobs
+    from tailwise.learner.step_size import StepSize
 
-    moved: dict[str, list[int]] = {"actor": [], "critics": []}
+    updates = 2 if options.quick else 30
+    pushes: dict[str, list[float]] = {"rising": [], "falling": []}
+    shares, critics = [], []
     for seed in SEEDS:
-        weights = []
-        for weight in (1e-9, 5.0):  # a weight of nothing, and one that dominates
-            data = {
-                "seed": seed,
-                "risk": {"mode": "penalty", "weight": weight},
-                "learner": {"epochs": 1, "minibatches": 1, "max_grad_norm": None, "target_kl": None},
-                "run": {"environments": 16, "rollout_steps": 32, "tensorboard": False},
-            }
-            agent = PPO("CartPole-v1", data)
-            agent.learn(16 * 32)
-            weights.append(agent.model.state_dict())
-        for group, prefix in (("actor", "actor."), ("critics", "critics.")):
-            names = [name for name in weights[0] if name.startswith(prefix)]
-            moved[group].append(sum(not torch.equal(weights[0][name], weights[1][name]) for name in names))
+        for name, case in (("rising", PROBLEMS[0]), ("falling", PROBLEMS[3])):
+            problem = case.problem
+            agent = PPO(
+                problem.make(64),
+                {
+                    "seed": seed,
+                    "learner": {
+                        "gamma": problem.gamma,
+                        "epochs": 1,
+                        "minibatches": 1,
+                        "max_grad_norm": None,
+                        "target_kl": None,
+                    },
+                    "risk": {"mode": "penalty", "alpha": problem.alpha, "weight": 1e-6},
+                    "run": {"environments": 64, "rollout_steps": 512, "tensorboard": False},
+                },
+            )
+            agent.learn(64 * 512 * updates)
+            trainer = agent.trainer
+            rollout, _ = trainer.collector.collect(trainer.update)
+            before = trainer.backend.snapshot()
+            state, exposures = [], []
+            for multiplier in (0.0, 5.0):
+                trainer.backend.restore(before)
+                report = trainer.backend.update(
+                    rollout, Knobs(StepSize(3e-4, 1.0, 1.0, 1.0), 0.0, multiplier=multiplier)
+                )
+                assert report.committed, report.reason
+                state.append({key: value.clone() for key, value in agent.model.state_dict().items()})
+                exposures.append(float(agent.predict(np.ones((1, 1), dtype=np.float32), deterministic=True)[0][0, 0]))
+                shares.append(report.metrics["risk/advantage_share"])
+            pushes[name].append(exposures[1] - exposures[0])
+            names = [key for key in state[0] if key.startswith("critics.")]
+            critics.append(sum(not torch.equal(state[0][key], state[1][key]) for key in names))
+    rising, falling = min(pushes["rising"]), max(pushes["falling"])
     return [
         Check(
-            "ownership: tensors of the actor that risk alone changes",
-            float(min(moved["actor"])),
-            "> 0, every seed",
-            min(moved["actor"]) > 0,
-            f"seeds: {moved['actor']}",
+            "ownership: what risk alone adds to the exposure in one update where CVaR rises with it",
+            rising,
+            "> 1e-5, every seed",
+            rising > 1e-5,
+            ", ".join(f"{push:+.1e}" for push in pushes["rising"]),
+        ),
+        Check(
+            "ownership: the same where CVaR falls with exposure",
+            falling,
+            "< -1e-5, every seed",
+            falling < -1e-5,
+            ", ".join(f"{push:+.1e}" for push in pushes["falling"]),
         ),
         Check(
             "ownership: tensors of the critics that risk alone changes",
-            float(max(moved["critics"])),
-            "0, every seed",
-            max(moved["critics"]) == 0,
-            f"seeds: {moved['critics']}",
+            float(max(critics)),
+            "0, every seed and problem",
+            max(critics) == 0,
+            f"{critics}; share of risk in the advantages {min(shares[1::2]):.2f} to {max(shares[1::2]):.2f}",
         ),
     ]
 

@@ -29,7 +29,8 @@ CONTINUING_FREE_SIZE: Size = (64, 128, 200, 2e-3)  # without a limit there is no
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
 CLIFF_SIZE: Size = (128, 32, 600, 1e-3)
 WALK = 30  # updates without a limit on the cliff
-LOG_STD = -1.9  # of the logit of an exposure: about .07 in the middle of [0, 1], less towards its ends
+# Of the logit of an exposure, in units of half its range, 4: about .07 in the middle of [0, 1], less towards the ends.
+LOG_STD = -1.9 - math.log(4.0)
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
 

@@ -24,6 +24,8 @@ terminal, `tailwise config show CONFIG` a configuration with every default.
 - Where there are several kinds, `kind` may be left out and means the default one: `critic: {quantiles: 32}`.
 - `true` and `false` are truth values; `on`, `off`, `yes` and `no` are words. `3e-4` is a number, `null` is nothing.
 - `backend: fused` refuses, with a sentence, options that it does not cover; `auto` takes torch for them and says so.
+- A file has at most 1 MB, 20,000 values with aliases and merges written out, and 32 levels; whole numbers fit into 64
+  bits; tags (`!!...`) are refused.
 - `-s key=value` changes one value on the command line: `-s learner.clip=0.1 -s 'model.encoder.hidden=[32, 32]'`.
 """
 

@@ -186,3 +186,38 @@ def test_sha256_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(data)
     assert atomic.sha256_file(tmp_path / "f") == hashlib.sha256(data).hexdigest()
     assert atomic.sha256_file(tmp_path / "f") != hashlib.sha256(data[:-1]).hexdigest()
+
+
+READ_FOR_EVER = """
+import sys, time
+from pathlib import Path
+from tailwise.core.atomic import recover_folder
+print("reading", flush=True)
+while True:
+    recover_folder(sys.argv[1])
+"""
+
+
+def test_a_reader_that_repairs_does_not_disturb_a_living_writer(tmp_path: Path) -> None:
+    """`best` is replaced while `evaluate`, `watch` and `runs list` look at it, and each of them may come between the
+    two renames. Rejects a writer that fails because a reader put the old folder back, or removed it first."""
+    path = tmp_path / "best"
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", READ_FOR_EVER, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    try:
+        for reader in readers:
+            assert reader.stdout is not None and reader.stdout.readline() == b"reading\n"
+        for number in range(300):
+            with atomic.atomic_folder(path) as folder:
+                for name in ("a", "b", "c"):
+                    (folder / name).write_text(str(number))
+            assert content(path) == {name: str(number) for name in ("a", "b", "c")}
+        assert [reader.poll() for reader in readers] == [None, None], [reader.stderr for reader in readers]
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.communicate()

@@ -193,9 +193,9 @@ def test_months_multiply_to_the_year() -> None:
     curve = Curve(time, np.exp(np.concatenate([[0.0], np.cumsum(returns)])), 252.0)
     panel = months_panel(curve, POLICY)
     assert panel is not None
-    cells = re.findall(r">(-?[0-9.]+)</td>", panel.body)
+    cells = re.findall(r">(-?[0-9.]+)</td>", panel.body.text)
     assert cells[:12] == ["1.0", "-2.0"] * 6
-    assert f"<b>{100 * (1.01**6 * 0.98**6 - 1):.1f}</b>" in panel.body
+    assert f"<b>{100 * (1.01**6 * 0.98**6 - 1):.1f}</b>" in panel.body.text
     assert months_panel(Curve(time[:5], curve.wealth[:6], 252.0), POLICY) is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,27 @@ def test_particles_are_the_same(seed: int) -> None:
         assert own is not None and torch.allclose(own, plain_one, rtol=1e-5, atol=1e-5)
     none, only = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,), run=fused.workers.run)  # type: ignore[arg-type]
     assert none is None and torch.equal(only[0], found[0])
+
+
+def test_terminated_wins_over_truncated() -> None:
+    """Both flags in every end: particles there are the reward alone. Rejects a bootstrap from the final observation."""
+    case = next(c for c in map(random_case, range(100)) if c.end > 0.1 and c.steps * c.envs > 40)
+    case.model["critic"]["target"] = "particles"
+    plain, fused = twins(case)
+    with torch.no_grad():
+        plain.model.return_scale.mu.fill_(5.0)
+        plain.model.return_scale.sigma.fill_(2.0)
+    rollout = rollout_for(case, plain, 3)
+    ends = rollout.terminated | rollout.truncated
+    assert bool(rollout.truncated.any())
+    rollout = dataclasses.replace(rollout, terminated=ends, truncated=ends)
+    critic = plain.model.config.critic
+    arguments = (rollout, rollout.critic, critic, plain.streams)
+    _, expected = plain_particle_returns(*arguments, gamma=0.9, lambdas=(0.7,))  # type: ignore[arg-type]
+    _, found = particle_returns(*arguments, gamma=0.9, lambdas=(0.7,), run=fused.workers.run)  # type: ignore[arg-type]
+    for particles in (expected[0], found[0]):
+        alone = rollout.reward[..., None].expand_as(particles)
+        assert torch.equal(particles[ends], alone[ends])
 
 
 def test_a_bootstrap_is_decided_by_all_bits_of_its_uniform() -> None:

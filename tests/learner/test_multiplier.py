@@ -72,6 +72,15 @@ def test_the_integral_keeps_no_debt() -> None:
     assert fresh[-1] > 0.0
 
 
+def test_the_integral_is_clipped_on_both_sides() -> None:
+    """A violation of -50 lowers the integral by as much as one of +50 raises it, ki x integral_clip. Rejects a clip
+    from above only: one rollout far below the limit would empty the integral."""
+    gains = Pid(kp=0.0, ki=0.1, integral_clip=0.2)
+    start = PidState(integral=1.0)
+    assert follow([51.0], 1.0, gains, start=start) == pytest.approx([1.02])
+    assert follow([-49.0], 1.0, gains, start=start) == pytest.approx([0.98])
+
+
 def test_a_long_way_to_the_limit_does_not_fill_the_integral() -> None:
     """A policy that can move 2% of the limit per update, started three times beyond it. Rejects the plain integral.
 

@@ -234,6 +234,10 @@ def kl_factor(**values: Any) -> dict[str, Any]:
     return learner(kl_factor={**KL_ON, **values}, learning_rate=1e-5)
 
 
+def narrowing(**values: Any) -> dict[str, Any]:
+    return learner(exploration={"kind": "narrow", **values})
+
+
 def awr(**values: Any) -> dict[str, Any]:
     return learner(awr={**AWR_ON, **values})
 
@@ -351,6 +355,12 @@ EFFECTS: dict[str, Effect] = {
     "learner.target_kl": Effect(
         metric("policy/stopped_early"), learner(**{**LOUD, "target_kl": 1e-6}), learner(**LOUD)
     ),
+    "learner.exploration[auto]": Effect(metric("policy/entropy"), {}, narrowing(), env=BOX),
+    "learner.exploration[learnt]": Effect(
+        metric("policy/entropy"), learner(exploration={"kind": "learnt"}), narrowing(), env=BOX
+    ),
+    "learner.exploration[narrow]": Effect(metric("policy/entropy"), narrowing(), env=BOX),
+    "learner.exploration[narrow].end": Effect(metric("policy/entropy"), narrowing(end=0.5), narrowing(), env=BOX),
     "learner.kl_factor[off]": Effect(metric("step/kl_factor"), {}, kl_factor()),
     "learner.kl_factor[on]": Effect(metric("step/kl_factor"), kl_factor()),
     "learner.kl_factor[on].ratio": Effect(metric("step/kl_factor"), kl_factor(ratio=1.2), kl_factor()),

@@ -55,6 +55,14 @@ def sr_lambda_that_mixes_at_truncation(
     return result
 
 
+def test_terminated_wins_over_truncated() -> None:
+    """Both flags in one step: the MDP ended and nothing follows. Rejects a bootstrap from the final observation."""
+    reward, z, z_final = torch.tensor([[1.5]]), torch.full((2, 1, 3), 7.0), torch.full((1, 1, 3), 9.0)
+    both = flags(1, 1, (0, 0))
+    particles = sr_lambda(reward, z, z_final, both, both, torch.full((1, 1, 3), 0.5), gamma=0.9, lam=0.95)
+    assert particles.tolist() == [[[1.5, 1.5, 1.5]]]
+
+
 def test_hand_computed_particles() -> None:
     """Rejects an inverted coin (u > lam follows the bootstrap) and an off-by-one in z."""
     reward = torch.tensor([[1.0], [2.0]])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.learner.risk import RiskSettings, assess_risk, risk_advantages, utility_at
+from tailwise.learner.risk import RiskSettings, assess_risk, utility_at
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, WangMeasure
 from tailwise.learner.tail import cvar_from_atoms, pooled_tail, var_from_atoms, wang_from_quantiles
 from tailwise.learner.targets import Targets
@@ -89,21 +89,6 @@ def test_wang_of_a_normal_law_and_of_one_value() -> None:
     assert float(one.of(torch.tensor([3.0]))) == pytest.approx(3.0)
 
 
-def test_risk_advantage_by_hand() -> None:
-    """Pool 0..3, alpha 1/2: zeta 1, u(y) = 1 - 2 max(1 - y, 0), which is -1 at 0 and 1 from 1 on; E[u] = .5 = CVaR.
-
-    Y = (0, 3) has the mean utility 0, the prediction (1, 2) has 1: the action cost 1. The plain mean sees nothing.
-    """
-    pooled = torch.tensor([0.0, 1, 2, 3])
-    utility = utility_at(CvarMeasure(), pooled, 0.5)
-    assert utility.value == 0.5
-    particles, predicted = torch.tensor([[[0.0, 3.0]]]), torch.tensor([[[1.0, 2.0]]])
-    assert risk_advantages(particles, predicted, utility).tolist() == [[-1.0]]
-    assert float(particles.mean() - predicted.mean()) == 0.0
-    with pytest.raises(ShapeError, match="predicted particles"):
-        risk_advantages(particles, predicted[0], utility)
-
-
 def test_a_threshold_from_elsewhere_is_used() -> None:
     """Pool 0..3, alpha 1/2, threshold 3: u is -3, -1, 1, 3, mean 0. Rejects the sample's own threshold."""
     pooled = torch.tensor([0.0, 1, 2, 3])
@@ -113,8 +98,11 @@ def test_a_threshold_from_elsewhere_is_used() -> None:
 
 
 def test_measure_from_the_long_lambda_and_advantage_from_the_near_one() -> None:
-    """Rejects either one read from the other's particles."""
-    flat = torch.zeros(1, 2)
+    """Rejects either one read from the other's particles.
+
+    Pool 0..3, alpha 1/2: zeta 1, u(y) = 1 - 2 max(1 - y, 0). Each episode is one step, so that lag 0 has the weight 1.
+    """
+    flat, ends = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
     targets = Targets(
         advantage=flat,
         lambda_return=flat,
@@ -123,9 +111,26 @@ def test_measure_from_the_long_lambda_and_advantage_from_the_near_one() -> None:
         predicted=torch.full((1, 2, 2), 5.0),
         near=torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]),
     )
-    found = assess_risk(targets, torch.ones(1, 2, dtype=torch.bool), RiskSettings(CvarMeasure(), 0.5))
-    assert (found.measured, found.threshold) == (0.5, 1.0)
-    assert found.advantage.tolist() == [[-2.0, 0.0]]
+    backend = small_backend()
+    rollout = dataclasses.replace(play(backend, random_world(1, 2)), terminated=ends, truncated=~ends, start=ends)
+    settings = RiskSettings(CvarMeasure(), 0.5)
+    assessed = assess_risk(targets, rollout, settings, gamma=0.99)
+    assert (assessed.measured, assessed.threshold) == (0.5, 1.0)
+    assert assessed.advantage.tolist() == [[-2.0, 0.0]]
+    fewer = dataclasses.replace(targets, predicted=torch.full((1, 2, 1), 5.0))
+    with pytest.raises(ShapeError, match="predicted particles"):
+        assess_risk(fewer, rollout, settings, gamma=0.99)
+
+
+def test_rows_that_only_reset_are_not_in_the_measure() -> None:
+    """Rejects a pool over all rows: the particles of an invalid row are far below all others."""
+    flat = torch.zeros(1, 2)
+    particles = torch.tensor([[[0.0, 1.0], [-100.0, -100.0]]])
+    targets = Targets(flat, flat, flat, particles, predicted=particles, near=particles)
+    rollout = play(small_backend(), random_world(1, 2))
+    rollout.valid[0, 1] = False
+    assessed = assess_risk(targets, rollout, RiskSettings(CvarMeasure(), 0.5), gamma=0.9)
+    assert assessed.measured == 0.0 and assessed.spread == 0.5
 
 
 def test_expected_score_is_the_gradient_of_cvar() -> None:

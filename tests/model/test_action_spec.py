@@ -30,12 +30,30 @@ def test_multidiscrete_restores_shape_start_and_dtype() -> None:
     assert (spec.components, spec.logits) == (4, 14)
 
 
+def test_raw_actions_are_shares_of_half_the_range() -> None:
+    """Range 0 to 4, and 10 to 10.2: raw 0 is the middle, a raw half is a quarter of the range. Rejects raw actions in
+    the environment's own units, whose exploration is the whole range here and nothing there. Unbounded ones, and those
+    of policies from before, are in their own units."""
+    spec = ActionSpec.from_space(spaces.Box(np.array([0.0, 10.0]), np.array([4.0, 10.2]), dtype=np.float64))
+    raw = np.array([[0.0, 0.0], [0.5, -0.5], [3.0, -3.0]])
+    assert spec.to_env(raw, squashed=False).ravel().tolist() == pytest.approx([2.0, 10.1, 3.0, 10.05, 4.0, 10.0])
+    stored = spec.to_json()
+    assert ActionSpec.from_json(stored) == spec
+    del stored["scaled"]
+    before = ActionSpec.from_json(stored)
+    assert before.to_env(np.array([[3.0, 10.1]]), squashed=False).ravel().tolist() == pytest.approx([3.0, 10.1])
+    huge = float(np.finfo(np.float64).max)
+    for bound, factor in ((np.inf, 1.0), (huge, huge)):
+        wide = ActionSpec.from_space(spaces.Box(-bound, bound, (1,), dtype=np.float64))
+        assert wide.to_env(np.array([[0.5]]), squashed=False).ravel().tolist() == [0.5 * factor]
+
+
 def test_box_clips_and_keeps_shape_and_dtype() -> None:
     space = spaces.Box(np.array([[-1.0, 0.0]]), np.array([[1.0, 4.0]]), dtype=np.float32)
     spec = ActionSpec.from_space(space)
     action = spec.to_env(np.array([[-3.0, 9.0], [0.25, 1.5], [np.inf, -np.inf]]), squashed=False)
     assert action.dtype == np.float32 and action.shape == (3, 1, 2)
-    assert action.reshape(3, 2).tolist() == [[-1.0, 4.0], [0.25, 1.5], [1.0, 0.0]]
+    assert action.reshape(3, 2).tolist() == [[-1.0, 4.0], [0.25, 4.0], [1.0, 0.0]]
 
 
 def test_squashed_box_by_hand() -> None:
@@ -64,7 +82,7 @@ def test_unbounded_box_is_refused_only_when_squashed() -> None:
 
 def test_integer_box_rounds_and_refuses_nan() -> None:
     spec = ActionSpec.from_space(spaces.Box(0, 10, (1,), np.int32))
-    action = spec.to_env(np.array([[3.6], [99.0]]), squashed=False)
+    action = spec.to_env(np.array([[-0.28], [99.0]]), squashed=False)  # 5 - 0.28 x 5 = 3.6
     assert action.dtype == np.int32 and action.tolist() == [[4], [10]]
     with pytest.raises(EnvironmentContractError, match="NaN"):
         spec.to_env(np.array([[np.nan]]), squashed=False)

@@ -52,7 +52,9 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     assert policy.tensors["b"].dtype == torch.float64 and policy.json == {"spec": {"size": 3}, "name": "é"}
     assert training.tensors["step"].dtype == torch.int64 and training.tensors["flag"].tolist() == [True, False]
     assert [np.float64(x).tobytes() for x in training.json["floats"]] == [np.float64(x).tobytes() for x in FLOATS]
-    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == sorted(ALL_FILES)
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == sorted(
+        [*ALL_FILES, "signature.json"]
+    )
     assert json.loads((folder / MANIFEST).read_text())["format"] == 1
 
 

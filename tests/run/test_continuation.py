@@ -81,6 +81,32 @@ def test_the_constraint_resumes_bit_for_bit(tmp_path: Path, backend: str) -> Non
     assert weights(resumed) == weights(whole)
 
 
+def test_rewards_of_running_episodes_are_in_the_checkpoint() -> None:
+    """Credit reads them. Rejects a resume that begins without them: its next update differs. A checkpoint from before
+    they were kept is continued, and the sentence says what is missing."""
+    options: dict[str, Any] = {"risk": CONSTRAINT, "learner": {"gamma": 0.8}, "run": {"total_steps": 32 * 24}}
+    agent = small_agent(**options)
+    agent.learn(32 * 6)
+    tensors, data = agent.trainer.training_state()
+    past = agent.trainer.collector.past
+    assert past is not None and int(past.age.max()) > 0 and bool((past.reward != 0).any())
+    weights_now = agent.model.state_dict()
+    after = []
+    for kept in (True, True, False):
+        other = small_agent(**options)
+        other.model.load_state_dict(weights_now)
+        known = {
+            name: t for name, t in tensors.items() if kept or name not in ("collector/past_reward", "collector/age")
+        }
+        note = other.trainer.load_training_state({name: t.clone() for name, t in known.items()}, data)
+        assert (note is None) is kept
+        if not kept:
+            assert note is not None and "kept no rewards of running episodes" in note
+        other.learn(32)
+        after.append(weights(other))
+    assert after[0] == after[1] != after[2]
+
+
 CONSTRAINT = {"mode": "constraint", "alpha": 0.25, "limit": 50.0, "warmup": {"updates": 1, "longest": 1}}
 
 
@@ -199,6 +225,37 @@ def test_kl_factor_recovers_from_updates_that_were_rolled_back(backend: str) -> 
     assert committed[0] == 0.0
     assert factors[1:3] == [0.25, 0.0625]
     assert max(committed) == 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rollback_shrinks_the_step_where_nothing_was_stopped(backend: str) -> None:
+    """Without early stopping KL is far below its target, and still too large for max_kl. Rejects a controller that
+    looks at early stops alone: it would even grow the step."""
+    trainer = small_trainer(
+        backend=backend,
+        learner={"target_kl": 10.0, "max_kl": 1e-9, "kl_factor": {"kind": "on", "ratio": 2.0}},
+        run={"total_steps": 32 * 3, "max_refused": 50},
+    )
+    trainer.train()
+    assert [row["update/committed"] for row in trainer.history] == [0.0, 0.0, 0.0]
+    assert [row["policy/stopped_early"] for row in trainer.history] == [0.0, 0.0, 0.0]
+    assert [row["step/kl_factor"] for row in trainer.history] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_updates_that_are_rolled_back_leave_the_multiplier_alone(backend: str) -> None:
+    """The limit is broken in every rollout, but no update is committed: the constraint has seen nothing."""
+    trainer = small_trainer(
+        backend=backend,
+        risk=CONSTRAINT,
+        learner={"max_kl": 1e-9, "target_kl": None},
+        run={"total_steps": 32 * 4, "max_refused": 50},
+    )
+    trainer.train()
+    constraint = trainer.risk.constraint
+    assert [row["update/committed"] for row in trainer.history] == [0.0] * 4
+    assert all(row["risk/measure"] < CONSTRAINT["limit"] for row in trainer.history)  # type: ignore[operator]
+    assert constraint is not None and (constraint.seen, constraint.multiplier, constraint.threshold) == (0, 0.0, None)
 
 
 def test_broken_reward_in_an_evaluation_is_named_and_does_not_end_training() -> None:

@@ -16,23 +16,26 @@ from tailwise.run.worlds import MarketWorld
 PAGE = "compare.html"
 
 
-def compare_runs(runs: list[Path], *, out: Path | None, as_json: bool) -> None:
+def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bool) -> None:
     """Play the test window with every run, compare, print, write the page."""
     if len(runs) < 2:
         raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(runs)
     otherwise = "; runs are compared on the test bars of a market."
-    opened = {name: open_market_policy(run, None, otherwise=otherwise) for name, run in zip(names, runs, strict=True)}
+    opened = {
+        name: open_market_policy(run, None, otherwise=otherwise, trust=trust)
+        for name, run in zip(names, runs, strict=True)
+    }
     worlds = {name: policy.market() for name, (policy, _) in opened.items()}
     _check_same_bars(worlds)
     first = names[0]
     config = opened[first][0].config
     alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
-    judged = judge(opened[first][0], deterministic=config.evaluate.deterministic, market=worlds[first])
+    judged = judge(opened[first][0], deterministic=opened[first][0].deterministic, market=worlds[first])
     played = {first: [one.paths[POLICY] for one in judged]}
     for name in names[1:]:
         policy = opened[name][0]
-        played[name] = policy.trade("test", deterministic=policy.config.evaluate.deterministic, market=worlds[name])
+        played[name] = policy.trade("test", deterministic=policy.deterministic, market=worlds[name])
     accounts = []
     for number, one in enumerate(judged):
         paths = {name: played[name][number] for name in names} | {one.reference: one.paths[one.reference]}

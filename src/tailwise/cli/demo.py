@@ -27,11 +27,10 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
     if code:
         return code
     checkpoint, _ = choose_checkpoint(folder)  # that of the selection window, as `tailwise evaluate` would take
-    played = Playing(checkpoint.name, deterministic=True, seed=config.seed)
+    policy = load(checkpoint)
+    played = Playing(checkpoint.name, deterministic=policy.deterministic, seed=config.seed)
     kept = folder / EVALUATIONS / "demo"
-    for found in judge_and_keep(
-        load(checkpoint), played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"
-    ):
+    for found in judge_and_keep(policy, played, kept, run=folder, name="Tailwise demo: S&P 500, out of sample"):
         print_findings(found)
     print(f"page: {kept / PAGE}")
     print(CAVEAT)

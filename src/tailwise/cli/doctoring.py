@@ -14,7 +14,7 @@ from tailwise.evaluate.doctor.check import Check, counted, counts, failed, spark
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 
 
-def run_doctor(run: Path | None, *, itself: bool, full: bool, as_json: bool, page: Path | None) -> int:
+def run_doctor(run: Path | None, *, itself: bool, full: bool, trust: bool, as_json: bool, page: Path | None) -> int:
     """Audit a run or this installation; returns the exit code."""
     if itself == (run is not None):
         raise ConfigError("give either RUN, the folder of a run, or --self for this installation.")
@@ -24,7 +24,7 @@ def run_doctor(run: Path | None, *, itself: bool, full: bool, as_json: bool, pag
     if run is not None:
         from tailwise.evaluate.doctor.audit import audit_run
 
-        checks, title = audit_run(run), f"{run.resolve().name}: audit of the run"
+        checks, title = audit_run(run, trust=trust), f"{run.resolve().name}: audit of the run"
     else:
         from tailwise.evaluate.doctor.self_check import check_installation
 

@@ -32,6 +32,7 @@ def evaluate_run(
     seed: int | None,
     checkpoint: str | None,
     stressed: bool,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Play, print and keep the result in RUN/evaluations/<checkpoint>-<n>.json; several runs decide together, and the
@@ -47,7 +48,7 @@ def evaluate_run(
     for one in runs:
         read_config(one)  # says so when this is not the folder of a run
         folder = find_checkpoint(one, checkpoint)
-        loaded.append(policy_of(load_policy(folder)))
+        loaded.append(policy_of(load_policy(folder, trust=trust)))
         members.append(f"{one}/{folder.name}")
         name = ENSEMBLE if ensemble is not None else folder.name
     policy: Trader = loaded[0] if ensemble is None else Ensemble(loaded, as_how(ensemble))
@@ -63,7 +64,7 @@ def evaluate_run(
         )
         return
     count = config.evaluate.episodes if episodes is None else episodes
-    deterministic = config.evaluate.deterministic and not stochastic
+    deterministic = policy.deterministic and not stochastic
     used_seed = config.seed if seed is None else seed
     played = policy.evaluate(episodes=count, deterministic=deterministic, seed=used_seed)
     result = {
@@ -103,7 +104,7 @@ def evaluate_market(
     from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
-    deterministic = config.evaluate.deterministic and not stochastic
+    deterministic = policy.deterministic and not stochastic
     played = Playing(checkpoint, deterministic, config.seed if seed is None else seed, tuple(members))
     kept = first_free(run / EVALUATIONS, checkpoint, "")
     name = f"{run.name}, checkpoint {checkpoint}"
@@ -164,13 +165,13 @@ def find_checkpoint(run: Path, name: str | None) -> Path:
     return known[name]
 
 
-def open_market_policy(run: Path, checkpoint: str | None, *, otherwise: str) -> tuple[Policy, Path]:
+def open_market_policy(run: Path, checkpoint: str | None, *, otherwise: str, trust: bool) -> tuple[Policy, Path]:
     """The policy of a run on a market, and its checkpoint; `otherwise` ends the sentence about any other run."""
     config = read_config(run)  # says so when this is not the folder of a run
     if isinstance(config.env, GymEnv):
         raise ConfigError(f"{run} was trained on {config.env.id}{otherwise}")
     folder = find_checkpoint(run, checkpoint)
-    return policy_of(load_policy(folder)), folder
+    return policy_of(load_policy(folder, trust=trust)), folder
 
 
 def first_free(folder: Path, name: str, ending: str = ".json") -> Path:

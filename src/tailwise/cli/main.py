@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
-from tailwise.cli.options import JsonOption
+from tailwise.cli.options import JsonOption, TrustOption
 from tailwise.cli.runs import runs_app
 from tailwise.core.errors import TailwiseError
 
@@ -62,11 +62,17 @@ def train(
 
 
 @app.command()
-def resume(run: RunArgument, track: TrackOption = None, json: JsonOption = False, quiet: QuietOption = False) -> None:
+def resume(
+    run: RunArgument,
+    track: TrackOption = None,
+    trust: TrustOption = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or []))
+    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust))
 
 
 @app.command()
@@ -84,6 +90,7 @@ def evaluate(
     ensemble: Annotated[
         str | None, typer.Option(metavar="vote|average", help="Let the policies of all RUNs decide together.")
     ] = None,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Play a trained policy over fixed, seeded episodes; the result is kept in RUN/evaluations."""
@@ -97,6 +104,7 @@ def evaluate(
         seed=seed,
         checkpoint=checkpoint,
         stressed=stress,
+        trust=trust,
         as_json=json,
     )
 
@@ -112,12 +120,13 @@ def report(
     ] = False,
     checkpoint: CheckpointOption = None,
     stress: StressOption = True,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write the report of a run or of a walk-forward: verdict first, then every panel, one file that works offline."""
     from tailwise.cli.report import report_run
 
-    report_run(run, out=out, stochastic=stochastic, checkpoint=checkpoint, stressed=stress, as_json=json)
+    report_run(run, out=out, stochastic=stochastic, checkpoint=checkpoint, stressed=stress, trust=trust, as_json=json)
 
 
 @app.command()
@@ -126,12 +135,13 @@ def compare(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same bars, two or more.")
     ],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Page; default: compare.html here.")] = None,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Compare runs pair by pair on the same test bars, with intervals; the first is the one the others are held to."""
     from tailwise.cli.compare import compare_runs
 
-    compare_runs(runs, out=out, as_json=json)
+    compare_runs(runs, out=out, trust=trust, as_json=json)
 
 
 @app.command()
@@ -289,12 +299,13 @@ def doctor(
     itself: Annotated[bool, typer.Option("--self", help="Check this installation by the formulas instead.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --self: compile what is missing, check it too.")] = False,
     page: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the audit as a page.")] = None,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Audit a run from its files, or this installation: verdict, evidence, what it means, what to do."""
     from tailwise.cli.doctoring import run_doctor
 
-    raise typer.Exit(run_doctor(run, itself=itself, full=full, as_json=json, page=page))
+    raise typer.Exit(run_doctor(run, itself=itself, full=full, trust=trust, as_json=json, page=page))
 
 
 @config_app.command("show")

@@ -14,14 +14,23 @@ from tailwise.evaluate.report_verdict import headline
 
 
 def report_run(
-    run: Path, *, out: Path | None, stochastic: bool, checkpoint: str | None, stressed: bool, as_json: bool
+    run: Path,
+    *,
+    out: Path | None,
+    stochastic: bool,
+    checkpoint: str | None,
+    stressed: bool,
+    trust: bool,
+    as_json: bool,
 ) -> None:
     """Write RUN/report.html (or `out`) and say what it says first."""
     file = run / PAGE if out is None else out
     if (run / FOLDS).exists():
         sentence = _report_folds(run, file, stochastic=stochastic, checkpoint=checkpoint)
     else:
-        sentence = _report_policy(run, file, stochastic=stochastic, checkpoint=checkpoint, stressed=stressed)
+        sentence = _report_policy(
+            run, file, stochastic=stochastic, checkpoint=checkpoint, stressed=stressed, trust=trust
+        )
     if as_json:
         print_json({"run_dir": str(run), "verdict": sentence, "file": str(file)})
         return
@@ -41,11 +50,13 @@ def _report_folds(run: Path, file: Path, *, stochastic: bool, checkpoint: str | 
     return list(folds["verdict"])
 
 
-def _report_policy(run: Path, file: Path, *, stochastic: bool, checkpoint: str | None, stressed: bool) -> list[str]:
+def _report_policy(
+    run: Path, file: Path, *, stochastic: bool, checkpoint: str | None, stressed: bool, trust: bool
+) -> list[str]:
     otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
-    policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise)
+    policy, folder = open_market_policy(run, checkpoint, otherwise=otherwise, trust=trust)
     config = policy.config
-    played = Playing(folder.name, config.evaluate.deterministic and not stochastic, config.seed)
+    played = Playing(folder.name, policy.deterministic and not stochastic, config.seed)
     world = policy.market()
     findings = find(policy, played, world, run=run, stressed=stressed)
     write_report(

@@ -12,11 +12,11 @@ from tailwise.run.reproduction import repeat
 from tailwise.run.run_folder import read_config
 
 
-def reproduce(run: Path, *, out: Path | None, as_json: bool) -> int:
+def reproduce(run: Path, *, out: Path | None, trust: bool, as_json: bool) -> int:
     """Train, compare, say it; the exit code is 1 when anything differs."""
     config = read_config(run)
     folder = out or _free(run)
-    found = repeat(run, folder, make_display(config, silent=as_json))
+    found = repeat(run, folder, make_display(config, silent=as_json), trust=trust)
     if as_json:
         print_json({**asdict(found), "same": found.same})
         return DONE if found.same else CHECK_FAILED

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import JsonOption
+from tailwise.cli.options import JsonOption, TrustOption
 from tailwise.cli.output import number, print_json, print_table
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
@@ -58,14 +58,18 @@ def prune_command(
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is touched.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Delete old checkpoints; the best and the newest of every run stay."""
-    from tailwise.run.run_list import find_runs, remove, spare_checkpoints
+    """Delete old checkpoints; the best and the newest of every run stay, and so does a run that is being written."""
+    from tailwise.cli.output import note
+    from tailwise.core.errors import LockedError
+    from tailwise.run.run_list import find_runs, remove_spare, spare_checkpoints
 
-    spare = [one for folder in find_runs(root) for one in spare_checkpoints(folder)]
+    spare = []
+    for folder in find_runs(root):
+        try:
+            spare += remove_spare(folder) if yes else spare_checkpoints(folder)
+        except LockedError as error:
+            note(f"note: nothing is deleted here: {error}")
     freed = sum(one.bytes for one in spare)
-    if yes:
-        for one in spare:
-            remove(one)
     if json:
         print_json({"deleted": yes, "bytes": freed, "checkpoints": [str(one.path) for one in spare]})
         return
@@ -84,12 +88,13 @@ def prune_command(
 def reproduce_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, as train made it.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the repetition; default: RUN-again-N.")] = None,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train a run again from its stored configuration and compare metrics and weights bit for bit (exit code 1: no)."""
     from tailwise.cli.reproducing import reproduce
 
-    raise typer.Exit(reproduce(run, out=out, as_json=json))
+    raise typer.Exit(reproduce(run, out=out, trust=trust, as_json=json))
 
 
 def size(count: int) -> str:

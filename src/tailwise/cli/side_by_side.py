@@ -96,7 +96,7 @@ def trained(
         callbacks: list[Callback] = [StopWhen(asked), lines]
         notes: list[str] = []
         if (folder / CONFIG).exists():
-            agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials)
+            agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials, trust=config)
         else:
             agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
         for sentence in notes:

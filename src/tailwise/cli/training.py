@@ -25,8 +25,9 @@ from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, GymEnv, warnings_of
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, measure_name, training_verdict
-from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts, read_config
+from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts
 from tailwise.run.tracking import make_trackers
+from tailwise.run.trust import open_config
 from tailwise.run.worlds import MarketWorld, World
 
 JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
@@ -64,13 +65,13 @@ def start_run(
     return train(agent, recorder, display, folder, as_json=as_json)
 
 
-def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str] = ()) -> int:
+def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str] = (), trust: bool = False) -> int:
     """Continue a run; returns the exit code."""
-    config = read_config(folder)
+    config = open_config(folder, training=True, trust=trust)
     recorder = Recorder()
     display = make_display(config, silent=as_json or quiet)
     trackers = make_trackers(track, config, folder)
-    agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers])
+    agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers], trust=trust)
     for sentence in notes:
         note(f"note: {sentence}")
     trainer = agent.trainer

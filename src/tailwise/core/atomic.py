@@ -7,13 +7,14 @@ between the two leaves the old folder under its `.NAME.replaced` name, and `reco
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,44 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync_tree(temporary)
-        replaced = _replaced_beside(path)
-        if path.exists():
-            os.rename(path, replaced)
-        os.rename(temporary, path)
+        _put_in_place(temporary, path)
     except BaseException:
         recover_folder(path)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync(path.parent)
-    if replaced.exists():
-        shutil.rmtree(replaced)
+    _discard(_replaced_beside(path))
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    while True:
+        try:
+            if path.exists():
+                os.rename(path, _replaced_beside(path))
+            os.rename(temporary, path)
+        except OSError as error:
+            # A reader came between the two renames, took this process for dead and put the old folder back.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            recover_folder(path)
+        else:
+            return
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder that others may remove as well: whoever renames it does, so that none sees half of it."""
+    doomed = _temporary_beside(folder)
+    try:
+        os.rename(folder, doomed)
+    except FileNotFoundError:
+        return
+    _remove_tree(doomed)
+
+
+def _remove_tree(folder: Path) -> None:
+    while folder.exists():
+        with suppress(FileNotFoundError):  # somebody else removes it too and was faster
+            shutil.rmtree(folder)
 
 
 def recover_folder(path: str | Path) -> bool:
@@ -113,22 +141,41 @@ def recover_folder(path: str | Path) -> bool:
     if not replaced.exists():
         return False
     if path.exists():  # the new folder had arrived, only the old one was not removed yet
-        shutil.rmtree(replaced)
+        _discard(replaced)
         return False
-    os.rename(replaced, path)
+    try:
+        os.rename(replaced, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False  # its writer is alive and went on meanwhile
     _sync(path.parent)
     return True
 
 
-def remove_leftovers(folder: str | Path) -> list[Path]:
+def recover_folders(folder: str | Path) -> list[Path]:
+    """`recover_folder` for everything directly inside `folder`; returns what was put back. For its one writer only."""
+    names = sorted(path.name for path in Path(folder).glob(f".*{_REPLACED}"))
+    paths = [Path(folder, name.removeprefix(".").removesuffix(_REPLACED)) for name in names]
+    return [path for path in paths if recover_folder(path)]
+
+
+def remove_leftovers(folder: str | Path, *, of: Collection[str] | None = None) -> list[Path]:
     """Remove what writers that were killed left unfinished directly inside `folder`; returns what was removed.
 
-    Only for the one process that writes there: the unfinished work of a living writer looks the same.
+    of: names of the files and folders that were being written, None for all. Only for the one process that writes
+    them: the unfinished work of a living writer looks the same.
     """
-    leftovers = sorted(p for p in Path(folder).iterdir() if p.name.startswith(".") and _TEMPORARY in p.name)
+    leftovers = [
+        path
+        for path in sorted(Path(folder).iterdir())
+        if path.name.startswith(".")
+        and _TEMPORARY in path.name
+        and (of is None or path.name[1:].rpartition(_TEMPORARY)[0] in of)
+    ]
     for leftover in leftovers:
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
+        if leftover.is_dir() and not leftover.is_symlink():
+            _remove_tree(leftover)
         else:
             leftover.unlink()
     return leftovers

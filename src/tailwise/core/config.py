@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences
 from tailwise.core.errors import ConfigError
+from tailwise.core.limited_yaml import MAX_BYTES, LimitedLoader, parse_yaml
 
 
 class Section(BaseModel):
@@ -85,7 +86,7 @@ def parse(model: type[SectionType], data: dict[str, Any], *, source: str) -> Sec
         raise ConfigError("\n".join(lines)) from error
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(LimitedLoader):
     """Safe YAML in which `3e-4` is a number and a key that occurs twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -134,34 +135,22 @@ def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
 _Dumper.add_representer(list, _represent_list)
 
 
-def _read_yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ConfigError(f"{source}{place}: this is not valid YAML: {error.problem}.") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: this is not valid YAML: {error}.") from error
-
-
 def load_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping; an empty file is an empty mapping."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file; give the path of a YAML configuration.") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path}: this is a folder; give the path of a YAML file.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: this is not UTF-8 text (byte {error.start}); save the file as UTF-8.") from error
-    data = _read_yaml(text, str(path))
-    if data is None:
+    tree = parse_yaml(data, what=str(path), loader=_Loader)
+    if tree is None:
         return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: the top level must be a mapping of keys to values, found {type(data).__name__}.")
-    return data
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: the top level must be a mapping of keys to values, found {type(tree).__name__}.")
+    return tree
 
 
 def dump_yaml(section: BaseModel) -> str:
@@ -193,7 +182,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
                     f"override '{override}': '{path}' is {below!r}, which has no keys; set '{path}' as a whole."
                 )
             section = below
-        section[last] = _read_yaml(text, f"override '{override}'")
+        section[last] = parse_yaml(text, what=f"override '{override}'", loader=_Loader)
     return result
 
 

@@ -37,3 +37,11 @@ class CheckpointError(TailwiseError):
 
 class NotBuiltError(TailwiseError):
     """An option is planned but not built yet; it is refused because a no-op would be a lie."""
+
+
+class TrustError(TailwiseError):
+    """A run that is not known to be this user's names code that opening it would execute."""
+
+
+class LockedError(TailwiseError):
+    """Another process writes into the folder of a run."""

@@ -45,6 +45,11 @@ class Ensemble:
         """That of the first member; the members differ in their seeds at most, or in what does not touch playing."""
         return self.members[0].config
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether its members are meant to be played by their most likely actions."""
+        return self.members[0].deterministic
+
     def world(self) -> World:
         return self.members[0].world()
 

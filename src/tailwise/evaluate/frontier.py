@@ -164,7 +164,7 @@ def judge_run(
     if newest is None:
         why = "; ".join(item.reason for item in rejected) or "none was written yet"
         raise CheckpointError(f"{folder} has no usable checkpoint: {why}")
-    policy = policy_of(load_policy(newest))
+    policy = policy_of(load_policy(newest, trust=world.config))
     torch.set_num_threads(policy.config.run.threads)
     references: dict[str, Score] = {}
     if isinstance(world, MarketWorld):

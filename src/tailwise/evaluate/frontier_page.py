@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -13,7 +12,8 @@ from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
 from tailwise.evaluate.frontier import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
-from tailwise.evaluate.page_frame import GRID, INK, plot, whole_page
+from tailwise.evaluate.markup import element, join
+from tailwise.evaluate.page_frame import GRID, INK, plot, table, whole_page
 from tailwise.evaluate.words import percent
 
 HOW = {SAMPLED: "sampled actions", MOST_LIKELY: "the most likely action"}
@@ -148,29 +148,19 @@ def warnings_about(frontier: Frontier) -> list[str]:
 def write_frontier_page(path: Path, frontier: Frontier) -> None:
     """Write the picture and the table."""
     alarms = [*([frontier.label] if frontier.label not in ("", "real") else []), *warnings_about(frontier)]
-    tables = "\n".join(
-        f"<h2>{html.escape(title(played))}</h2>{_table(headings(frontier), table_rows(frontier, played))}"
+    tables = join(
+        element("h2", title(played)) + table(headings(frontier), table_rows(frontier, played), marks=True)
         for played in (SAMPLED, MOST_LIKELY)
     )
     text = whole_page(
         frontier.name,
         facts=frontier.facts,
         warnings=alarms,
-        parts=f"{plot(figure(frontier), script=True)}\n{tables}",
+        parts=plot(figure(frontier)) + tables,
         legend=" ".join(legend(frontier)),
+        plots=True,
     )
     write_text(path, text)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    first = "<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in heads) + "</tr>"
-    body = ""
-    for row in rows:
-        word = row[-1].partition(",")[0]
-        mark = f' class="{word}"' if word in ("kept", "missed") else ""
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row[:-1])
-        body += f"<tr>{cells}<td{mark}>{html.escape(row[-1])}</td></tr>"
-    return f'<div class="wide"><table>{first}{body}</table></div>'
 
 
 def figure(frontier: Frontier) -> Any:

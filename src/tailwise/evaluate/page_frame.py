@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import html
+import hashlib
+import json
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plotly.io import to_html
 from plotly.offline import get_plotlyjs
+
+from tailwise.evaluate.markup import Html, data_block, element, escape, join, plot_text
 
 INK, GRID = "#1b2733", "#e6eaee"
 
@@ -109,12 +112,26 @@ code { font-size: .8rem; overflow-wrap: anywhere; }
 }
 """
 
+# Scripts: those of the frame, by their hash, and no other. Plotly writes style attributes, hence inline styles.
+_POLICY = (
+    "default-src 'none'; {scripts}style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+
 _FRAME = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{style}</style>{script}</head><body>
+<style>{style}</style></head><body>
 {body}
-</body></html>
+{scripts}</body></html>
+"""
+
+_DRAW = """"use strict";
+for (const place of document.querySelectorAll(".plotly-graph-div")) {
+  const figure = JSON.parse(place.nextElementSibling.textContent);
+  Plotly.newPlot(place, figure.data, figure.layout, {displayModeBar: false, responsive: true});
+}
 """
 
 
@@ -125,64 +142,80 @@ class Panel:
     key: str
     title: str
     caption: str  # what to look for, plain text
-    body: str  # HTML
+    body: Html
 
 
-def whole_page(title: str, *, facts: Sequence[str], warnings: Sequence[str] = (), parts: str, legend: str) -> str:
-    """The text of a page. `parts` is HTML; title, facts, warnings and legend are plain text."""
-    told = paragraphs(facts, "small") + paragraphs(warnings, "warning")
-    body = f'<h1>{html.escape(title)}</h1>\n{told}\n{parts}\n<p class="small">{html.escape(legend)}</p>'
-    return _FRAME.format(title=html.escape(title), style=_STYLE, script="", body=body)
+def whole_page(
+    title: str,
+    *,
+    facts: Sequence[str],
+    warnings: Sequence[str] = (),
+    parts: Html,
+    legend: str,
+    plots: bool = False,
+    style: str = "",
+) -> str:
+    """The text of a page. plots: whether `parts` has any; style: CSS beside that of all pages."""
+    before = paragraphs(facts, "small") + paragraphs(warnings, "warning")
+    body = join([element("h1", title), before, parts, element("p", legend, class_="small")])
+    return _framed(title, body, style=_STYLE + style, plots=plots)
 
 
-def report_page(title: str, *, top: str, parts: str) -> str:
-    """The text of a report: light or dark as the reader prefers, printable, plotly's own script once; parts: HTML."""
-    script = f"<script>{get_plotlyjs()}</script>"
-    body = f"<header><h1>{html.escape(title)}</h1>\n{top}</header>\n<main>{parts}</main>"
-    return _FRAME.format(title=html.escape(title), style=_STYLE + _REPORT_STYLE, script=script, body=body)
+def report_page(title: str, *, top: Html, parts: Html) -> str:
+    """The text of a report: light or dark as the reader prefers, printable, plotly's own script once."""
+    body = element("header", element("h1", title), top) + element("main", parts)
+    return _framed(title, body, style=_STYLE + _REPORT_STYLE, plots=True)
 
 
-def section(panel: Panel, suffix: str = "") -> str:
-    """The HTML of a panel; suffix: keeps the ids of several accounts apart."""
-    return (
-        f'<section class="panel" id="panel-{panel.key}{suffix}"><h2>{html.escape(panel.title)}</h2>'
-        f'<p class="caption">{html.escape(panel.caption)}</p>{panel.body}</section>\n'
+def _framed(title: str, body: Html, *, style: str, plots: bool) -> str:
+    scripts = [get_plotlyjs(), _DRAW] if plots else []
+    hashes = [f"'sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    allowed = f"script-src {' '.join(hashes)}; " if scripts else ""
+    return _FRAME.format(
+        policy=_POLICY.format(scripts=allowed),
+        title=escape(title),
+        style=style,
+        body=body.text,
+        scripts="".join(f"<script>{script}</script>\n" for script in scripts),
     )
 
 
-def contents(panels: Sequence[Panel], suffix: str = "") -> str:
+def section(panel: Panel, suffix: str = "") -> Html:
+    """The HTML of a panel; suffix: keeps the ids of several accounts apart."""
+    content = (element("h2", panel.title), element("p", panel.caption, class_="caption"), panel.body)
+    return element("section", *content, class_="panel", id=f"panel-{panel.key}{suffix}")
+
+
+def contents(panels: Sequence[Panel], suffix: str = "") -> Html:
     """Links to panels."""
-    links = "".join(f'<a href="#panel-{p.key}{suffix}">{html.escape(p.title)}</a> ' for p in panels)
-    return f"<nav>{links}</nav>"
+    links = [element("a", panel.title, href=f"#panel-{panel.key}{suffix}") for panel in panels]
+    return element("nav", *(part for link in links for part in (link, " ")))
 
 
-def paragraphs(sentences: Sequence[str], kind: str) -> str:
+def paragraphs(sentences: Sequence[str], kind: str | None = None) -> Html:
     """A paragraph of the class `kind` for each sentence."""
-    return "".join(f'<p class="{kind}">{html.escape(sentence)}</p>' for sentence in sentences)
+    return join(element("p", sentence, class_=kind) for sentence in sentences)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "", marks: bool = False) -> str:
-    """A table of plain text that scrolls by itself where it is too wide.
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str | Html]], *, kind: str | None = None, marks: bool = False
+) -> Html:
+    """A table that scrolls by itself where it is too wide.
 
     marks: cells whose first word is a verdict (kept, missed, better, worse) are coloured.
     """
-    first = "<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in heads) + "</tr>"
-    body = "".join("<tr>" + "".join(_cell(cell, marks) for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table class="{kind}">{first}{body}</table></div>'
+    first = element("tr", *(element("th", name) for name in heads))
+    body = [element("tr", *(_cell(cell, marks) for cell in row)) for row in rows]
+    return element("div", element("table", first, *body, class_=kind), class_="wide")
 
 
-def _cell(text: str, marks: bool) -> str:
-    word = text.partition(" ")[0].strip(",:")
-    mark = f' class="{word}"' if marks and word in ("kept", "missed", "better", "worse") else ""
-    return f"<td{mark}>{html.escape(text)}</td>"
+def _cell(content: str | Html, marks: bool) -> Html:
+    word = content.partition(" ")[0].strip(",:") if marks and isinstance(content, str) else ""
+    return element("td", content, class_=word if word in ("kept", "missed", "better", "worse") else None)
 
 
-def plot(figure: Any, *, script: bool, name: str | None = None) -> str:
-    """A plotly figure as HTML; `script`: with plotly's own script, which the first plot of a page needs."""
-    return to_html(
-        figure,
-        full_html=False,
-        include_plotlyjs=script,
-        config={"displayModeBar": False, "responsive": True},
-        div_id=name,
-    )
+def plot(figure: Any, *, name: str | None = None) -> Html:
+    """The place of a plotly figure and its data, which the script of the page draws; its texts are plain text."""
+    data = plot_text(json.loads(figure.to_json()))
+    place = element("div", id=name, class_="plotly-graph-div", style=f"height: {figure.layout.height}px; width: 100%")
+    return place + data_block(data)

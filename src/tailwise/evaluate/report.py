@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 from tailwise.core.atomic import write_text
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.page_frame import Panel, contents, paragraphs, report_page, section
+from tailwise.evaluate.markup import NOTHING, Html, element, join
+from tailwise.evaluate.page_frame import Panel, contents, paragraphs, report_page, section, table
 from tailwise.evaluate.report_curves import Curve, lines_panel, months_panel, rolling_panel
 from tailwise.evaluate.report_risk import distribution_panel, tail_panel
 from tailwise.evaluate.report_stress import odds_panel, stress_panels
@@ -39,37 +39,38 @@ def write_report(
 
 def report_text(findings: Sequence[Findings], *, title: str, how: str, gamma: float, background: Background) -> str:
     """The HTML of `write_report`."""
-    parts, top = "", ""
+    parts, top = NOTHING, NOTHING
     last = background_panels(background, findings[0].judged.statistics[POLICY].alpha)
     for number, found in enumerate(findings):
         suffix = "" if number == 0 else f"-{number + 1}"
         box = _verdict(found, how) + key_figures(found)
         panels = _panels(found, gamma, suffix)
-        body = "".join(section(panel, suffix) for panel in panels)
+        body = join(section(panel, suffix) for panel in panels)
         if len(findings) == 1:
             top = box + contents([*panels, *last])
             parts = body
         else:
-            heading = f'<h1 class="symbol" id="account{suffix}">{html.escape(found.judged.symbol)}</h1>'
+            heading = element("h1", found.judged.symbol, class_="symbol", id=f"account{suffix}")
             parts += heading + box + contents(panels, suffix) + body
     if len(findings) > 1:
         top = _overview(findings) + contents(last)
-        parts += '<h1 class="symbol">The run</h1>'
-    parts += "".join(section(panel) for panel in last)
+        parts += element("h1", "The run", class_="symbol")
+    parts += join(section(panel) for panel in last)
     return report_page(title, top=top, parts=parts)
 
 
-def _overview(findings: Sequence[Findings]) -> str:
+def _overview(findings: Sequence[Findings]) -> Html:
     """A line per account, with a link to it."""
-    rows = ""
+    rows = []
     for number, found in enumerate(findings):
         sentence, _ = headline(found.evidence, found.against, found.judged.limits)
         anchor = f"#account{'' if number == 0 else f'-{number + 1}'}"
-        rows += f'<p><a href="{anchor}"><b>{html.escape(found.judged.symbol)}</b></a>: {html.escape(sentence)}</p>'
-    return f'<div class="judgement">{rows}</div>'
+        link = element("a", element("b", found.judged.symbol), href=anchor)
+        rows.append(element("p", link, f": {sentence}"))
+    return element("div", *rows, class_="judgement")
 
 
-def _verdict(found: Findings, how: str) -> str:
+def _verdict(found: Findings, how: str) -> Html:
     judged = found.judged
     time, numbers = judged.time, judged.statistics[POLICY]
     unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
@@ -126,31 +127,22 @@ def metrics_panel(found: Findings) -> Panel:
         "annual_volatility": bounds(evidence.volatility, percent),
         "cvar_bar": bounds(evidence.cvar_bar, lambda value: percent(value, 2)),
     }
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("after all costs", *judged.statistics))
-    rows = _row(
-        "log-return per year",
-        "mean of log-returns per bar x bars per year; what intervals and comparisons speak of",
-        [
-            percent(_yearly(s.total_return, s.years))
-            + (_small(bounds(evidence.mean_return, percent)) if n == POLICY else "")
-            for n, s in judged.statistics.items()
-        ],
-    )
+    yearly = [
+        _with_interval(percent(_yearly(s.total_return, s.years)), bounds(evidence.mean_return, percent), who)
+        for who, s in judged.statistics.items()
+    ]
+    hint = "mean of log-returns per bar x bars per year; what intervals and comparisons speak of"
+    rows: list[list[str | Html]] = [[_named("log-return per year", hint), *yearly]]
     for field, name, show, hint in glossary_rows(example):
-        cells = []
-        for who, numbers in judged.statistics.items():
-            cell = html.escape(show(numbers))
-            if who == POLICY and field in intervals:
-                cell += _small(intervals[field])
-            cells.append(cell)
-        rows += _row(name, hint, cells)
+        cells = [_with_interval(show(s), intervals.get(field), who) for who, s in judged.statistics.items()]
+        rows.append([_named(name, hint), *cells])
     level = f"{100 * evidence.mean_return.level:g}%"
     return Panel(
         "metrics",
         "Every number",
         f"All accounts over the same bars. Below some numbers of the policy: its {level} interval, stationary "
         f"bootstrap, {found.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds.",
-        f'<div class="wide"><table class="metrics"><tr>{heads}</tr>{rows}</table></div>',
+        table(("after all costs", *judged.statistics), rows, kind="metrics"),
     )
 
 
@@ -159,10 +151,11 @@ def _yearly(total: float, years: float) -> float | None:
     return math.log1p(total) / years if total > -1 else None
 
 
-def _row(name: str, hint: str, cells: Sequence[str]) -> str:
-    first = f"<td>{html.escape(name)}<span>{html.escape(hint)}</span></td>"
-    return f"<tr>{first}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def _named(name: str, hint: str) -> Html:
+    """The name of a number with what it means below it."""
+    return join([name, element("span", hint)])
 
 
-def _small(text: str) -> str:
-    return f"<span>{html.escape(text)}</span>"
+def _with_interval(value: str, interval: str | None, who: str) -> Html:
+    """A number; that of the policy with its interval below, where it has one."""
+    return join([value, element("span", interval) if interval is not None and who == POLICY else NOTHING])

@@ -12,6 +12,7 @@ from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.findings import repetitions_for
+from tailwise.evaluate.markup import NOTHING, element, join
 from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
 from tailwise.evaluate.report_curves import Curve, lines_panel
 from tailwise.evaluate.report_verdict import judgement_box
@@ -109,7 +110,7 @@ PAIR_HEADS = ("", "return per year", "95% interval", "Sharpe ratio", "95% interv
 
 def write_comparison(path: Path, accounts: list[Compared], *, title: str, facts: list[str]) -> None:
     """The page of a comparison."""
-    parts, panels = "", []
+    parts, panels = NOTHING, []
     for number, compared in enumerate(accounts):
         suffix = "" if number == 0 else f"-{number + 1}"
         own = next(iter(compared.paths))
@@ -147,8 +148,8 @@ def write_comparison(path: Path, accounts: list[Compared], *, title: str, facts:
             ),
         ]
         if len(accounts) > 1:
-            parts += f'<h1 class="symbol">{compared.symbol}</h1>'
-        parts += "".join(section(panel, suffix) for panel in found)
+            parts += element("h1", compared.symbol, class_="symbol")
+        parts += join(section(panel, suffix) for panel in found)
         panels += found if number == 0 else []
     told = [sentence for compared in accounts for sentence in compared.sentences()]
     first = told[0] if told else "There is nothing to compare."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.evaluate.drawdowns import drawdowns
+from tailwise.evaluate.markup import Html, element
 from tailwise.evaluate.page_frame import GRID, INK, Panel, plot
 from tailwise.evaluate.tails import worst_share
 from tailwise.market.path import AccountPath
@@ -116,21 +116,22 @@ def left_titles(figure: Any) -> Any:
     return figure.update_annotations(x=0, xanchor="left")
 
 
-def key(entries: Mapping[str, str], dotted: Sequence[str] = (), marks: Mapping[str, str] | None = None) -> str:
+def key(entries: Mapping[str, str], dotted: Sequence[str] = (), marks: Mapping[str, str] | None = None) -> Html:
     """What the colours mean, as HTML that wraps on narrow screens; marks: signs of what is drawn as points."""
-    items = ""
+    items = []
     for name, colour in entries.items():
         sign = (marks or {}).get(name)
-        drawn = f'<i class="{"dot" if name in dotted else "line"}" style="color: {colour}"></i>'
         if sign is not None:
-            drawn = f'<b style="color: {colour}">{sign}</b> '
-        items += f"<li>{drawn}{html.escape(name)}</li>"
-    return f'<ul class="legend">{items}</ul>'
+            items.append(element("li", element("b", sign, style=f"color: {colour}"), f" {name}"))
+        else:
+            line = element("i", class_="dot" if name in dotted else "line", style=f"color: {colour}")
+            items.append(element("li", line, name))
+    return element("ul", *items, class_="legend")
 
 
-def picture(figure: Any, name: str) -> str:
+def picture(figure: Any, name: str) -> Html:
     """A figure in its place on the page."""
-    return f'<div class="plot">{plot(figure, script=False, name=f"plot-{name}")}</div>'
+    return element("div", plot(figure, name=f"plot-{name}"), class_="plot")
 
 
 def is_dotted(name: str) -> bool:
@@ -179,29 +180,29 @@ def months_panel(curve: Curve, name: str) -> Panel | None:
     growth = {m: curve.wealth[e] / curve.wealth[f] - 1 for m, f, e in zip(found, first, ends, strict=True)}
     largest = max(max(abs(value) for value in growth.values()), 1e-9)
     years = np.unique(found.astype("datetime64[Y]"))
-    rows = ""
+    rows = []
     for year in years:
         own = {int((m - year.astype("datetime64[M]")).astype(int)): v for m, v in growth.items() if m >= year}
-        cells = "".join(_month(own.get(k), largest) for k in range(12))
+        cells = [_month(own.get(k), largest) for k in range(12)]
         inside = np.flatnonzero(months.astype("datetime64[Y]") == year)
         total = curve.wealth[inside[-1] + 1] / curve.wealth[inside[0]] - 1
-        rows += f"<tr><th>{year}</th>{cells}<td><b>{_tenths(total)}</b></td></tr>"
-    heads = "".join(f"<th>{month}</th>" for month in _MONTHS)
+        rows.append(element("tr", element("th", f"{year}"), *cells, element("td", element("b", _tenths(total)))))
+    heads = [element("th", month) for month in ("", *_MONTHS, "year")]
     return Panel(
         "months",
         "Month by month",
         f"Return of the {name} in each calendar month, percent, after costs; the last column is the year. Look for "
         "whether a few cells make the whole result. First and last months may be incomplete.",
-        f'<table class="months"><tr><th></th>{heads}<th>year</th></tr>{rows}</table>',
+        element("table", element("tr", *heads), *rows, class_="months"),
     )
 
 
-def _month(value: float | None, largest: float) -> str:
+def _month(value: float | None, largest: float) -> Html:
     if value is None:
-        return "<td></td>"
+        return element("td")
     strength = 0.08 + 0.72 * min(abs(value) / largest, 1.0) if abs(value) >= 5e-4 else 0.0
     base = "31, 111, 178" if value > 0 else "194, 69, 45"
-    return f'<td style="background: rgba({base}, {strength:.2f})">{_tenths(value)}</td>'
+    return element("td", _tenths(value), style=f"background: rgba({base}, {strength:.2f})")
 
 
 def _tenths(value: float) -> str:

@@ -18,6 +18,7 @@ from tailwise.core.errors import DataError
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.markup import NOTHING, element, join
 from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
 from tailwise.evaluate.path_files import read_paths
@@ -60,15 +61,15 @@ def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> No
     shown = [one for one in folds["stitched"] if one["seed"] == folds["headline"]["seed"]]
     # The account that speaks comes first.
     shown.sort(key=lambda one: one["account"] != folds["headline"]["account"])
-    parts, listed = "", []
+    parts, listed = NOTHING, []
     for number, stitched in enumerate(shown):
         suffix = "" if number == 0 else f"-{number + 1}"
         panels = _account_panels(folds, stitched, folder, suffix)
         listed += [(panel, suffix) for panel in panels]
-        heading = f'<h1 class="symbol">{stitched["account"]}</h1>' if len(shown) > 1 else ""
-        parts += heading + "".join(section(panel, suffix) for panel in panels)
+        heading = element("h1", stitched["account"], class_="symbol") if len(shown) > 1 else NOTHING
+        parts += heading + join(section(panel, suffix) for panel in panels)
     last = background_panels(_background(folds), folds["alpha"])
-    parts += "".join(section(panel) for panel in last)
+    parts += join(section(panel) for panel in last)
     doubts = folds.get("doubts", [])
     tested, earns, *others = folds["verdict"][len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.

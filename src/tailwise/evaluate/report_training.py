@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
 from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence
+from tailwise.evaluate.markup import Html, element, join
 from tailwise.evaluate.page_frame import Panel, paragraphs, plot, table
 from tailwise.evaluate.report_curves import layout, thin
 
@@ -61,22 +61,19 @@ def background_panels(known: Background, alpha: float) -> list[Panel]:
 
 def _calibration(numbers: Mapping[str, float], alpha: float) -> Panel:
     shown = [layout(figure, height=300, bargap=0.12) for figure in calibration_figures(numbers)]
-    plots = "".join(
-        f"<div>{plot(figure, script=False, name=f'plot-calibration-{number}')}</div>"
-        for number, figure in enumerate(shown)
-    )
+    plots = [element("div", plot(figure, name=f"plot-calibration-{number}")) for number, figure in enumerate(shown)]
     return Panel(
         "calibration",
         "Were the predictions right?",
         f"{calibration_sentence(numbers, alpha)} Left: on the diagonal, predicted quantiles hold what they promise; "
         "below it at the left end, bad outcomes were rarer than predicted. Right: each tenth of the predicted law "
         "should hold a tenth of what happened. This is of the training; the test window is not among it.",
-        f'<div class="plots">{plots}</div>',
+        element("div", *plots, class_="plots"),
     )
 
 
 def _training(metrics: pd.DataFrame) -> Panel:
-    plots = ""
+    plots = []
     for name, title in _CURVES:
         if name not in metrics or metrics[name].notna().sum() < 2:
             continue
@@ -88,14 +85,14 @@ def _training(metrics: pd.DataFrame) -> Panel:
         text = title if unit == "1" else f"{title}, {unit}"
         layout(figure, height=220, title={"text": text, "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 0.96})
         figure.update_xaxes(nticks=5)
-        plots += f"<div>{plot(figure, script=False, name='plot-training-' + name.replace('/', '-'))}</div>"
+        plots.append(element("div", plot(figure, name=f"plot-training-{name.replace('/', '-')}")))
     steps = int(metrics["steps"].iloc[-1])
     return Panel(
         "training",
         "Training curves",
         f"{len(metrics):,} updates, {steps:,} steps (horizontal axis). Look for curves that have settled, an entropy "
         "that has not collapsed at the start, and a measure of risk that ends on the right side of its limit (dashed).",
-        f'<div class="plots">{plots}</div>',
+        element("div", *plots, class_="plots"),
     )
 
 
@@ -112,9 +109,13 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
     if not alerts:
         body = paragraphs(["No rule fired: nothing in the training looked unhealthy."], "verdict")
     else:
-        body = "".join(
-            f'<p class="alert"><b>{html.escape(str(alert["rule"]).replace("_", " "))}</b>, update {alert["update"]}: '
-            f"{html.escape(str(alert['evidence']))}. {html.escape(str(alert['advice']))}</p>"
+        body = join(
+            element(
+                "p",
+                element("b", str(alert["rule"]).replace("_", " ")),
+                f", update {alert['update']}: {alert['evidence']}. {alert['advice']}",
+                class_="alert",
+            )
             for alert in alerts[-20:]
         )
         if len(alerts) > 20:
@@ -133,23 +134,22 @@ def _origin(known: Background) -> Panel:
     heads = ("window", "symbol", "sha256 of its bars")
     parts = paragraphs(known.facts, "small")
     if rows:
-        first = "<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"
-        body = "".join(
-            f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td><td><code>{html.escape(c)}</code></td></tr>"
-            for a, b, c in rows
+        parts += table(
+            heads, [(purpose, symbol, element("code", code)) for purpose, symbol, code in rows], kind="hashes"
         )
-        parts += f'<table class="hashes">{first}{body}</table>'
     if known.configuration:
-        parts += (
-            "<details><summary>The complete configuration</summary>"
-            f"<pre>{html.escape(known.configuration)}</pre></details>"
-        )
+        parts += _folded("The complete configuration", element("pre", known.configuration))
     if known.versions:
         versions = [(name, version) for name, version in known.versions.items()]
-        parts += "<details><summary>Versions</summary>" + table(("package", "version"), versions) + "</details>"
+        parts += _folded("Versions", table(("package", "version"), versions))
     return Panel(
         "origin",
         "Configuration and data",
         "All that is needed to do it again: the same bars (by their hash), the same configuration, the same seed.",
         parts,
     )
+
+
+def _folded(summary: str, body: Html) -> Html:
+    """What is read on a click."""
+    return element("details", element("summary", summary), body)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import Findings, Trials
 from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, RANDOM, SAMPLED
 from tailwise.evaluate.limit import LimitVerdict
+from tailwise.evaluate.markup import NOTHING, Html, element
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import bounds, percent, plain
@@ -93,19 +93,23 @@ def trials_sentence(deflated: DeflatedSharpe | None, trials: Trials) -> str:
     )
 
 
-def comparison_list(against: Mapping[str, Comparison]) -> str:
+def comparison_list(against: Mapping[str, Comparison]) -> Html:
     """A line per baseline with the difference and its interval, as HTML."""
     if not against:
-        return ""
+        return NOTHING
     words = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
     level = f"{100 * next(iter(against.values())).mean_return.level:g}%"
-    lines = "".join(
-        f"<li>{words[one.verdict]} <b>{html.escape(name)}</b>: {_signed(one.mean_return.estimate)} "
-        f"({bounds(one.mean_return, _signed)})</li>"
+    lines = [
+        element(
+            "li",
+            f"{words[one.verdict]} ",
+            element("b", name),
+            f": {_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})",
+        )
         for name, one in against.items()
-    )
+    ]
     said = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
-    return f"<p>{said}</p><ul>{lines}</ul>"
+    return element("p", said) + element("ul", *lines)
 
 
 def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
@@ -133,16 +137,16 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
     )
 
 
-def judgement_box(sentence: str, kind: str, sentences: Sequence[str], warnings: Sequence[str], more: str = "") -> str:
-    """The verdict as HTML; more: HTML below its sentences."""
-    body = "".join(f"<p>{html.escape(one)}</p>" for one in sentences)
-    return (
-        f'<div class="judgement {kind}" id="verdict"><p class="headline">{html.escape(sentence)}</p>{body}{more}</div>'
-        + paragraphs(warnings, "warning")
-    )
+def judgement_box(
+    sentence: str, kind: str, sentences: Sequence[str], warnings: Sequence[str], more: Html = NOTHING
+) -> Html:
+    """The verdict as HTML; kind: good, bad or nothing; more: what stands below its sentences."""
+    headline = element("p", sentence, class_="headline")
+    box = element("div", headline, paragraphs(sentences), more, class_=f"judgement {kind}", id="verdict")
+    return box + paragraphs(warnings, "warning")
 
 
-def key_figures(found: Findings) -> str:
+def key_figures(found: Findings) -> Html:
     """Six numbers, each with its interval where it has one, beside the rule that is always in."""
     judged, evidence = found.judged, found.evidence
     numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
@@ -159,11 +163,10 @@ def key_figures(found: Findings) -> str:
         (long_tail, percent(numbers.cvar_return), limit),
         ("Mean exposure", plain(numbers.mean_exposure), f"turnover {plain(numbers.turnover, 1)} per year"),
     ]
-    cells = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<span>{html.escape(more)}</span></dd></div>"
-        for name, value, more in shown
-    )
-    return f'<dl class="facts">{cells}</dl>'
+    cells = [
+        element("div", element("dt", name), element("dd", value, element("span", more))) for name, value, more in shown
+    ]
+    return element("dl", *cells, class_="facts")
 
 
 def _named(against: Mapping[str, Comparison], verdict: str) -> list[str]:

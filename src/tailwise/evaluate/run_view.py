@@ -1,4 +1,5 @@
-"""A run folder for notebooks and other tools: `tailwise.Run("runs/demo-1")`. It reads; it never writes."""
+"""A run folder for notebooks and other tools: `tailwise.Run("runs/demo-1")`. It reads; it never writes, and what it
+reads is executed by `policy` alone."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read as read_metrics
 from tailwise.run.run_folder import read_alerts, read_config, read_manifest
+from tailwise.run.trust import Trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +57,11 @@ class Evaluation:
 
 
 class Run:
-    """What a run folder holds."""
+    """What a run folder holds. trust: `policy` may execute the code that the run names although somebody else may have
+    written it (docs/security.md)."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, trust: Trust = False) -> None:
+        self.path, self.trust = Path(path), trust
         self.config: Config = read_config(self.path)
 
     def __repr__(self) -> str:
@@ -117,11 +120,11 @@ class Run:
         from tailwise.run.agent import load
 
         if checkpoint is None:
-            return load(self.path)
+            return load(self.path, trust=self.trust)
         if checkpoint not in self.checkpoints:
             known = ", ".join(self.checkpoints) or "none yet"
             raise DataError(f"{self.path} has no checkpoint '{checkpoint}'; it has {known}.")
-        return load(self.path / "checkpoints" / checkpoint)
+        return load(self.path / "checkpoints" / checkpoint, trust=self.trust)
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def judge_cell(
 ) -> list[dict[str, Any]]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
     run = out / cell.folder
-    policy, checkpoint = _policy(run)
+    policy, checkpoint = _policy(run, world.config)
     fold = plan.folds[cell.fold - 1]
     assert policy.features is not None
     check_fitted(policy.features, world.dataset.bars, plan, fold)
@@ -168,7 +168,7 @@ def judge_ensemble(
     """Test all seeds of a fold as one; what was tested before with the same seeds is read."""
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
-    members = {str(seed): _policy(out / Cell(cell.fold, seed).folder) for seed in seeds}
+    members = {str(seed): _policy(out / Cell(cell.fold, seed).folder, world.config) for seed in seeds}
     own = {"how": how, "members": {seed: checkpoint for seed, (_, checkpoint) in members.items()}}
     path = folder / RESULT
     if path.exists():
@@ -188,9 +188,10 @@ def ensemble_kind(config: Config) -> How:
     return "vote" if config.env.action.kind == "positions" else "average"
 
 
-def _policy(run: Path) -> tuple[Policy, str]:
+def _policy(run: Path, config: Config) -> tuple[Policy, str]:
+    """The policy that speaks for a run, and its checkpoint; the code that `config` names is executed already."""
     checkpoint, _ = choose_checkpoint(run)
-    return policy_of(load_policy(checkpoint)), checkpoint.name
+    return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name
 
 
 def _test(
@@ -198,7 +199,7 @@ def _test(
 ) -> list[dict[str, Any]]:
     config = trader.config
     torch.set_num_threads(config.run.threads)
-    judgements = judge(trader, deterministic=config.evaluate.deterministic, market=world)
+    judgements = judge(trader, deterministic=trader.deterministic, market=world)
     folder = out / evaluation
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:

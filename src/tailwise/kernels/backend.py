@@ -23,6 +23,7 @@ from tailwise.core.streams import Streams
 from tailwise.kernels.adam import adam_step
 from tailwise.kernels.ahead import FusedAhead, ahead_of
 from tailwise.kernels.coverage import why_not_fused
+from tailwise.kernels.credit import risk_credit
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
 from tailwise.kernels.layout import aligned_zeros, bind, log_std_of
@@ -34,6 +35,7 @@ from tailwise.kernels.workers import Workers
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
 from tailwise.learner.config import LearnerConfig
+from tailwise.learner.credit import CreditInputs
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.preparation import Prepared
@@ -115,6 +117,9 @@ class FusedBackend(TorchBackend):
     def make_particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
         """`particle_returns`, shared by the workers."""
         return particle_returns(*arguments, run=self.workers.run, **named)
+
+    def _risk_credit(self, inputs: CreditInputs) -> Tensor:
+        return risk_credit(inputs, run=self.workers.run)
 
     def __init__(
         self,

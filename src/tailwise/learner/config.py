@@ -79,6 +79,28 @@ class KlFactor(Section):
     high: float = Field(4.0, ge=1, le=100, description="largest factor")
 
 
+class AutoExploration(Section):
+    """`narrow` for Box actions under risk.mode constraint, else `learnt`.
+
+    Under a limit the policy that explores has the heavier tail, and is not the one that is used afterwards.
+    """
+
+    kind: Literal["auto"] = "auto"
+
+
+class LearntExploration(Section):
+    """The standard deviation of Box actions is a parameter like any other, and nothing else moves it."""
+
+    kind: Literal["learnt"] = "learnt"
+
+
+class NarrowingExploration(Section):
+    """Beside what is learnt, the standard deviation of Box actions falls with steps/total_steps by the factor `end`."""
+
+    kind: Literal["narrow"] = "narrow"
+    end: float = Field(0.1, gt=0, lt=1, description="factor at the end of training; on the way it falls geometrically")
+
+
 class LearnerConfig(Section):
     """rollout -> returns -> losses -> update."""
 
@@ -108,6 +130,9 @@ class LearnerConfig(Section):
     )
     entropy: Annotated[ConstantEntropy | PlateauEntropy, Field(discriminator="kind")] = Field(
         default=ConstantEntropy(), description="entropy bonus"
+    )
+    exploration: Annotated[AutoExploration | LearntExploration | NarrowingExploration, Field(discriminator="kind")] = (
+        Field(default=AutoExploration(), description="how the width of Box actions changes over a run")
     )
     value_weight: float = Field(0.5, gt=0, le=100, description="weight of the critics' losses")
     max_grad_norm: float | None = Field(

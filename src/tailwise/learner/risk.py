@@ -2,27 +2,29 @@
 
 A measure of risk is not an expectation, but near the present law it moves like one: its influence function u turns it
 into E[u(Y)]. The advantage of u reaches the actor like any other advantage. A term that differentiates the critic's
-prediction instead would teach the critic optimism and constrain nothing.
-
-An action is credited through the return from its own step on, not through the returns of earlier steps that it also
-belongs to. With independent steps this overweights risk by (1 + gamma), which the multiplier absorbs.
+prediction instead would teach the critic optimism and constrain nothing. `tailwise.learner.credit` says how much of u
+an action is credited with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError
+from tailwise.learner.credit import Credit, credit_inputs, risk_credit
 from tailwise.learner.returns import require_shape
-from tailwise.learner.risk_config import CvarMeasure, Measure, WangMeasure
-from tailwise.learner.tail import mean_utility, pooled_tail, risk_utility, wang_from_quantiles
+from tailwise.learner.risk_config import MeanMeasure, Measure, WangMeasure
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.tail import mean_utility, pooled_tail, wang_from_quantiles
 from tailwise.learner.targets import Targets
 
-_WANG_CELLS = 1024  # equal shares of the pooled law, in each of which the distortion is taken as constant
+# Normal scores that part the pooled law into cells, in each of which the distortion is taken as constant.
+_WANG_SCORES = torch.linspace(-3.0, 3.0, 25, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,30 @@ class RiskSettings:
 
 @dataclass(frozen=True)
 class Utility:
-    """The influence function of a measure at the pooled law: E[u(Y)] is the measure's `value`.
+    """The influence function of a measure at the pooled law, concave and piecewise linear: E[u(Y)] is its `value`.
 
-    threshold, cvar: this sample's VaR and CVaR, whichever threshold the utility uses; None for other measures.
+        u(y) = offset + slope y - sum_i weights[i] max(knots[i] - y, 0)
+
+    knots, weights  float64 [n]; n is 1 for CVaR, 0 for the mean
+    mean_slope      E[u'(Y)] over the pooled law: what a small shift of all returns is worth
+    threshold, cvar this sample's VaR and CVaR, whichever threshold the utility uses; None for other measures
     """
 
     value: float
-    of: Callable[[Tensor], Tensor]
+    offset: float
+    slope: float
+    knots: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    mean_slope: float
     threshold: float | None = None
     cvar: float | None = None
+
+    def of(self, y: Tensor) -> Tensor:
+        """u(y), any shape."""
+        result = self.offset + self.slope * y
+        for knot, weight in zip(self.knots, self.weights, strict=True):
+            result = result - float(weight) * (float(knot) - y).clamp(min=0.0)
+        return result
 
 
 def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: float | None = None) -> Utility:
@@ -53,48 +70,36 @@ def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: flo
     sample that chooses its own one looks better than it is, the more so the fewer independent returns it holds; a
     threshold from elsewhere has no such bias, and errs on the careful side where it is off.
     """
-    if isinstance(measure, CvarMeasure):
-        own, cvar = pooled_tail(pooled, alpha)
-        if threshold is None:
-            return Utility(cvar, lambda y: risk_utility(y, own, alpha), own, cvar)
-        value = mean_utility(pooled, threshold, alpha)
-        return Utility(value, lambda y: risk_utility(y, threshold, alpha), own, cvar)
     if isinstance(measure, WangMeasure):
         return _wang_utility(pooled, measure.eta)
-    return Utility(float(pooled.double().mean()), lambda y: y)
+    if isinstance(measure, MeanMeasure) or alpha == 1.0:  # the worst 100% are all of them
+        nothing = np.zeros(0)
+        mean = float(pooled.double().mean())
+        own, cvar = (None, None) if isinstance(measure, MeanMeasure) else (float(pooled.max()), mean)
+        return Utility(mean, 0.0, 1.0, nothing, nothing, 1.0, own, cvar)
+    own, cvar = pooled_tail(pooled, alpha)
+    zeta = own if threshold is None else threshold
+    value = cvar if threshold is None else mean_utility(pooled, threshold, alpha)
+    below = np.count_nonzero(pooled.numpy(force=True) < zeta) / pooled.numel()
+    return Utility(value, zeta, 0.0, np.array([zeta]), np.array([1.0 / alpha]), below / alpha, own, cvar)
 
 
 def _wang_utility(pooled: Tensor, eta: float) -> Utility:
-    """u(y) = integral of g(F(x)) dx up to y, with g the density of the distortion over levels of the pooled law F.
+    """u' is the density of the distortion over levels of the pooled law, averaged in cells between normal scores.
 
-    F is taken as linear inside cells of equal share, g as constant; beyond the ends u goes on with the last slope.
+    Beyond the outermost scores u goes on with the slope of the last cell.
     """
     ordered = pooled.double().sort().values
-    cells = min(_WANG_CELLS, max(1, len(ordered) - 1))
-    edges = torch.linspace(0.0, 1.0, cells + 1, dtype=torch.float64)
-    knots = ordered[(edges * (len(ordered) - 1)).round().long()]
-    slopes = torch.special.ndtr(torch.special.ndtri(edges) + eta).diff() * cells
-    heights = torch.cat([torch.zeros(1, dtype=torch.float64), (slopes * knots.diff()).cumsum(0)])
+    last = len(ordered) - 1
+    levels = torch.special.ndtr(_WANG_SCORES)
+    knots = ordered[(levels * last).round().long()].numpy()
+    edges = torch.cat([torch.zeros(1, dtype=torch.float64), levels, torch.ones(1, dtype=torch.float64)])
+    slopes = (torch.special.ndtr(torch.special.ndtri(edges) + eta).diff() / edges.diff()).numpy()
+    falls = slopes[:-1] - slopes[1:]
+    below = np.searchsorted(ordered.numpy(), knots) / len(ordered)
     value = float(wang_from_quantiles(ordered, eta))
-
-    def raw(y: Tensor) -> Tensor:
-        cell = torch.searchsorted(knots, y.double().contiguous(), right=True).sub(1).clamp(0, cells - 1)
-        height: Tensor = heights[cell] + slopes[cell] * (y.double() - knots[cell])
-        return height
-
-    shift = value - float(raw(ordered).mean())
-    return Utility(value, lambda y: (raw(y) + shift).to(y.dtype))
-
-
-def risk_advantages(particles: Tensor, predicted: Tensor, utility: Utility) -> Tensor:
-    """A_risk[t] = mean_j u(Y[t][j]) - E_{Z(s[t])}[u]: [T, B].
-
-    particles: Y [T, B, M], SR(lambda) returns with the lambda of the advantages: as with GAE, leaning on the critics
-    early makes the signal of an action stand out from the noise of the steps after it. predicted: particles of the
-    critics' law at s[t], [T, B, M], which knows nothing of the action and is therefore a baseline. Both in raw units.
-    """
-    require_shape("The predicted particles", predicted, tuple(particles.shape))
-    return utility.of(particles).mean(-1) - utility.of(predicted).mean(-1)
+    raw = Utility(value, 0.0, float(slopes[-1]), knots, falls, float(slopes[-1] + (falls * below).sum()))
+    return replace(raw, offset=value - float(raw.of(ordered).mean()))
 
 
 @dataclass(frozen=True)
@@ -121,21 +126,30 @@ class Assessment:
 
 
 def assess_risk(
-    targets: Targets, valid: Tensor, settings: RiskSettings, *, threshold: float | None = None
+    targets: Targets,
+    rollout: Rollout,
+    settings: RiskSettings,
+    *,
+    gamma: float,
+    threshold: float | None = None,
+    credit: Credit = risk_credit,
 ) -> Assessment:
-    """The measure over all valid rows of a rollout and its advantages; valid: bool [T, B].
+    """The measure over all valid rows of a rollout and its advantages.
 
     The measure and its threshold come from the particles with the long lambda of the critics, which are nearly
-    observed returns; only the advantages lean on the critics' law.
+    observed returns; only the advantages lean on the critics' law: as with GAE, leaning on it early makes the signal of
+    an action stand out from the noise of the steps after it. credit: `risk_credit` or its compiled twin.
     """
     if targets.particles is None or targets.predicted is None or targets.near is None:
         raise ConfigError(
             "risk acts on the policy through particles of the return's law and these critics have none; use "
             "model.critic.kind quantile with target particles, or risk.mode off"
         )
-    pooled = targets.particles[valid].reshape(-1)
+    require_shape("The predicted particles", targets.predicted, tuple(targets.near.shape))
+    valid = rollout.valid
+    pooled = rollout.of_valid(targets.particles).reshape(-1)
     utility = utility_at(settings.measure, pooled, settings.alpha, threshold=threshold)
-    advantage = risk_advantages(targets.near, targets.predicted, utility)
+    advantage = credit(credit_inputs(rollout, targets.near, targets.predicted, utility, gamma))
     return Assessment(
         measured=utility.value,
         threshold=utility.threshold,

@@ -34,6 +34,17 @@ class CriticRecord:
 
 
 @dataclass(frozen=True)
+class Past:
+    """What came before a rollout: rewards [H, B] of the newest H steps, and the age [B] (int64) of step 0.
+
+    The age counts the steps since the episode began. Rewards from before its beginning are never read.
+    """
+
+    reward: Tensor
+    age: Tensor
+
+
+@dataclass(frozen=True)
 class Rollout:
     """T steps of B environments, oldest first. Floats are float32.
 
@@ -41,7 +52,8 @@ class Rollout:
     params [T, B, P] as the policy produced them (never recomputed); mask [T, B, K] bool or None; reward [T, B];
     terminated, truncated, valid, start [T, B] bool: `start` says that the hidden state was zeroed before that step,
     `valid` is False where the environment only reset and ignored the action; state [B, S, H] before step 0;
-    critic: outputs at every step and at truncations; environment [B]: ids that key the random streams.
+    critic: outputs at every step and at truncations; environment [B]: ids that key the random streams; past: what came
+    before, None where nobody needs it: episodes then count as begun with the rollout.
     """
 
     obs: Tensor
@@ -58,6 +70,7 @@ class Rollout:
     critic: CriticRecord
     environment: Tensor
     update: int
+    past: Past | None = None
 
     def __post_init__(self) -> None:
         steps, envs = self.reward.shape

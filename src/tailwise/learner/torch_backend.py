@@ -19,6 +19,7 @@ from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.config import LearnerConfig
+from tailwise.learner.credit import CreditInputs, risk_credit
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.gradients import clip_global_norm, group_norms, term_gradients
 from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
@@ -128,7 +129,16 @@ class TorchBackend:
         targets = self._targets(rollout)
         snapshot = self._take_snapshot()
         assessed = (
-            None if self.risk is None else assess_risk(targets, rollout.valid, self.risk, threshold=knobs.threshold)
+            None
+            if self.risk is None
+            else assess_risk(
+                targets,
+                rollout,
+                self.risk,
+                gamma=self.config.gamma,
+                threshold=knobs.threshold,
+                credit=self._risk_credit,
+            )
         )
         prepared, metrics = prepare(
             rollout,
@@ -192,6 +202,9 @@ class TorchBackend:
             near=self.risk is not None,
             make_particles=self.make_particles,
         )
+
+    def _risk_credit(self, inputs: CreditInputs) -> Tensor:
+        return risk_credit(inputs)
 
     def _take_snapshot(self) -> Any:
         return take_snapshot(self.model, self.optimiser)

@@ -1,7 +1,8 @@
 """What a policy may do, and how its raw outputs become actions that an environment understands.
 
 The rollout stores *raw* actions [B, A]: component indices 0..K-1 for Discrete and MultiDiscrete, the unbounded Gaussian
-sample for Box. `to_env` is applied only on the way to `env.step`, so log-probabilities never see the clipping.
+sample for Box, in units of half the range around its middle. `to_env` is applied only on the way to `env.step`, so
+log-probabilities never see the clipping.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class ActionSpec:
     start   first action value per component (discrete kinds), () for box
     low, high   float64 [A] bounds for box (may be infinite), [0] for discrete kinds
     shape, dtype   of one action as the environment wants it
+    scaled  whether raw actions of a bounded component are in units of half its range around the middle, so that
+            exploration has the same share of any range; False in policies from before, whose raw actions are the
+            environment's own
     """
 
     kind: ActionKind
@@ -38,6 +42,7 @@ class ActionSpec:
     start: tuple[int, ...]
     low: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
+    scaled: bool = True
 
     @classmethod
     def from_space(cls, space: Space[Any]) -> ActionSpec:
@@ -81,6 +86,14 @@ class ActionSpec:
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
     @cached_property
+    def _units(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """(middle, half range) of each component, float64 [A]; (0, 1) where it is unbounded or not scaled."""
+        finite = np.isfinite(self.low) & np.isfinite(self.high) & self.scaled
+        low, high = np.where(finite, self.low, 0.0), np.where(finite, self.high, 0.0)
+        # Halves first: the sum or the difference of two large bounds may be infinite.
+        return low / 2.0 + high / 2.0, np.where(finite, high / 2.0 - low / 2.0, 1.0)
+
+    @cached_property
     def _indices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Callable[..., int]]:
         """What every step needs: (number of choices, first value) per component as arrays, and `shift_choices`."""
         from tailwise.core.loops.vector_step import shift_choices  # compiled code: not before somebody acts
@@ -99,7 +112,8 @@ class ActionSpec:
     def to_env(self, raw: npt.NDArray[Any], *, squashed: bool) -> npt.NDArray[Any]:
         """Actions for `env.step` from raw actions [B, A]: [B] for discrete, else [B, *shape] in the space's dtype.
 
-        Box, not squashed: clipped to [low, high]. Box, squashed: low + (tanh(raw) + 1) / 2 * (high - low).
+        Box, not squashed: middle + half range * raw, clipped to [low, high]. Box, squashed: low + (tanh(raw) + 1) / 2 *
+        (high - low).
         A NaN of a float Box passes through: an environment must see what the policy really said.
         """
         raw = np.asarray(raw)
@@ -126,6 +140,9 @@ class ActionSpec:
         if squashed:
             self.require_bounded()
             raw = self.low + (np.tanh(raw) + 1.0) / 2.0 * (self.high - self.low)
+        else:
+            middle, half = self._units
+            raw = middle + half * raw
         values = np.clip(raw, self.low, self.high)  # after squashing: rounding may leave the range by one ulp
         if np.dtype(self.dtype).kind in "iu":
             if not np.isfinite(values).all():
@@ -143,6 +160,7 @@ class ActionSpec:
             "start": list(self.start),
             "low": [_bound_to_json(value) for value in self.low.tolist()],
             "high": [_bound_to_json(value) for value in self.high.tolist()],
+            "scaled": self.scaled,
         }
 
     @classmethod
@@ -156,6 +174,7 @@ class ActionSpec:
             start=tuple(data["start"]),
             low=np.array([float(value) for value in data["low"]], dtype=np.float64),
             high=np.array([float(value) for value in data["high"]], dtype=np.float64),
+            scaled=data.get("scaled", False),
         )
 
     def __eq__(self, other: object) -> bool:

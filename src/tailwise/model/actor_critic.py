@@ -119,6 +119,13 @@ class ActorCritic(nn.Module):
         if self.actor.log_std is not None:
             self.actor.log_std.clamp_(*LOG_STD_BOUNDS)
 
+    @torch.no_grad()
+    def widen(self, log_factor: float) -> None:
+        """Multiply the standard deviations of Box actions by exp(log_factor), within their bounds."""
+        if self.actor.log_std is not None and log_factor != 0.0:
+            self.actor.log_std.add_(log_factor)
+            self.project()
+
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Named parameter groups; every parameter is in exactly one."""
         named = {"encoder": self.encoder, "actor": self.actor}

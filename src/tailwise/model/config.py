@@ -59,7 +59,11 @@ class ActorConfig(Section):
         description="law of Box actions: a Gaussian that the environment clips, or one squashed into the bounds",
     )
     log_std: float = Field(
-        0.0, ge=-5, le=2, description="initial ln(standard deviation) of Box actions, in raw action units"
+        0.0,
+        ge=-5,
+        le=2,
+        description="initial ln(standard deviation) of Box actions, in units of half the range (of the action itself "
+        "where it is unbounded)",
     )
 
 

@@ -16,6 +16,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.path import AccountPath
+from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
@@ -24,19 +25,22 @@ from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
 from tailwise.run.health import Alert
+from tailwise.run.leftovers import remove_unfinished
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
-from tailwise.run.policy_files import PolicyFiles, load_policy, load_policy_tensors
+from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
 from tailwise.run.run_folder import (
     append_alerts,
     create_run_folder,
     cut_back_alerts,
-    read_config,
     read_manifest,
+    refuse_existing,
     write_config,
 )
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
+from tailwise.run.trust import Trust, code_named_by, open_config
 from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 
@@ -51,6 +55,11 @@ class Policy:
         self.features = features
         self._masked = masked
         self.calls = 0  # stochastic predictions made: the address of the next random draw
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the policy is meant to be played by its most likely action (evaluate.deterministic)."""
+        return self.config.plays_most_likely(discrete=self.model.law.discrete)
 
     def predict(
         self,
@@ -179,21 +188,30 @@ class PPO(Policy):
         copies = copies_of(env)
         if copies is not None:
             full = full.fitted(total_steps=full.run.total_steps, environments=copies)
-        world = make_world(full, env)
         folder = None if run_dir is None else Path(run_dir)
-        trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None:
-            driver = trainer.driver
-            create_run_folder(
-                folder,
-                full,
-                exact_resume=driver.exact_resume,
-                exact_resume_reason=driver.exact_resume_reason,
-                world=world.facts(),
-            )
+            refuse_existing(folder)
+        world = make_world(full, env)
+        trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
+        if folder is not None and trainer.lock is not None:
+            with trainer.lock.held():
+                self._create_folder(folder, trainer)
         for sentence in warnings_of(full):
             warnings.warn(sentence, stacklevel=2)
         self._attach(trainer, trials)
+
+    def _create_folder(self, folder: Path, trainer: Trainer) -> None:
+        driver, config = trainer.driver, trainer.config
+        unsigned = create_run_folder(
+            folder,
+            config,
+            exact_resume=driver.exact_resume,
+            exact_resume_reason=driver.exact_resume_reason,
+            world=trainer.world.facts(),
+        )
+        if unsigned is not None and code_named_by(config, training=True):
+            advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
+            warnings.warn(f"{unsigned} {advice}", stacklevel=3)
 
     def _refit(self, config: Config) -> None:
         """Begin again with another geometry, before the first update; the weights stay as they are."""
@@ -208,10 +226,12 @@ class PPO(Policy):
             run_dir=old.run_dir,
             callbacks=old.given_callbacks,
             auxiliary=old.backend.auxiliary,
+            lock=old.lock,
         )
         load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
-        if trainer.run_dir is not None:
-            write_config(trainer.run_dir, config)
+        if trainer.run_dir is not None and trainer.lock is not None:
+            with trainer.lock.held():
+                write_config(trainer.run_dir, config)
         self._attach(trainer, self._trials)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:
@@ -237,14 +257,16 @@ class PPO(Policy):
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
         trials: TrialBook | None = None,
+        trust: Trust = False,
     ) -> tuple[PPO, list[str]]:
         """Continue a run from its newest good checkpoint: (agent, sentences about what was rejected or is not exact).
 
-        env: for a run whose environment was passed from Python, the same one built again. A run that was killed before
-        its first checkpoint starts again from the beginning, which is the same.
+        env: for a run whose environment was passed from Python, the same one built again. trust: execute the code that
+        the run names although somebody else may have written it (docs/security.md). A run that was killed before its
+        first checkpoint starts again from the beginning, which is the same.
         """
         folder = Path(run_dir)
-        config = read_config(folder)
+        config = open_config(folder, training=True, trust=trust)
         if isinstance(config.env, GymEnv):
             if env is None and config.env.id is None:
                 raise CheckpointError(
@@ -254,12 +276,15 @@ class PPO(Policy):
             if env is not None and config.env.id is not None:
                 raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
         agent = cls.__new__(cls)
-        world = make_world(config, env)
-        if isinstance(world, MarketWorld):
-            world.check_same_bars(read_manifest(folder), run=str(folder))
-        agent._attach(Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary), trials)
-        notes = agent._continue_from_folder(folder)
-        return agent, notes
+        lock = RunLock(folder)
+        with lock.held():
+            remove_unfinished(folder)
+            world = make_world(config, env)
+            if isinstance(world, MarketWorld):
+                world.check_same_bars(read_manifest(folder), run=str(folder))
+            trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
+            agent._attach(trainer, trials)
+            return agent, agent._continue_from_folder(folder)
 
     def _continue_from_folder(self, folder: Path) -> list[str]:
         path, rejected = ckpt.latest_good(folder)
@@ -289,9 +314,6 @@ class PPO(Policy):
         """Read and check both halves before anything of this agent is touched."""
         policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
         stored, own = policy.json["config"], self.config.model_dump(mode="json")
-        if policy.json.get("features") is not None and self.trainer.world.features is not None:
-            # The features were fitted again on the bars as they are now; other bars would give other statistics.
-            self.trainer.world.features.check_same(FeatureSpec.from_json(policy.json["features"]))
         differing = [
             text
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
@@ -303,11 +325,19 @@ class PPO(Policy):
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
                 "one that it was written with (tailwise.load reads the policy alone)."
             )
+        features = policy.json.get("features")
+        if features is not None and self.trainer.world.features is not None:
+            # What this agent's own configuration names is executed already; a checkpoint may not add to it.
+            check_code(folder, self.config, features, policy.origin, self.config)
+            # The features were fitted again on the bars as they are now; other bars would give other statistics.
+            self.trainer.world.features.check_same(FeatureSpec.from_json(features))
         if self.trainer.update == 0:
             self._refit(self.config.with_geometry_of(parse_config(stored, source=str(folder))))
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
+        # Its units too: raw actions of an older checkpoint are the environment's own.
+        self.model.action = ActionSpec.from_json(policy.json["action"])
         return self.trainer.load_training_state(training.tensors, training.json)
 
     def learn(self, steps: int | None = None) -> str:
@@ -337,12 +367,15 @@ class PPO(Policy):
         return self.trainer.history
 
 
-def load(path: str | Path) -> Policy:
-    """The policy of a checkpoint folder, or of a run folder (its best checkpoint if there is one, else its newest)."""
+def load(path: str | Path, *, trust: Trust = False) -> Policy:
+    """The policy of a checkpoint folder, or of a run folder (its best checkpoint if there is one, else its newest).
+
+    trust: execute the code that it names although somebody else may have written it (docs/security.md).
+    """
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
         folder, _ = choose_checkpoint(folder)
-    return policy_of(load_policy(folder))
+    return policy_of(load_policy(folder, trust=trust))
 
 
 def policy_of(files: PolicyFiles) -> Policy:

@@ -6,6 +6,7 @@
       policy/spec.json
       training/tensors.safetensors optimiser, environment, hidden state: what only a resumed run needs
       training/state.json
+      signature.json               says that checkpoint.json is this user's own, see core/signature.py
 
 A folder is written under a temporary name, synced and renamed, so a killed process leaves the old one or the new one.
 Everything is checked on reading, and every way in which it can be broken is a sentence that names the file.
@@ -13,6 +14,7 @@ Everything is checked on reading, and every way in which it can be broken is a s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -26,7 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.core.signature import FILE as SIGNATURE
+from tailwise.core.signature import Origin, origin_of, sign
 
 if TYPE_CHECKING:
     import torch
@@ -39,15 +43,16 @@ TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/stat
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
-_DELETED = ".deleted-"
+DELETED = ".deleted-"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One half of a checkpoint: tensors by name, and plain JSON values."""
+    """One half of a checkpoint: tensors by name, plain JSON values, and whether this user wrote them."""
 
     tensors: dict[str, torch.Tensor]
     json: dict[str, Any]
+    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,11 @@ def write_checkpoint(
             target = temporary / name
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(data)
-        (temporary / MANIFEST).write_bytes(_manifest_bytes(entries))
+        manifest = _manifest_bytes(entries)
+        (temporary / MANIFEST).write_bytes(manifest)
+        # Without a key (a home that cannot be written) there is no signature; whoever creates a run is told.
+        with contextlib.suppress(ConfigError, OSError):
+            (temporary / SIGNATURE).write_bytes(sign("checkpoint", {MANIFEST: _sha256(manifest)}))
 
 
 def read_policy(folder: str | Path) -> Part:
@@ -135,9 +144,9 @@ def prune(run_dir: str | Path, keep: int) -> list[Path]:
     old = [path for path in _siblings(root) if path.name != BEST][keep:]
     for path in old:
         # Renamed first: a process killed during the deletion must not leave half a checkpoint under a valid name.
-        path.rename(root / f"{_DELETED}{path.name}")
+        path.rename(root / f"{DELETED}{path.name}")
     if root.is_dir():
-        for leftover in root.glob(f"{_DELETED}*"):
+        for leftover in root.glob(f"{DELETED}*"):
             shutil.rmtree(leftover)
     return old
 
@@ -249,6 +258,7 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
         return Part(
             tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder / tensors),
             json=_parse_json(_read_verified(folder, data, entries), folder / data),
+            origin=origin_of(folder, "checkpoint", {MANIFEST: _sha256(_manifest_bytes(entries))}),
         )
     except CheckpointError as error:
         raise CheckpointError(f"{error} {_offer(folder)}") from error

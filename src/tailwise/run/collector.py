@@ -11,8 +11,9 @@ from tailwise.core.loops.step_bits import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.ahead import Ahead, Shown
 from tailwise.learner.backend import Backend
+from tailwise.learner.credit import past_after
 from tailwise.learner.decisions import Decisions
-from tailwise.learner.rollout import Rollout
+from tailwise.learner.rollout import Past, Rollout
 from tailwise.run.envs import EnvDriver, StepRows
 from tailwise.run.health.step_facts import StepFacts
 
@@ -20,9 +21,10 @@ _Final = tuple[Tensor, Tensor]  # features [n, H] at last observations, and thei
 
 
 class Collector:
-    """Holds what carries over between rollouts: the driver and the hidden state [B, S, H] before its current obs."""
+    """Holds what carries over between rollouts: the driver, the hidden state [B, S, H] before its current obs, and the
+    newest `history` rewards with the ages of the running episodes (None where `history` is 0)."""
 
-    def __init__(self, driver: EnvDriver, backend: Backend, streams: Streams, *, steps: int) -> None:
+    def __init__(self, driver: EnvDriver, backend: Backend, streams: Streams, *, steps: int, history: int = 0) -> None:
         self.driver = driver
         self.backend = backend
         self.streams = streams
@@ -30,6 +32,10 @@ class Collector:
         self.state = backend.model.initial_state(driver.num_envs)
         self.environment = np.arange(driver.num_envs)
         self.facts = StepFacts()  # what infos told about the newest rollout
+        self.past: Past | None = None
+        if history:
+            zeros = torch.zeros(history, driver.num_envs)
+            self.past = Past(zeros, torch.zeros(driver.num_envs, dtype=torch.int64))
         self.broken_off = False  # an exception ended a rollout: environments and hidden state do not fit each other
 
     def collect(self, update: int) -> tuple[Rollout, int]:
@@ -71,7 +77,10 @@ class Collector:
             critic=record,
             environment=torch.from_numpy(self.environment),
             update=update,
+            past=self.past,
         )
+        if self.past is not None:
+            self.past = past_after(rollout, self.past)
         return rollout, anomalies
 
     def _step_by_step(

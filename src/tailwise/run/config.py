@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 from tailwise.core.config import Section, SectionType, parse
 from tailwise.core.errors import ConfigError
 from tailwise.kernels.coverage import why_not_configured
-from tailwise.learner.config import CHOSEN_BY_GEOMETRY, LearnerConfig
+from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.learner.tail import check_resolution
@@ -92,7 +92,11 @@ class EvaluateConfig(Section):
 
     every: int | None = Field(None, ge=1, description="updates between evaluations during training; null: none")
     episodes: int = Field(20, ge=1, le=100_000, description="episodes per evaluation")
-    deterministic: bool = Field(True, description="the most likely action instead of a sampled one")
+    deterministic: bool | None = Field(
+        None,
+        description="the most likely action instead of a sampled one; null: the policy that a limit speaks of, sampled "
+        "for discrete actions under risk.mode constraint, else the most likely action",
+    )
     patience: int | None = Field(
         None, ge=1, description="stop after this many evaluations without a better mean return; null: never"
     )
@@ -277,6 +281,20 @@ class Config(Section):
     def acting_risk(self) -> RiskPenalty | RiskConstraint | None:
         """The section risk where it acts on the policy, else None."""
         return self.risk if isinstance(self.risk, RiskPenalty | RiskConstraint) else None
+
+    def plays_most_likely(self, *, discrete: bool) -> bool:
+        """Whether evaluations play the most likely action; discrete: the kind of the policy's actions."""
+        if self.evaluate.deterministic is not None:
+            return self.evaluate.deterministic
+        return not (discrete and isinstance(self.risk, RiskConstraint))
+
+    @property
+    def narrowing(self) -> NarrowingExploration | None:
+        """How the width of Box actions falls over the run; None where it is only learnt."""
+        exploration = self.learner.exploration
+        if isinstance(exploration, AutoExploration):
+            return NarrowingExploration() if isinstance(self.risk, RiskConstraint) else None
+        return exploration if isinstance(exploration, NarrowingExploration) else None
 
     @property
     def risk_settings(self) -> RiskSettings | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError
+from tailwise.core.signature import Origin
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
@@ -17,6 +19,7 @@ from tailwise.model.config import ModelConfig
 from tailwise.model.observation import ObservationSpec
 from tailwise.run.checkpoint import match_tensors, read_policy
 from tailwise.run.config import Config, parse_config
+from tailwise.run.trust import Trust, code_named_by, require_trust
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,16 @@ def policy_json(model: ActorCritic, config: Config, *, masked: bool, features: F
     }
 
 
-def load_policy(folder: str | Path) -> PolicyFiles:
-    """Rebuild the model of a checkpoint folder, verified."""
+def load_policy(folder: str | Path, *, trust: Trust = False) -> PolicyFiles:
+    """Rebuild the model of a checkpoint folder, verified; TrustError if that would execute somebody else's code."""
     part = read_policy(folder)
     source = str(Path(folder) / "policy" / "spec.json")
     missing = {"observation", "action", "model", "config", "masked", "features"} - part.json.keys()
     if missing:
         raise CheckpointError(f"{source} lacks {', '.join(sorted(missing))}; it was not written by this version")
     config = parse_config(part.json["config"], source=source)
+    stored = part.json["features"]
+    check_code(folder, config, stored, part.origin, trust)
     model = ActorCritic(
         parse(ModelConfig, part.json["model"], source=source),
         ObservationSpec.from_json(part.json["observation"]),
@@ -61,9 +66,16 @@ def load_policy(folder: str | Path) -> PolicyFiles:
         init_seed=0,
     )
     load_policy_tensors(model, part.tensors, source=str(folder))
-    stored = part.json["features"]
     features = None if stored is None else FeatureSpec.from_json(stored)
     return PolicyFiles(model, config, bool(part.json["masked"]), features)
+
+
+def check_code(
+    folder: str | Path, config: Config, features: Mapping[str, Any] | None, origin: Origin, trust: Trust
+) -> None:
+    """Raise TrustError if a policy of this configuration and stored features would execute somebody else's code."""
+    modules = () if features is None else FeatureSpec.modules_of(features)
+    require_trust(str(folder), code_named_by(config, training=False, modules=modules), origin, trust)
 
 
 def load_policy_tensors(model: ActorCritic, tensors: dict[str, torch.Tensor], *, source: str) -> None:

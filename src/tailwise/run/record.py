@@ -21,6 +21,8 @@ def record_update(trainer: Trainer, metrics: dict[str, float], alerts: list[Aler
         trainer.history.append({"update": trainer.update, "steps": trainer.steps, **metrics})
         return None
     try:
+        if trainer.lock is not None:
+            trainer.lock.check()
         append_alerts(trainer.run_dir, alerts)
         trainer.store.append(trainer.update, trainer.steps, metrics)
         if "evaluate/return" in metrics and trainer.risk.selectable and trainer.evaluations_without_gain == 0:

@@ -16,7 +16,8 @@ from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import GymEnv
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
-from tailwise.run.run_folder import read_config, read_manifest
+from tailwise.run.run_folder import read_manifest
+from tailwise.run.trust import Trust, open_config
 from tailwise.run.worlds import MarketWorld
 
 
@@ -48,9 +49,9 @@ class StopAt(Callback):
         return False if progress.update >= self.update else None
 
 
-def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = ()) -> Reproduction:
+def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust: Trust = False) -> Reproduction:
     """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare."""
-    config = read_config(run)
+    config = open_config(run, training=True, trust=trust)
     if isinstance(config.env, GymEnv) and config.env.id is None:
         raise DataError(
             f"{run}: its environment was passed from Python and cannot be built again by its configuration."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import secrets
@@ -10,9 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.atomic import write_bytes, write_json, write_text
+from tailwise.core.atomic import sha256_file, write_bytes, write_json
 from tailwise.core.config import dump_yaml, load_yaml
-from tailwise.core.errors import DataError
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.signature import FILE as SIGNATURE
+from tailwise.core.signature import Origin, origin_of, sign
 from tailwise.core.version import VERSION
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
@@ -21,14 +24,20 @@ CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 _PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
 
 
-def create_run_folder(
-    run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str, world: dict[str, Any]
-) -> None:
-    """Write config.yaml (complete) and manifest.json into a new folder; an existing run is never overwritten."""
+def refuse_existing(run_dir: Path) -> None:
+    """Raise DataError where there is a run already."""
     if (run_dir / CONFIG).exists():
         raise DataError(
             f"{run_dir} holds a run already; continue it with 'tailwise resume {run_dir}', or choose another folder."
         )
+
+
+def create_run_folder(
+    run_dir: Path, config: Config, *, exact_resume: bool, exact_resume_reason: str, world: dict[str, Any]
+) -> str | None:
+    """Write config.yaml (complete), manifest.json and their signature into a new folder; an existing run is never
+    overwritten. Returns why the run could not be signed as this user's own, None when it was."""
+    refuse_existing(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     manifest = {
         "format": 1,
@@ -44,12 +53,32 @@ def create_run_folder(
         **world,
     }
     write_json(run_dir / MANIFEST, manifest)
-    write_config(run_dir, config)
+    return write_config(run_dir, config)
 
 
-def write_config(run_dir: Path, config: Config) -> None:
-    """Write config.yaml, complete."""
-    write_text(run_dir / CONFIG, dump_yaml(config))
+def write_config(run_dir: Path, config: Config) -> str | None:
+    """Write config.yaml, complete, and sign it with the manifest as this user's own; why that was not possible, if so.
+
+    config.yaml comes last, because it makes the folder a run: no kill leaves a run without its manifest or signature.
+    """
+    text = dump_yaml(config).encode()
+    digests = {CONFIG: hashlib.sha256(text).hexdigest(), MANIFEST: sha256_file(run_dir / MANIFEST)}
+    unsigned = None
+    try:
+        write_bytes(run_dir / SIGNATURE, sign("run", digests))
+    except (ConfigError, OSError) as error:
+        unsigned = f"{run_dir} is not signed as yours: {error}"
+    write_bytes(run_dir / CONFIG, text)
+    return unsigned
+
+
+def origin_of_run(run_dir: Path) -> Origin:
+    """Whether config.yaml and manifest.json are as this user's key signed them."""
+    try:
+        digests = {name: sha256_file(run_dir / name) for name in (CONFIG, MANIFEST)}
+    except OSError as error:
+        return Origin(False, f"it is not whole ({error})")
+    return origin_of(run_dir, "run", digests)
 
 
 def read_config(run_dir: Path) -> Config:

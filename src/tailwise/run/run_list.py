@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import CheckpointError, DataError, TailwiseError
+from tailwise.core.errors import DataError, TailwiseError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
+from tailwise.run.leftovers import remove_unfinished
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.run_folder import CONFIG, read_alerts, read_config
 
@@ -136,11 +138,21 @@ def spare_checkpoints(folder: Path) -> list[Spare]:
     return [Spare(path, _size(path)) for path in older]
 
 
-def remove(spare: Spare) -> None:
+def remove_spare(folder: Path) -> list[Spare]:
+    """Delete the checkpoints that a run no longer needs; LockedError while somebody writes there."""
+    if not spare_checkpoints(folder):
+        return []  # a run in which nothing is to be deleted is not even locked
+    with RunLock(folder, visiting=True).held():
+        remove_unfinished(folder)
+        spare = spare_checkpoints(folder)
+        for one in spare:
+            _remove(one)
+    return spare
+
+
+def _remove(spare: Spare) -> None:
     """Delete a checkpoint: renamed first, so that a kill never leaves half of it under a valid name."""
-    if not spare.path.is_dir():
-        raise CheckpointError(f"{spare.path} is gone already.")
-    hidden = spare.path.with_name(f".deleted-{spare.path.name}")
+    hidden = spare.path.with_name(f"{ckpt.DELETED}{spare.path.name}")
     spare.path.rename(hidden)
     shutil.rmtree(hidden)
 

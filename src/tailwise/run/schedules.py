@@ -12,6 +12,7 @@ from tailwise.learner.config import (
     ConstantSchedule,
     CosineSchedule,
     LinearSchedule,
+    NarrowingExploration,
     PlateauEntropy,
 )
 
@@ -24,6 +25,14 @@ def schedule_factor(config: ConstantSchedule | LinearSchedule | CosineSchedule, 
     if isinstance(config, LinearSchedule):
         return 1.0 + (config.end - 1.0) * progress
     return config.end + (1.0 - config.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def narrowing(config: NarrowingExploration | None, before: int, after: int, total_steps: int) -> float:
+    """What is added to ln(standard deviation) when a run goes from `before` to `after` of `total_steps` steps."""
+    if config is None:
+        return 0.0
+    passed = min(after / total_steps, 1.0) - min(before / total_steps, 1.0)
+    return math.log(config.end) * passed
 
 
 def plateau_begins(history: Sequence[float], window: int, tolerance: float) -> int | None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.rollout import Past
 from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
@@ -25,13 +28,14 @@ from tailwise.run.config import Config
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
 from tailwise.run.health.watch import HealthWatch
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
 from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
 from tailwise.run.worlds import World
 
 TRAINING_KEYS = (
@@ -53,7 +57,10 @@ EPISODE_WINDOW = 100  # finished episodes over which return and length are avera
 
 
 class Trainer:
-    """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`)."""
+    """Trains one model in one environment; `run_dir` None keeps everything in memory (`history`).
+
+    lock: of `run_dir`, if it was taken before this trainer was built.
+    """
 
     def __init__(
         self,
@@ -63,12 +70,14 @@ class Trainer:
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        lock: RunLock | None = None,
     ) -> None:
         self.config = config
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
         self.given_callbacks = tuple(callbacks)
+        self.lock = RunLock(run_dir) if lock is None and run_dir is not None else lock
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
         self.model = ActorCritic(
@@ -77,6 +86,11 @@ class Trainer:
             driver.spaces.action,
             init_seed=self.streams.integer("init"),
         )
+        if self.model.law.discrete and config.learner.exploration.kind == "narrow":
+            raise ConfigError(
+                "learner.exploration narrows the width of Box actions and the action space is "
+                f"{self.model.action.kind}; remove the key"
+            )
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -87,7 +101,8 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps)
+        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
         self.health = HealthWatch(config, self.model)
         self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
         self.update = 0
@@ -114,6 +129,10 @@ class Trainer:
 
         Default: the end that was set before, if it is still ahead (a resumed run goes on to it), else the configured.
         """
+        with nullcontext() if self.lock is None else self.lock.held():
+            return self._train(total_steps)
+
+    def _train(self, total_steps: int | None) -> str:
         # The fused backend has workers of its own; torch's would only get in their way.
         torch.set_num_threads(1 if self.backend_choice.startswith("fused") else self.config.run.threads)
         self.begin()
@@ -193,6 +212,7 @@ class Trainer:
         updated = time.perf_counter()
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
+        self.model.widen(narrowing(self.config.narrowing, self.steps, self.steps + taken, total))
         self.steps += taken
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
@@ -266,7 +286,7 @@ class Trainer:
                 self.model,
                 self._evaluation,
                 episodes=self.world.episodes(settings.episodes),
-                deterministic=settings.deterministic,
+                deterministic=self.config.plays_most_likely(discrete=self.model.law.discrete),
                 seed=self.config.seed,
             )
         except DataError as error:
@@ -334,6 +354,8 @@ class Trainer:
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
         tensors = dict(self.backend.training_tensors())
         tensors["collector/state"] = self.collector.state
+        if self.collector.past is not None:
+            tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
         risk_tensors, risk_json = self.risk.state()
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
@@ -364,6 +386,14 @@ class Trainer:
                 f"the stored hidden state has shape {tuple(tensors['collector/state'].shape)}; this run needs "
                 f"{tuple(self.collector.state.shape)}: resume with the configuration that the run was started with"
             )
+        past = self.collector.past
+        if past is not None and "collector/past_reward" in tensors:
+            shapes = tensors["collector/past_reward"].shape, tensors["collector/age"].shape
+            if shapes != (past.reward.shape, past.age.shape):
+                raise CheckpointError(
+                    f"the stored rewards have shape {tuple(shapes[0])}; this run needs {tuple(past.reward.shape)}: "
+                    "resume with the configuration that the run was started with"
+                )
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -372,6 +402,8 @@ class Trainer:
         self.check_training_state(tensors, data)
         self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
+        if self.collector.past is not None and "collector/past_reward" in tensors:
+            self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
@@ -386,4 +418,9 @@ class Trainer:
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
         self.health.load(tensors, data["health"])
         self.risk.load(tensors, data["risk"])
+        if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
+            return (
+                "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "
+                "update is credited as if they had just begun"
+            )
         return None if restored.exact else restored.reason

@@ -35,6 +35,8 @@ def copies_of(env: Environment | None) -> int | None:
 class World(Protocol):
     """Builds the environments of one configuration."""
 
+    config: Config
+
     @property
     def name(self) -> str:
         """What is printed: the id of an environment, the symbols of a market."""

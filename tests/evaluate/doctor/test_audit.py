@@ -234,7 +234,7 @@ def test_sparklines() -> None:
     assert sparkline([1.0, float("nan"), 1.0]) == "▄ ▄"
     assert sparkline([1.0]) == ""
     assert thin(list(map(float, range(100))), 10)[0] == 4.5
-    assert picture([1.0, 2.0]).count(",") == 2
-    assert picture([]) == ""
+    assert picture([1.0, 2.0]).text.count(",") == 2
+    assert picture([]).text == ""
     checks = [Check("a", "ok", "", ""), Check("b", "warn", "", ""), Check("c", "fail", "", "")]
     assert counted(checks) == "1 failed, 1 warning, 1 ok"

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tailwise.live.watch.evaluation import MOST_POINTS, EvaluationReader
+from tailwise.live.watch.evaluation import MOST_BARS, MOST_POINTS, EvaluationReader
 from tailwise.live.watch.run_table import RunEntry
+from tailwise.live.watch.values import to_json
 from tests.live.watch.watched_runs import write_run
 
 
@@ -81,3 +84,56 @@ def test_files_that_are_not_ours_leave_the_page_without_them(tmp_path: Path, kin
     else:
         path.write_bytes(b"PAR1 not a table PAR1" if kind == "garbage" else b"")
     assert reader_of(run).poll() is None
+
+
+def hostile_tables() -> dict[str, pa.Table]:
+    """Tables with the names of our columns whose content would end, fill or stall a reader that trusts them."""
+    time = pa.array(pd.date_range("2020-01-01", periods=3, freq="D", tz="UTC"))
+    name, money = pa.array(["A"] * 3), pa.array([100.0, 101.0, 102.0])
+    honest = {"time": time, "symbol": name, "policy": name, "equity_before": money, "equity": money}
+    far = pa.array([-(2**62)] * 3, pa.timestamp("ms", tz="UTC"))
+    rows = MOST_BARS + 1
+    many = {key: pa.repeat(values[0], rows) for key, values in honest.items()}
+    return {
+        "lists for names": pa.table({**honest, "symbol": pa.array([["A"]] * 3)}),
+        "numbers for names": pa.table({**honest, "policy": pa.array([1, 2, 3])}),
+        "times beyond nanoseconds": pa.table({**honest, "time": far}),
+        "dates for times": pa.table({**honest, "time": pa.array([1, 2, 3])}),
+        "texts for money": pa.table({**honest, "equity": name}),
+        "twice the same column": pa.Table.from_arrays([*honest.values(), money], names=[*honest, "equity"]),
+        "more bars than anybody has": pa.table(many),
+        "nothing": pa.table({key: values[:0] for key, values in honest.items()}),
+        "no names": pa.table({**honest, "symbol": pa.array([None] * 3, pa.string())}),
+        "no start": pa.table({**honest, "equity_before": pa.array([None, 1.0, 1.0])}),
+    }
+
+
+@pytest.mark.parametrize("name", hostile_tables())
+def test_a_table_that_only_looks_like_ours_is_left_out(tmp_path: Path, name: str) -> None:
+    """Rejects reading first and asking for types, rows and times afterwards."""
+    run = write_run(tmp_path / "a")
+    (run / "evaluations" / "x").mkdir(parents=True)
+    file = run / "evaluations" / "x" / "equity.parquet"
+    pq.write_table(hostile_tables()[name], file)
+    assert file.stat().st_size < 2**20
+    told = reader_of(run).poll()
+    assert told is None or told["paths"] == []
+
+
+def test_wild_equity_and_long_names_are_drawn_within_limits(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    folder = run / "evaluations" / "x"
+    folder.mkdir(parents=True)
+    wild = [1e308, float("nan"), float("inf"), -1.0, 0.0, 1e-308]
+    table = {
+        "time": pa.array(pd.date_range("2020-01-01", periods=6, freq="D", tz="UTC")),
+        "symbol": pa.array(["x" * 2**20] * 6),
+        "policy": pa.array(["policy"] * 6),
+        "equity_before": pa.array([1e-300] * 6),
+        "equity": pa.array(wild),
+    }
+    pq.write_table(pa.table(table), folder / "equity.parquet")
+    told = reader_of(run).poll()
+    assert told is not None
+    assert len(to_json(told)) < 2000  # and it is JSON: no NaN
+    assert told["paths"][0]["symbol"] == "x" * 200

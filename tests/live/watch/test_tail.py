@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
+import pytest
+
+from tailwise.core.limited_json import parse_json
 from tailwise.live.watch import history as history_module
 from tailwise.live.watch.history import History, Position
 from tailwise.live.watch.run_table import RunEntry, find_runs
@@ -22,9 +26,11 @@ def test_names_are_those_of_the_run_folder() -> None:
     from tailwise.evaluate import path_files
     from tailwise.live.watch import names
     from tailwise.run import metric_store, run_folder
+    from tailwise.run.health.alert import Severity
 
     assert (names.CONFIG, names.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
     assert (names.METRICS, names.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)
+    assert get_args(Severity) == names.SEVERITIES
     assert (names.EQUITY, names.SUMMARY) == (path_files.EQUITY, judging.SUMMARY)
 
 
@@ -156,7 +162,7 @@ def test_a_long_history_is_thinned_and_its_end_is_always_the_newest(tmp_path: Pa
 def test_values_of_the_wrong_kind_are_left_out(tmp_path: Path) -> None:
     """A row that parses and is nonsense must not end the reader."""
     run = write_run(tmp_path / "a", 1)
-    nonsense = '{"update": 2, "steps": "x", "policy/kl": %s, "policy/entropy": [1], "critic/loss": {}}' % ("9" * 400)
+    nonsense = '{"update": 2, "steps": "x", "policy/kl": "y", "policy/entropy": [1], "critic/loss": {}}'
     (run / "metrics.jsonl").write_text(line(1) + nonsense + "\n")
     (run / "alerts.jsonl").write_text('{"update": 2, "rule": [1], "event": 3, "action": {"a": 1}}\n')
     folder = run / "evaluations" / "x"
@@ -167,6 +173,63 @@ def test_values_of_the_wrong_kind_are_left_out(tmp_path: Path) -> None:
     told = history.since(Position())
     assert told is not None and '"policy/kl":[0.01,null]' in told
     assert history._evaluation._statistics("x") == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "9" * 5000, "[" * 5000 + "]" * 5000, '"\\ud800"'],
+)
+@pytest.mark.parametrize("name", ["update", "steps", "policy/kl", "a"])
+def test_a_line_that_is_not_json_is_counted_and_the_others_are_read(tmp_path: Path, name: str, value: str) -> None:
+    """Rejects `json.loads`, which takes most of these: they end the reader, the list, or the page's own parser."""
+    run = write_run(tmp_path / "a", 1)
+    row = f'{{"update": 2, "{name}": {value}}}' if name != "update" else f'{{"update": {value}, "x": 1}}'
+    (run / "metrics.jsonl").write_text(line(1) + row + "\n" + line(3))
+    (run / "alerts.jsonl").write_text(row + "\n" + alert(3))
+    history = History(entry(run))
+    assert history.poll()
+    told = history.since(Position())
+    assert told is not None
+    parsed = parse_json(told, what="news", max_bytes=2**20)
+    assert (parsed["update"], parsed["bad_lines"], len(parsed["alerts"])) == ([1, 3], 2, 1)
+
+
+def test_a_whole_number_that_a_browser_cannot_hold_is_no_count(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 1)
+    rows = (f'{{"update": 2, "steps": {2**53}}}', f'{{"update": {2**53}}}', '{"update": -1}', '{"update": true}')
+    (run / "metrics.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    history = History(entry(run))
+    history.poll()
+    assert [(row["update"], row["steps"]) for row in history.rows] == [(2, None)]
+
+
+def test_a_long_file_is_read_in_parts(tmp_path: Path) -> None:
+    """Rejects a poll that goes on until the end of the file: a file of any size would hold a thread for good."""
+    run = write_run(tmp_path / "a", 1)
+    filler = f'{{"update": 1, "x": "{"y" * (LONGEST_LINE - 100)}"}}\n'
+    with open(run / "metrics.jsonl", "w") as file:
+        for _ in range(history_module.MOST_CHUNKS * CHUNK // LONGEST_LINE + 8):
+            file.write(filler)
+        file.write(line(2))
+    history = History(entry(run))
+    history.poll()
+    assert history.behind and history.latest["update"] == 1
+    history.poll()
+    assert not history.behind and history.latest["update"] == 2
+
+
+def test_an_entry_that_cannot_be_looked_at_hides_no_run(tmp_path: Path) -> None:
+    """Rejects one `try` around a folder: a link to itself made all runs beside it vanish."""
+    root = tmp_path / "runs"
+    write_run(root / "a")
+    (root / "loop").symlink_to(root / "loop")
+    (root / "nowhere").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(root / "pipe")
+    (root / os.fsdecode(b"\xff")).mkdir()
+    for k in range(60):
+        (root / "0" / str(k)).mkdir(parents=True)
+    write_run(root / "z")
+    assert [run.name for run in find_runs([root.resolve()]).values()] == ["a", "z"]
 
 
 def test_texts_of_listeners_at_the_same_place_are_shared(tmp_path: Path) -> None:

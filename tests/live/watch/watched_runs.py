@@ -35,9 +35,14 @@ def alert(update: int, rule: str = "planted_alert", **more: Any) -> str:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
-    """`tailwise watch` with these arguments on a free port: (address with token, port, process)."""
+def serving(*arguments: str, descriptors: int | None = None) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
+    """`tailwise watch` with these arguments on a free port: (address with token, port, process).
+
+    descriptors: how many files the process may have open.
+    """
     command = [sys.executable, "-m", "tailwise", "watch", *arguments, "--port", "0", "--no-open"]
+    if descriptors is not None:
+        command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("TAILWISE_WATCH_TOKEN", None)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

@@ -12,8 +12,11 @@ from tailwise.run.metric_store import FILE
 from tailwise.run.run_folder import CONFIG
 
 
-def audit_run(run: str | Path) -> list[Check]:
-    """Everything that can be said about a run from its files, without changing any of them."""
+def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
+    """Everything that can be said about a run from its files, without changing any of them.
+
+    trust: compute its features again, also if that executes code that somebody else may have written.
+    """
     folder = Path(run)
     if not (folder / CONFIG).exists() and not (folder / FILE).exists():
         raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
@@ -24,7 +27,8 @@ def audit_run(run: str | Path) -> list[Check]:
     return [
         configured,
         made,
-        files.check_bars(folder, config, manifest),
+        files.check_code(folder, config),
+        files.check_bars(folder, config, manifest, trust=trust),
         metrics,
         saved,
         files.check_resume(newest, rows, manifest),

@@ -8,13 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import CheckpointError, TailwiseError
+from tailwise.core.errors import CheckpointError, TailwiseError, TrustError
 from tailwise.core.version import VERSION
 from tailwise.evaluate.doctor.check import Check
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE
-from tailwise.run.run_folder import read_config, read_manifest
+from tailwise.run.run_folder import origin_of_run, read_config, read_manifest
+from tailwise.run.trust import code_named_by, open_config
 from tailwise.run.worlds import MarketWorld, make_world
 
 
@@ -48,13 +49,32 @@ def check_manifest(run: Path) -> tuple[Check, dict[str, Any] | None]:
     return Check("versions", "ok", "those of this installation", meaning), manifest
 
 
-def check_bars(run: Path, config: Config | None, manifest: dict[str, Any] | None) -> Check:
+def check_code(run: Path, config: Config | None) -> Check:
+    """The code outside Tailwise that the run names, and whether this user named it."""
+    meaning = "resume and evaluate execute what a run names; somebody else's run can name any program"
+    if config is None:
+        return Check("code", "unknown", "needs config.yaml", meaning, "see the check above")
+    code = "; ".join(code_named_by(config, training=True))
+    if not code:
+        return Check("code", "ok", "names none outside Tailwise and Gymnasium", meaning)
+    origin = origin_of_run(run)
+    if origin.own:
+        return Check("code", "ok", f"names {code}; signed as yours", meaning)
+    advice = "read that code before you pass --trust; docs/security.md"
+    return Check("code", "warn", f"names {code}; not known to be yours: {origin.reason}", meaning, advice)
+
+
+def check_bars(run: Path, config: Config | None, manifest: dict[str, Any] | None, *, trust: bool = False) -> Check:
     """The bars of a market, read again and compared by their hashes."""
     meaning = "the hashes of the bars were kept when the run began; other bars make its results another experiment"
     if config is None or manifest is None:
         return Check("data", "unknown", "needs config.yaml and manifest.json", meaning, "see the checks above")
     if config.data is None:
         return Check("data", "ok", "a Gymnasium environment, which has no bars", meaning)
+    try:
+        config = open_config(run, training=False, trust=trust)
+    except TrustError as error:
+        return Check("data", "unknown", str(error), meaning, "read that code, then pass --trust to compare the bars")
     try:
         world = make_world(config)
         assert isinstance(world, MarketWorld)

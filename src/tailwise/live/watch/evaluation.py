@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 
+from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
 from tailwise.live.watch.names import EQUITY, EVALUATIONS, SUMMARY
 from tailwise.live.watch.run_table import RunEntry
 from tailwise.live.watch.safe_files import Stamp, inside, open_inside, read_inside, stamp_inside
-from tailwise.live.watch.status import finite
+from tailwise.live.watch.values import finite, short_text
 
 MOST_POINTS = 800  # of one curve
 MOST_PATHS = 8
+MOST_EVALUATIONS = 2000  # that are looked at
+MOST_BARS = 2_000_000  # of all paths; a file of any size can claim to hold billions
 LARGEST_SUMMARY, LARGEST_EQUITY = 8 * 2**20, 200 * 2**20  # bytes
 SHOWN = ("total_return", "sharpe", "max_drawdown", "cvar_return", "cvar_bar", "horizon")
 
@@ -40,7 +43,7 @@ class EvaluationReader:
         if folder is None or not folder.is_dir():
             return None
         try:
-            names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+            names = [path.name for path in islice(folder.iterdir(), MOST_EVALUATIONS) if not path.name.startswith(".")]
         except OSError:
             return None
         found = []
@@ -66,23 +69,27 @@ class EvaluationReader:
         import pyarrow
         import pyarrow.parquet as parquet
 
+        columns = ["time", "symbol", "policy", "equity_before", "equity"]
         file = open_inside(self.entry.folder, EVALUATIONS, name, EQUITY)
         if file is None:
             return None
         with file:
             try:
-                table = parquet.ParquetFile(file).read(["time", "symbol", "policy", "equity_before", "equity"])
+                # Names as dictionaries: a name of a megabyte, written once, would fill the memory row by row.
+                stored = parquet.ParquetFile(file, read_dictionary=["symbol", "policy"])
+                if not _is_ours(stored.schema_arrow) or stored.metadata.num_rows > MOST_BARS:
+                    return None
+                frame = stored.read(columns).to_pandas().reset_index()
+                frame["time"] = frame["time"].astype("datetime64[ns, UTC]")
             except (pyarrow.ArrowException, OSError, KeyError, ValueError):
                 return None  # not whole, or not ours: the page shows the curves without it
-        if not _is_ours(table.schema):
-            return None
-        frame = table.to_pandas().reset_index()
+        groups = frame.groupby(["symbol", "policy"], sort=False, observed=True)
         paths = [
-            {"symbol": str(symbol), "policy": str(policy), **_path(part)}
-            for (symbol, policy), part in frame.groupby(["symbol", "policy"], sort=False)
+            {"symbol": short_text(symbol), "policy": short_text(policy), **_path(part)}
+            for (symbol, policy), part in islice(groups, MOST_PATHS)
             if part["equity_before"].iloc[0] > 0
         ]
-        return {"kind": "market", "name": name, "paths": paths[:MOST_PATHS], "statistics": self._statistics(name)}
+        return {"kind": "market", "name": name, "paths": paths, "statistics": self._statistics(name)}
 
     def _statistics(self, name: str) -> list[dict[str, Any]]:
         told = self._json(EVALUATIONS, name, SUMMARY) or {}
@@ -94,14 +101,14 @@ class EvaluationReader:
                 if not isinstance(numbers, dict):
                     continue
                 shown = {key: finite(numbers.get(key)) for key in SHOWN}
-                rows.append({"symbol": judged.get("symbol"), "policy": policy, **shown})
+                rows.append({"symbol": short_text(judged.get("symbol")), "policy": short_text(policy), **shown})
         return rows[: 2 * MOST_PATHS]
 
     def _json(self, *parts: str) -> dict[str, Any] | None:
         data = read_inside(self.entry.folder, *parts, limit=LARGEST_SUMMARY)
         try:
-            told = json.loads(data) if data is not None else None
-        except (ValueError, RecursionError):
+            told = None if data is None else parse_json(data, what=parts[-1], max_bytes=LARGEST_SUMMARY)
+        except DataError:
             return None
         return told if isinstance(told, dict) else None
 
@@ -110,10 +117,22 @@ def _is_ours(schema: Any) -> bool:
     """Whether a table has the columns that are drawn, with their types."""
     from pyarrow import types
 
-    wanted = {"time": types.is_timestamp, "equity_before": types.is_floating, "equity": types.is_floating}
-    names = set(schema.names)
-    typed = all(name in names and fits(schema.field(name).type) for name, fits in wanted.items())
-    return typed and {"symbol", "policy"} <= names
+    wanted = {
+        "time": types.is_timestamp,
+        "symbol": _is_text,
+        "policy": _is_text,
+        "equity_before": types.is_floating,
+        "equity": types.is_floating,
+    }
+    # A name that occurs twice has the index -1.
+    return all(schema.get_field_index(name) >= 0 and fits(schema.field(name).type) for name, fits in wanted.items())
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(values) or types.is_large_string(values))
 
 
 def _path(part: Any) -> dict[str, Any]:
@@ -121,10 +140,11 @@ def _path(part: Any) -> dict[str, Any]:
     from tailwise.evaluate.drawdowns import drawdowns  # scipy comes with it: only when there is a path to show
 
     equity = np.concatenate([part["equity_before"].to_numpy()[:1], part["equity"].to_numpy()]).astype(float)
-    wealth = equity / equity[0]
-    depth = drawdowns(np.maximum(wealth, 1e-12))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite has no place on the page
+        wealth = equity / equity[0]
+        depth = drawdowns(np.maximum(wealth, 1e-12))
     keep = _thin(depth)
-    time = part["time"].astype("datetime64[ns, UTC]").dt.strftime("%Y-%m-%dT%H:%M:%S").tolist()
+    time = part["time"].dt.strftime("%Y-%m-%dT%H:%M:%S").tolist()
     return {
         "time": [time[max(0, k - 1)] for k in keep],
         "wealth": [finite(round(float(wealth[k]), 6)) for k in keep],

@@ -15,7 +15,7 @@ from tailwise.live.watch.guard import query
 from tailwise.live.watch.history import History, Position
 from tailwise.live.watch.hub import MOST_LISTENERS, Hub
 from tailwise.live.watch.panels import CURVES, describe_metric, describe_panels
-from tailwise.live.watch.status import to_json
+from tailwise.live.watch.values import to_json
 
 MOST_RUNS = 8  # overlaid by one listener
 HEARTBEAT = 10.0  # seconds without news after which a comment shows that the connection lives
@@ -69,7 +69,8 @@ class Events:
         list_sent = None
         try:
             for run in runs:
-                histories[run] = await hub.follow(run)
+                if run in hub.table:  # it may have been deleted since the request
+                    histories[run] = await hub.follow(run)
             yield message("hello", hello())
             silent_since = time.monotonic()
             while True:

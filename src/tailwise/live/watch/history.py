@@ -10,12 +10,15 @@ from tailwise.live.watch.evaluation import EvaluationReader
 from tailwise.live.watch.names import ALERTS, METRICS
 from tailwise.live.watch.panels import CURVES, metric_rows
 from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.status import finite, to_json
+from tailwise.live.watch.status import known_severity
 from tailwise.live.watch.tail import Tail
+from tailwise.live.watch.values import finite, short_text, to_json, whole
 
 MOST_POINTS = 2000  # of a curve; a longer history keeps every second, fourth, ... update
 MOST_ALERTS = 300  # newest ones
+MOST_CHUNKS = 4  # that one poll reads of a file; the next goes on, so that no file holds up the others
 SIGNIFICANT = 6  # digits of a value on the page
+LONGEST_TEXT = 2000  # characters of a field of an alert
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class History:
         self.latest: dict[str, Any] = {}
         self.evaluation: dict[str, Any] | None = None
         self.evaluations = 0  # versions seen
+        self.behind = False  # whether there is more to read at once
         self._texts: dict[Position, str | None] = {}  # listeners at the same position share one text
 
     def poll(self) -> bool:
@@ -59,10 +63,9 @@ class History:
         return changed
 
     def _poll_metrics(self) -> bool:
-        changed, more = False, True
-        while more:
+        changed = False
+        for _ in range(MOST_CHUNKS):
             news = self._metrics.poll()
-            more = news.more
             if news.reset:
                 self.rows, self._stride, self._seen, self.latest = [], 1, 0, {}
                 self.era += 1
@@ -70,13 +73,16 @@ class History:
             for row in news.rows:
                 self._add(row)
             changed |= bool(news.rows)
+            self.behind = news.more
+            if not news.more:
+                break
         return changed
 
     def _add(self, row: dict[str, Any]) -> None:
         self.latest = row
         if self._seen % self._stride == 0:
             kept = {name: _short(row.get(name)) for name in CURVES if name in row}
-            self.rows.append({"update": row["update"], "steps": row.get("steps"), **kept})
+            self.rows.append({"update": row["update"], "steps": whole(row.get("steps")), **kept})
         self._seen += 1
         if len(self.rows) > MOST_POINTS:
             self.rows, self._stride = self.rows[::2], self._stride * 2
@@ -132,10 +138,10 @@ def _short(value: Any) -> float | None:
 
 
 def _alert(row: dict[str, Any]) -> dict[str, Any]:
-    texts = {key: str(row.get(key, ""))[:2000] for key in ("rule", "severity", "evidence", "advice")}
     return {
         "update": row["update"],
-        "event": str(row.get("event", "raised")),
-        "action": str(row.get("action") or ""),
-        **texts,
+        "event": short_text(row.get("event", "raised")),
+        "action": short_text(row.get("action")),
+        "severity": known_severity(row.get("severity")),
+        **{key: short_text(row.get(key), LONGEST_TEXT) for key in ("rule", "evidence", "advice")},
     }

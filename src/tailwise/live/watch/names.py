@@ -4,4 +4,5 @@ from __future__ import annotations
 
 CONFIG, ALERTS = "config.yaml", "alerts.jsonl"
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.parquet"
+SEVERITIES = ("info", "warn", "error")
 EVALUATIONS, EQUITY, SUMMARY = "evaluations", "equity.parquet", "summary.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,10 @@ def find_runs(roots: Sequence[Path]) -> dict[str, RunEntry]:
     found: dict[str, RunEntry] = {}
     looked = 0
     for root in roots:
-        pending = [(root, 0)]
+        # Level by level: what lies deep in one folder does not use up the search of the others.
+        pending = deque([(root, 0)])
         while pending and len(found) < MOST_RUNS and looked < MOST_FOLDERS:
-            folder, depth = pending.pop()
+            folder, depth = pending.popleft()
             looked += 1
             if is_run(folder):
                 entry = RunEntry(_id(folder), _name(folder, root), folder)
@@ -63,13 +65,14 @@ def find_runs(roots: Sequence[Path]) -> dict[str, RunEntry]:
 
 
 def _folders(folder: Path, root: Path) -> list[Path]:
+    """Folders inside, resolved, by name; entries that cannot be looked at are left out, and only they."""
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        names = sorted(os.listdir(folder))
     except OSError:
         return []
     wanted = [name for name in names if not name.startswith(".") and name not in _NOT_RUNS]
-    real = [path.resolve() for name in wanted if (path := folder / name)]
-    return [path for path in real if path.is_relative_to(root)]
+    paths = [path for name in wanted if (path := inside(root, os.fspath(folder / name))) is not None]
+    return [path for path in paths if path.is_dir()]
 
 
 def _name(folder: Path, root: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,11 +13,13 @@ import uvicorn
 
 from tailwise.core.errors import DataError
 from tailwise.live.watch.app import make_app
+from tailwise.live.watch.door import Connection, Door
 from tailwise.live.watch.guard import Access
 from tailwise.live.watch.run_table import check_roots
 
 MOST_CONNECTIONS = 4096  # open at once, idle ones included; more are told to come back later
-SPARE_FILES = 128  # file handles that are kept for reading runs
+SPARE_FILES = 128  # file handles that are kept for reading runs, and for connections that are about to be refused
+ACCEPTED_AT_ONCE = 64  # connections; each has a file handle until it is refused
 
 
 def most_connections() -> int:
@@ -45,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host.strip("[]"), port))
-        listening.listen(2048)
+        listening.listen(ACCEPTED_AT_ONCE)
     except OSError as error:
         listening.close()
         raise DataError(f"cannot listen on {host} port {port} ({error}); choose another --port.") from error
@@ -58,15 +61,16 @@ def serve(paths: Sequence[Path], *, host: str, port: int, token: str | None, rea
     roots = check_roots(paths)
     listening = bind(host, port)
     access = Access(host, listening.getsockname()[1], token)
+    door = Door(most_connections())
     config = uvicorn.Config(
-        make_app(roots, access),
-        http="h11",
+        door.watch(make_app(roots, access)),
+        http=partial(Connection, door),  # type: ignore[arg-type]  # called like a class, and nothing else
         ws="none",
         log_level="critical",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=most_connections(),
+        backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=32 * 1024,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from typing import Any
 
-import yaml
-
-from tailwise.live.watch.names import ALERTS, CONFIG, METRICS, METRICS_TABLE
+from tailwise.core.errors import ConfigError
+from tailwise.core.limited_yaml import parse_yaml
+from tailwise.live.watch.names import ALERTS, CONFIG, METRICS, METRICS_TABLE, SEVERITIES
 from tailwise.live.watch.run_table import RunEntry
 from tailwise.live.watch.safe_files import Stamp, read_inside, stamp_inside
 from tailwise.live.watch.tail import Tail, last_row
+from tailwise.live.watch.values import finite, short_text, whole
 
-LARGEST_CONFIG = 2**20  # bytes
+LARGEST_CONFIG = 2**18  # bytes
 STALLED_AFTER = 60.0  # seconds without a line, or
 STALLED_UPDATES = 20  # this many times the usual time of an update, whichever is longer
+UNREADABLE = "unreadable"
 
 
 class Summary:
@@ -39,17 +39,17 @@ class Summary:
             self._metrics, self._row = found, last_row(folder, METRICS) or {}
         self._count_alerts()
         config = self._read_config()
-        total = _dig(config, "run", "total_steps")
+        total = whole(_dig(config, "run", "total_steps"))
         written = found or stamp_inside(folder, CONFIG)
         age = max(0.0, now - written.changed) if written is not None else None
-        steps = self._row.get("steps")
+        steps = whole(self._row.get("steps"))
         return {
             "id": self.entry.id,
             "name": self.entry.name,
             "status": self._status(age, steps, total, stamp_inside(folder, METRICS_TABLE)),
             "update": self._row.get("update", 0),
             "steps": steps or 0,
-            "total_steps": total if isinstance(total, int) else None,
+            "total_steps": total,
             "changed": None if written is None else round(written.changed),
             "return": finite(self._row.get("episode/return")),
             "steps_per_second": finite(self._row.get("time/steps_per_second")),
@@ -58,10 +58,10 @@ class Summary:
             **facts_of(config),
         }
 
-    def _status(self, age: float | None, steps: Any, total: Any, table: Stamp | None) -> str:
+    def _status(self, age: float | None, steps: int | None, total: int | None, table: Stamp | None) -> str:
         if age is None:
-            return "unreadable"
-        if isinstance(steps, int) and isinstance(total, int) and steps >= total:
+            return UNREADABLE
+        if steps is not None and total is not None and steps >= total:
             return "finished"
         # The table is written once, at the end; a resumed run goes on writing lines after it.
         if table is not None and self._metrics is not None and table.changed >= self._metrics.changed:
@@ -75,7 +75,7 @@ class Summary:
             self._counts = {}
         for alert in news.rows:
             if alert.get("event", "raised") == "raised":
-                severity = str(alert.get("severity", "warn"))
+                severity = known_severity(alert.get("severity"))
                 self._counts[severity] = self._counts.get(severity, 0) + 1
 
     def _read_config(self) -> dict[str, Any]:
@@ -85,12 +85,36 @@ class Summary:
         return self._config[1]
 
 
+def unread(entry: RunEntry, reason: str) -> dict[str, Any]:
+    """What the list shows of a run that could not be read."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "status": UNREADABLE,
+        "reason": reason,
+        "update": 0,
+        "steps": 0,
+        "total_steps": None,
+        "changed": None,
+        "return": None,
+        "steps_per_second": None,
+        "alerts": {},
+        "bad_lines": 0,
+        **facts_of({}),
+    }
+
+
+def known_severity(value: Any) -> str:
+    """The severity of an alert; warn for a word that no rule has."""
+    return value if value in SEVERITIES else "warn"
+
+
 def read_config_loosely(entry: RunEntry) -> dict[str, Any]:
     """config.yaml as plain values; {} when it cannot be read: the page shows what there is."""
     data = read_inside(entry.folder, CONFIG, limit=LARGEST_CONFIG)
     try:
-        tree = yaml.safe_load(data) if data is not None else None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
+        tree = parse_yaml(data, what=CONFIG) if data is not None else None
+    except ConfigError:
         return {}
     return tree if isinstance(tree, dict) else {}
 
@@ -98,33 +122,16 @@ def read_config_loosely(entry: RunEntry) -> dict[str, Any]:
 def facts_of(config: dict[str, Any]) -> dict[str, Any]:
     """A few facts of a configuration that tell runs apart: what is traded or played, seed, limit, tail probability."""
     symbols = _dig(config, "data", "names") or _dig(config, "data", "paths") or [_dig(config, "env", "id")]
-    # Plain values only: what YAML can nest by reference may be endless when it is written out.
     names = [name.rsplit("/", 1)[-1] for name in symbols if isinstance(name, str)] if isinstance(symbols, list) else []
     core, seed = _dig(config, "model", "core", "kind"), _dig(config, "seed")
     alpha, limit = _dig(config, "risk", "alpha"), _dig(config, "risk", "limit")
     return {
         "world": ", ".join(names)[:80] or None,
-        "core": core if isinstance(core, str) else None,
-        "seed": seed if isinstance(seed, int) else None,
+        "core": short_text(core, 40) if isinstance(core, str) else None,
+        "seed": whole(seed),
         "alpha": finite(alpha),
         "limit": finite(limit),
     }
-
-
-def finite(value: Any) -> float | None:
-    """A finite number, or None."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # JSON has whole numbers of any length
-        return None
-    return number if math.isfinite(number) else None
-
-
-def to_json(value: Any) -> str:
-    """Compact JSON without NaN."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)
 
 
 def _usual_update_seconds(row: dict[str, Any]) -> float:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailwise.core.errors import DataError
+from tailwise.core.limited_json import parse_json
 from tailwise.live.watch.safe_files import open_inside
+from tailwise.live.watch.values import whole
 
 CHUNK = 8 * 2**20  # bytes read in one poll at most; the next poll goes on
 LONGEST_LINE = 2**20  # bytes; what is longer is no line of ours and is skipped
+MOST_VALUES = 2000  # of one line
+DEEPEST = 8  # lists and mappings within each other
 _PROBE = 64  # bytes before the offset that must still be what they were
 
 
@@ -25,7 +29,7 @@ class News:
 
 
 class Tail:
-    """Position in one file. A line without its end is kept until it is whole; a line that is not JSON is counted."""
+    """Position in one file. A line without its end is kept until it is whole; a line that is no row is counted."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -85,12 +89,13 @@ class Tail:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """One JSON object with an integer `update`; None for anything else."""
+    """One JSON object with a count `update`; None for anything else, also for NaN and numbers beyond 64 bits."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line, what="line", max_bytes=LONGEST_LINE, max_depth=DEEPEST)
+    except DataError:
         return None
-    return row if isinstance(row, dict) and type(row.get("update")) is int else None
+    fits = isinstance(row, dict) and len(row) <= MOST_VALUES and whole(row.get("update")) is not None
+    return row if fits else None
 
 
 def last_row(folder: Path, name: str, *, window: int = 2**17) -> dict[str, Any] | None:

@@ -207,6 +207,14 @@ class FeatureSpec:
             "windows": {symbol: dict(vars(window)) for symbol, window in self.windows.items()},
         }
 
+    @staticmethod
+    def modules_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+        """The modules that `from_json` would execute, without executing them."""
+        config = data.get("config") if isinstance(data, Mapping) else None
+        if not isinstance(config, dict):
+            raise CheckpointError("the feature spec is damaged: it has no configuration; restore the file.")
+        return parse(FeaturesConfig, config, source="feature spec").modules
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, folder: str | Path | None = None) -> FeatureSpec:
         """The spec that `to_json` wrote. `folder` is where the paths of config.modules start."""

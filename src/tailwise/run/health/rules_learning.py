@@ -228,7 +228,8 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "risk/out_of_reach",
         Condition(above=0.5),
         "error",
-        "no policy found so far keeps this limit: lower risk.limit to what was achieved, or allow smaller positions",
+        "no policy found so far keeps this limit: lower risk.limit to what was achieved. Where exposure makes the tail "
+        "worse, smaller positions help; where the limit is above the tail of doing nothing, larger ones",
         "10 updates at the cap, or 50 with the limit broken",
     ),
     Rule(

@@ -9,6 +9,8 @@ const Charts = (function () {
   const css = function (name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); };
   const dark = function () { return getComputedStyle(document.documentElement).colorScheme === "dark"; };
   const colour = function (index) { const list = COLOURS[dark() ? "dark" : "light"]; return list[index % list.length]; };
+  // Plotly reads tags and entities in its texts; a name is plain text.
+  const plain = function (text) { return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"); };
   const config = { displayModeBar: false, responsive: true, scrollZoom: false };
 
   function layout(extra) {
@@ -64,7 +66,7 @@ const Charts = (function () {
     const traces = shown.map(function (s) {
       const sparse = s.y.filter(function (v) { return v !== null; }).length <= 40;
       return {
-        type: "scatter", mode: s.markers && sparse ? "lines+markers" : s.x.length === 1 ? "markers" : "lines", name: s.name, x: s.x, y: s.y, connectgaps: true,
+        type: "scatter", mode: s.markers && sparse ? "lines+markers" : s.x.length === 1 ? "markers" : "lines", name: plain(s.name), x: s.x, y: s.y, connectgaps: true,
         line: { color: s.colour, width: s.dash === "dash" ? 1.3 : 1.6, dash: s.dash || "solid" }, marker: { size: 5, color: s.colour },
         hovertemplate: "%{y:.4g}",
       };
@@ -87,7 +89,7 @@ const Charts = (function () {
 
   function times(element, series, options) {
     const traces = series.map(function (s) {
-      return { type: "scatter", mode: "lines", name: s.name, x: s.x, y: s.y, opacity: s.main ? 1 : 0.6, line: { color: s.colour, width: s.main ? 1.9 : 1 }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
+      return { type: "scatter", mode: "lines", name: plain(s.name), x: s.x, y: s.y, opacity: s.main ? 1 : 0.6, line: { color: s.colour, width: s.main ? 1.9 : 1 }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
     });
     Plotly.react(element, traces, layout({ xaxis: { type: "date" }, yaxis: { tickformat: options.format } }), config);
   }

@@ -78,7 +78,7 @@
       fill.style.width = (100 * share).toFixed(1) + "%";
       const errors = run.alerts.error || 0, warnings = run.alerts.warn || 0;
       const counted = errors ? errors + (errors > 1 ? " errors" : " error") : warnings ? warnings + (warnings > 1 ? " warnings" : " warning") : "";
-      const button = make("button", { type: "button", title: run.name }, [
+      const button = make("button", { type: "button", title: run.reason ? run.name + ": " + run.reason : run.name }, [
         make("span", { class: "name" }, [make("b", { text: run.name }), make("span", { class: "state " + run.status, text: run.status })]),
         make("div", { class: "bar" }, [fill]),
         make("span", { class: "sub" }, [make("span", { text: [run.world, run.core === "none" ? "" : run.core, run.seed !== null ? "seed " + run.seed : ""].filter(Boolean).join(" · ") }),
@@ -137,6 +137,7 @@
     data.alerts = data.alerts.concat(news.alerts).slice(-300);
     data.latest = new Map(news.latest.map(function (row) { return [row.name, row]; }));
     data.rows = news.latest;
+    data.bad = news.bad_lines;
     if (news.evaluation) { data.evaluation = news.evaluation; }
     showAll();
     document.documentElement.dataset.points = String(chosenData().reduce(function (sum, d) { return sum + d.steps.length; }, 0));
@@ -178,6 +179,7 @@
       tile("KL", number(value("policy/kl")), "nats", lying("policy/kl"));
       tile("entropy", number(value("policy/entropy")), "nats", lying("policy/entropy"));
       tile("speed", number(speed), "steps/s");
+      if (data && data.bad) { tile("unreadable", number(data.bad), data.bad > 1 ? "lines" : "line", "bad"); }
     }
     byId("head").hidden = !run;
     byId("head").replaceChildren.apply(byId("head"), tiles);

@@ -1,0 +1,71 @@
+"""The policy that a limit speaks of: exploration that ends narrow, and what evaluations play."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from tailwise import PPO
+from tailwise.core.errors import ConfigError
+from tailwise.learner.config import NarrowingExploration
+from tailwise.run.config import parse_config
+from tailwise.run.schedules import narrowing
+from tailwise.run.toy_risk import ExposureVector, LotteryVector
+
+LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25}
+SMALL = {
+    "model": {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"kind": "quantile", "hidden": [8]}},
+    "run": {"environments": 8, "rollout_steps": 16, "total_steps": 1024, "tensorboard": False},
+}
+
+
+def test_the_factor_is_reached_at_the_end_whatever_the_steps_between() -> None:
+    """Rejects a factor per update, which would depend on the number of updates, and one that goes on past the end."""
+    config = NarrowingExploration(end=0.1)
+    for stops in ([0, 1000], [0, 10, 500, 1000], [0, 400, 900, 1300, 2000]):
+        total = sum(narrowing(config, a, b, 1000) for a, b in itertools.pairwise(stops))
+        assert total == pytest.approx(math.log(0.1), rel=1e-12)
+    assert narrowing(None, 0, 10, 100) == 0.0
+
+
+def width_after(risk: dict[str, object], **learner: object) -> float:
+    env = ExposureVector(8, mu=0.1, sigma=0.2)
+    agent = PPO(env, {**SMALL, "risk": risk, "learner": {"learning_rate": 1e-9, **learner}})
+    agent.learn()
+    log_std = agent.model.actor.log_std
+    assert log_std is not None
+    return float(log_std.exp())
+
+
+def test_exploration_ends_narrow_under_a_limit_and_nowhere_else() -> None:
+    """With a step size of next to nothing only the schedule moves the width: from 1 to .1, or not at all."""
+    assert width_after(LIMIT) == pytest.approx(0.1, rel=1e-3)
+    assert width_after({"mode": "report"}) == pytest.approx(1.0, rel=1e-3)
+    assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(1.0, rel=1e-3)
+    assert width_after({"mode": "report"}, exploration={"kind": "narrow", "end": 0.5}) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_narrowing_of_discrete_actions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="narrows the width of Box actions and the action space is discrete"):
+        PPO("CartPole-v1", {**SMALL, "learner": {"exploration": {"kind": "narrow"}}})
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("risk", [LIMIT, {"mode": "report"}, {"mode": "penalty", "weight": 1.0}])
+def test_evaluations_play_the_policy_that_the_limit_speaks_of(discrete: bool, risk: dict[str, object]) -> None:
+    """Under a limit the best discrete policy is mixed, and the limit is steered on its samples. Rejects playing the
+    most likely action there, which is another policy."""
+    config = parse_config({"risk": risk}, source="test")
+    sampled = discrete and risk["mode"] == "constraint"
+    assert config.plays_most_likely(discrete=discrete) is not sampled
+    for wish in (True, False):
+        asked = parse_config({"risk": risk, "evaluate": {"deterministic": wish}}, source="test")
+        assert asked.plays_most_likely(discrete=discrete) is wish
+
+
+def test_a_policy_says_how_it_is_meant_to_be_played() -> None:
+    lottery = PPO(LotteryVector(8, safe=0.2, risky_win=1.0, loss=3.0, p=0.045), {**SMALL, "risk": LIMIT})
+    exposure = PPO(ExposureVector(8, mu=0.1, sigma=0.2), {**SMALL, "risk": LIMIT})
+    assert not lottery.deterministic and exposure.deterministic
