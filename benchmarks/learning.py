@@ -1,9 +1,10 @@
 """Does it learn? Small control tasks at fixed budgets, three seeds, 50 deterministic episodes each.
 
-    python -m benchmarks.learning [--json] [--quick] [--only cartpole] [--only peers]
+    python -m benchmarks.learning [--json] [--quick] [--only cartpole] [--only defaults] [--only fresh] [--only peers]
 
-Tailwise runs its shipped presets. When stable-baselines3 (and sb3-contrib for memory) are installed they train on the
-same tasks and budgets, with the hyperparameters published in rl-baselines3-zoo, for comparison; they have no goal here.
+Tailwise runs its shipped presets; `defaults` and `fresh` are in benchmarks/learning_defaults.py. When stable-baselines3
+(and sb3-contrib for memory) are installed they train on the same tasks and budgets, with the hyperparameters published
+in rl-baselines3-zoo, for comparison; they have no goal here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning_defaults import defaults_checks, reliability_checks
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)
@@ -55,7 +57,7 @@ TASKS = (
 
 def run(options: Options) -> list[Check]:
     """One check per task."""
-    checks = []
+    checks: list[Check] = []
     for task in TASKS:
         if options.only and not any(word in f"{task.name} {task.preset}" for word in options.only):
             continue
@@ -67,6 +69,10 @@ def run(options: Options) -> list[Check]:
             )
             continue
         checks.append(_ours(task, options))
+    if not options.only or "defaults" in options.only:
+        checks += defaults_checks(options)
+    if not options.only or "fresh" in options.only:
+        checks += reliability_checks(options)
     if not options.quick and (not options.only or "peers" in options.only):
         checks += _peers(options)
     return checks

@@ -14,6 +14,7 @@ from benchmarks.risk_truth import ExposureProblem
 ALPHA = 0.05
 NOTHING = 1e-3  # weight of what is to be left out beside a weight of 1
 ROUNDS = 7  # of the cost, interleaved
+FIXED = {"geometry": "fixed"}  # rollouts of 64 x 128, which coverage and cost are counted in
 
 
 def process(*, states: int, gamma: float, seed: int, updates: int) -> tuple[float, float]:
@@ -35,7 +36,7 @@ def process(*, states: int, gamma: float, seed: int, updates: int) -> tuple[floa
         params = RewardProcessParams.build(
             means=[0.1, 0.0, -0.1, 0.2], sds=[0.1, 0.5, 1.0, 1.5], transition=transition, terminal=[0.0, 0.0, 0.0, 0.05]
         )
-    agent = PPO(RewardProcessVector(params, 64), {"seed": seed, "learner": {"gamma": gamma}})
+    agent = PPO(RewardProcessVector(params, 64), {"seed": seed, "learner": {"gamma": gamma}, "run": FIXED})
     agent.learn(64 * 128 * updates)
     model = agent.model
     obs = torch.eye(params.states + 1)[: params.states]

@@ -62,6 +62,7 @@ def settings(
             "gamma": gamma,
             "lambda": 0.8,
             "learning_rate": rate,
+            "epochs": 4,
             "minibatches": 2,
             "entropy": {"kind": "constant", "weight": entropy},
         },

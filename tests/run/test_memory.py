@@ -14,7 +14,7 @@ from tailwise.run.agent import PPO
 config = {
     "env": {"hide": [1, 3]},
     "model": {"core": {"kind": "lstm", "hidden": 64}},
-    "run": {"environments": 64, "rollout_steps": 128, "total_steps": 3 * 64 * 128},
+    "run": {"geometry": "fixed", "total_steps": 3 * 64 * 128},
 }
 agent = PPO("CartPole-v1", config)
 agent.learn()

@@ -102,7 +102,7 @@ def test_known_one_step_laws_are_recovered(law: str, critic: str) -> None:
     draw, cvar, levels = LAWS[law]
     config = {
         "run": {"environments": 64, "rollout_steps": 32},
-        "learner": {"learning_rate": 2e-3},
+        "learner": {"learning_rate": 2e-3, "epochs": 4, "minibatches": 4},
         "model": {"critic": {"kind": critic}},
     }
     agent = PPO(OneStepLaw(draw, 64), config)
@@ -162,8 +162,9 @@ def test_long_left_tail_is_learnt_at_the_default_length() -> None:
 def reward_process_error(
     params: RewardProcessParams, *, gamma: float, updates: int, seed: int, critic: dict[str, Any]
 ) -> float:
-    """Largest relative error over states of the predicted 5% CVaR of the return, after training with the defaults."""
+    """Largest relative error over states of the predicted 5% CVaR of the return, after updates of 64 x 128 rows."""
     config: dict[str, Any] = {"seed": seed, "learner": {"gamma": gamma}, "model": {"critic": critic}}
+    config["run"] = {"geometry": "fixed"}
     if critic.get("target") == "scalar":
         config["risk"] = {"mode": "off"}
     agent = PPO(RewardProcessVector(params, 64), config)

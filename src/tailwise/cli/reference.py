@@ -90,6 +90,9 @@ def _tag(model: type[BaseModel]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "chosen_by" in extra:
+        return f"by {extra['chosen_by']}"
     if field.default_factory is not None:
         return _text(field.get_default(call_default_factory=True, validated_data={}))
     return "required" if field.default is PydanticUndefined else _text(field.default)

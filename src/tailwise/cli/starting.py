@@ -59,7 +59,7 @@ learner:
   # Discount per bar: the horizon of tails in all tables is {horizon} bars{horizon_words}, where a weight of 5% is left.
   gamma: {gamma:g}
 
-run: {{total_steps: {steps}, environments: 64, rollout_steps: 128}}
+run: {{total_steps: {steps}}} # environments, rollout_steps, epochs and minibatches follow from it
 evaluate: {{every: 5}} # updates between evaluations on the select window
 """
 

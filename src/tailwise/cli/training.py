@@ -177,7 +177,7 @@ def run_folder(out: Path | None, name: str) -> Iterator[Path]:
 def print_facts(agent: PPO, folder: Path) -> None:
     """What is trained, where, and whether it can be resumed exactly."""
     config, driver = agent.config, agent.trainer.driver
-    action, rows = driver.spaces.action, config.run.environments * config.run.rollout_steps
+    action = driver.spaces.action
     parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     critic = config.model.critic
     exact = f"bit for bit with run.threads {config.run.threads}" if driver.exact_resume else "not exactly"
@@ -198,7 +198,8 @@ def print_facts(agent: PPO, folder: Path) -> None:
         f"model          core {config.model.core.kind}, {'twin ' if critic.twin else ''}{critic.kind} "
         f"critic{'s' if critic.twin else ''}, {parameters:,} parameters"
     )
-    print(f"training       {config.run.total_steps:,} steps, {rows:,} per update, seed {config.seed}")
+    print(f"training       {config.run.total_steps:,} steps, seed {config.seed}")
+    print(f"geometry       {config.run.geometry}: {config.geometry.describe(config.run.total_steps)}")
     for sentence in told_limit(config, world):
         print(f"{config.risk.mode if config.risk.mode == 'penalty' else 'limit':<14} {sentence}")
     print(f"resumes        {exact}: {driver.exact_resume_reason}", flush=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from tailwise.core.config import Section
+
+CHOSEN_BY_GEOMETRY: dict[str, Any] = {"chosen_by": "run.geometry"}  # of a field whose default depends on the budget
 
 
 class ConstantSchedule(Section):
@@ -104,8 +106,16 @@ class LearnerConfig(Section):
 
     gamma: float = Field(0.99, gt=0, lt=1, description="discount per step")
     lam: float = Field(0.95, ge=0, le=1, alias="lambda", description="GAE trace for advantages and the mean target")
-    epochs: int = Field(4, ge=1, le=100, description="passes over a rollout per update")
-    minibatches: int = Field(4, ge=1, le=4096, description="minibatches per epoch; recurrent ones split environments")
+    epochs: int = Field(
+        4, ge=1, le=100, description="passes over a rollout per update", json_schema_extra=CHOSEN_BY_GEOMETRY
+    )
+    minibatches: int = Field(
+        4,
+        ge=1,
+        le=4096,
+        description="minibatches per epoch; recurrent ones split environments",
+        json_schema_extra=CHOSEN_BY_GEOMETRY,
+    )
     microbatches: int = Field(
         1, ge=1, le=1024, description="parts of a minibatch whose gradients are accumulated before one step"
     )

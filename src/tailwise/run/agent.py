@@ -32,13 +32,20 @@ from tailwise.run.metric_repair import restore_metrics
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
-from tailwise.run.run_folder import append_alerts, create_run_folder, cut_back_alerts, read_manifest, refuse_existing
+from tailwise.run.run_folder import (
+    append_alerts,
+    create_run_folder,
+    cut_back_alerts,
+    read_manifest,
+    refuse_existing,
+    write_config,
+)
 from tailwise.run.stored_policy import policy_spec
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
 from tailwise.run.versions import made_otherwise
-from tailwise.run.worlds import Environment, MarketWorld, World, make_world, play_world, trade_window
+from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 
 class Policy:
@@ -182,6 +189,9 @@ class PPO(Policy):
     ) -> None:
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         full, env = _one_environment(full, env)
+        copies = copies_of(env)
+        if copies is not None:
+            full = full.fitted(total_steps=full.run.total_steps, environments=copies)
         folder = None if run_dir is None else Path(run_dir)
         if folder is not None:
             refuse_existing(folder)
@@ -207,6 +217,27 @@ class PPO(Policy):
         if unsigned is not None and code_named_by(config, training=True):
             advice = "Until that is mended, opening it needs trust=True (--trust), because it names code."
             warnings.warn(f"{unsigned} {advice}", stacklevel=3)
+
+    def _refit(self, config: Config) -> None:
+        """Begin again with another geometry, before the first update; the weights stay as they are."""
+        old = self.trainer
+        if config == old.config:
+            return
+        if old.world.copies is None:
+            old.driver.close()
+        trainer = Trainer(
+            config,
+            old.world.with_config(config),
+            run_dir=old.run_dir,
+            callbacks=old.given_callbacks,
+            auxiliary=old.backend.auxiliary,
+            lock=old.lock,
+        )
+        load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
+        if trainer.run_dir is not None and trainer.lock is not None:
+            with trainer.lock.held():
+                write_config(trainer.run_dir, config)
+        self._attach(trainer, self._trials)
 
     def _attach(self, trainer: Trainer, trials: TrialBook | None) -> None:
         self.trainer = trainer
@@ -330,6 +361,8 @@ class PPO(Policy):
             raise CheckpointError(
                 f"{folder}: its policy has other actions than this environment; use another checkpoint."
             )
+        if self.trainer.update == 0:
+            self._refit(self.config.with_geometry_of(parse_config(stored, source=str(folder))))
         match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
@@ -340,7 +373,13 @@ class PPO(Policy):
         return "; ".join([*([] if reason is None else [reason]), *threads]) or None
 
     def learn(self, steps: int | None = None) -> str:
-        """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence."""
+        """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence.
+
+        Where the configuration names no run.total_steps, the first call is the budget that the geometry is chosen for.
+        """
+        named = "total_steps" in self.config.run.model_fields_set
+        if steps is not None and self.trainer.update == 0 and not named:
+            self._refit(self.config.fitted(total_steps=steps, environments=self.world().copies))
         folder, world = self.trainer.run_dir, self.world()
         if self._trials is not None and folder is not None and isinstance(world, MarketWorld):
             self._trials.begin(folder, self.config, data=world.dataset.data_hash())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from tailwise.core.config import Section, parse
+from tailwise.core.config import Section, SectionType, parse
 from tailwise.core.discount import tail_horizon
+from tailwise.core.errors import ConfigError
 from tailwise.kernels.coverage import why_not_configured
-from tailwise.learner.config import AutoExploration, LearnerConfig, NarrowingExploration
+from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.learner.tail import check_resolution
@@ -19,10 +22,22 @@ from tailwise.market.data_config import DataConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import FeaturesConfig
 from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify_config import NotifyConfig
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
+GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
+
+
+def _with_chosen(section: SectionType, chosen: Mapping[str, int]) -> SectionType:
+    """A copy of a section with `chosen` values that do not count as set, so that another budget may choose again.
+
+    Written to a file they do count: a run that is resumed keeps its geometry.
+    """
+    copied = section.model_copy()
+    copied.__dict__.update(chosen)
+    return copied
 
 
 THREADS = (
@@ -61,8 +76,17 @@ class RunConfig(Section):
     """How long, how wide, and what is kept."""
 
     total_steps: int = Field(1_000_000, ge=1, le=10**15, description="environment steps over all environments")
-    environments: int = Field(64, ge=1, le=65_536, description="environments side by side")
-    rollout_steps: int = Field(128, ge=1, le=65_536, description="steps per environment and update")
+    geometry: Literal["auto", "fixed"] = Field(
+        "auto",
+        description="what is left out of environments, rollout_steps, learner.epochs and learner.minibatches: fits "
+        "total_steps and the task, or is 64, 128, 4 and 4 whatever they are",
+    )
+    environments: int = Field(
+        64, ge=1, le=65_536, description="environments side by side", json_schema_extra=CHOSEN_BY_GEOMETRY
+    )
+    rollout_steps: int = Field(
+        128, ge=1, le=65_536, description="steps per environment and update", json_schema_extra=CHOSEN_BY_GEOMETRY
+    )
     checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
     threads: int = Field(1, ge=1, le=256, description=THREADS)
@@ -124,20 +148,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _combination(self) -> Config:
         self._check_market()
+        self.__dict__.update(self._sections_for(self.run.total_steps, None))
         reason = why_not_configured(self.model, self.learner) if self.backend == "fused" else None
         if reason is not None:
             raise ValueError(f"backend fused: {reason}")
-        run, learner = self.run, self.learner
-        recurrent = not isinstance(self.model.core, NoCore)
-        units = run.environments if recurrent else run.environments * run.rollout_steps
-        if units % learner.minibatches:
-            what = "environments" if recurrent else "environments x rollout_steps"
-            fitting = [k for k in range(1, min(units, 4096) + 1) if units % k == 0]
-            near = min(fitting, key=lambda k: abs(k - learner.minibatches))
-            raise ValueError(
-                f"learner.minibatches {learner.minibatches} does not divide the {units} {what} of a rollout"
-                f"{' (recurrent minibatches hold whole environments)' if recurrent else ''}; use {near}"
-            )
+        self._check_sizes()
+        learner = self.learner
         if learner.dual_clip is not None and learner.dual_clip <= 1 + learner.clip:
             raise ValueError(
                 f"learner.dual_clip {learner.dual_clip} must exceed 1 + learner.clip = {1 + learner.clip}; 3 or null"
@@ -149,13 +165,75 @@ class Config(Section):
             )
         if learner.kl_factor.kind == "on" and learner.target_kl is None:
             raise ValueError("learner.kl_factor follows learner.target_kl, which is null; set target_kl, e.g. 0.02")
+        self._check_risk()
+        return self
+
+    def fitted(self, *, total_steps: int, environments: int | None = None) -> Config:
+        """The same configuration with the geometry for another budget; values that were set explicitly stay.
+
+        environments: how many an environment that Python built brings; None: as many as are wanted.
+        """
+        fitted = self.model_copy()
+        fitted.__dict__.update(self._sections_for(total_steps, environments))
+        try:
+            fitted._check_sizes()
+        except ValueError as error:
+            raise ConfigError(f"config: {error}.") from error
+        return fitted
+
+    def with_geometry_of(self, stored: Config) -> Config:
+        """The same configuration with the geometry of another one; values that were set explicitly stay."""
+        adopted = self.model_copy()
+        for name in ("run", "learner"):
+            section, other = getattr(self, name), getattr(stored, name)
+            chosen = {key: getattr(other, key) for key in GEOMETRY[name] if key not in section.model_fields_set}
+            adopted.__dict__[name] = _with_chosen(section, chosen)
+        return adopted
+
+    @property
+    def geometry(self) -> Geometry:
+        """How a rollout is made and learnt from."""
+        run, learner = self.run, self.learner
+        return Geometry(run.environments, run.rollout_steps, learner.epochs, learner.minibatches)
+
+    def _sections_for(self, total_steps: int, environments: int | None) -> dict[str, Section]:
+        """The sections run and learner with the geometry for a budget; `environments` counts like an explicit value."""
+        explicit = {
+            key: getattr(section, key)
+            for name, section in (("run", self.run), ("learner", self.learner))
+            for key in GEOMETRY[name]
+            if key in section.model_fields_set
+        }
+        if environments is not None:
+            explicit.setdefault("environments", environments)
+        if self.run.geometry == "auto":
+            task = Task(
+                recurrent=not isinstance(self.model.core, NoCore),
+                noisy=isinstance(self.env, MarketEnvSection) or self.acting_risk is not None,
+            )
+            explicit = dataclasses.asdict(choose_geometry(task, total_steps=total_steps, **explicit))
+        return {
+            name: _with_chosen(section, {key: explicit[key] for key in GEOMETRY[name] if key in explicit})
+            for name, section in (("run", self.run), ("learner", self.learner))
+        }
+
+    def _check_sizes(self) -> None:
+        run, learner = self.run, self.learner
+        recurrent = not isinstance(self.model.core, NoCore)
+        units = run.environments if recurrent else run.environments * run.rollout_steps
+        if units % learner.minibatches:
+            what = "environments" if recurrent else "environments x rollout_steps"
+            fitting = [k for k in range(1, min(units, 4096) + 1) if units % k == 0]
+            near = min(fitting, key=lambda k: abs(k - learner.minibatches))
+            raise ValueError(
+                f"learner.minibatches {learner.minibatches} does not divide the {units} {what} of a rollout"
+                f"{' (recurrent minibatches hold whole environments)' if recurrent else ''}; use {near}"
+            )
         if run.environments * run.rollout_steps > LARGEST_ROLLOUT:
             raise ValueError(
                 f"a rollout of run.environments {run.environments} x run.rollout_steps {run.rollout_steps} has more "
                 f"than {LARGEST_ROLLOUT:,} rows and would not fit into memory; lower one of them"
             )
-        self._check_risk()
-        return self
 
     def _check_market(self) -> None:
         if isinstance(self.env, MarketEnvSection):

@@ -77,6 +77,7 @@ class Trainer:
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
+        self.given_callbacks = tuple(callbacks)
         self.lock = RunLock(run_dir) if lock is None and run_dir is not None else lock
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)

@@ -28,6 +28,13 @@ from tailwise.run.play import Played, Player, episodes_played_by, windows_played
 Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
 
 
+def copies_of(env: Environment | None) -> int | None:
+    """How many environments one that is built already brings; None where as many are built as are wanted."""
+    if isinstance(env, VectorEnv):
+        return int(env.num_envs)
+    return 1 if isinstance(env, gym.Env) else None
+
+
 class World(Protocol):
     """Builds the environments of one configuration."""
 
@@ -40,6 +47,13 @@ class World(Protocol):
     @property
     def features(self) -> FeatureSpec | None:
         """What was fitted on the train bars and belongs to the policy; None outside the market."""
+
+    @property
+    def copies(self) -> int | None:
+        """How many environments Python passed, built already; None where `run.environments` are built."""
+
+    def with_config(self, config: Config) -> World:
+        """The same world for a configuration that differs in its geometry."""
 
     def training(self) -> EnvDriver:
         """`run.environments` environments to train in."""
@@ -108,13 +122,19 @@ class GymWorld:
     def name(self) -> str:
         return self.settings.id or type(self.env).__name__
 
+    @property
+    def copies(self) -> int | None:
+        return copies_of(self.env)
+
+    def with_config(self, config: Config) -> GymWorld:
+        return GymWorld(config, self.env)
+
     def training(self) -> EnvDriver:
         """As many environments as `run.environments`; a built environment brings its own number, which must agree."""
         config = self.config
-        built = isinstance(self.env, gym.Env | VectorEnv)
         driver = self._driver(
             self.env if self.env is not None else str(self.settings.id),
-            None if built else config.run.environments,
+            config.run.environments if self.copies is None else None,
             config.seed,
             "train",
         )
@@ -123,7 +143,7 @@ class GymWorld:
             driver.close()
             raise ConfigError(
                 f"the environment passed has {count} copies and run.environments is {config.run.environments}; "
-                f"set run.environments to {count} (learner.minibatches must divide the rollout)"
+                f"leave run.environments out, or set it to {count} (learner.minibatches must divide the rollout)"
             )
         return driver
 
@@ -180,6 +200,13 @@ class MarketWorld:
     @property
     def features(self) -> FeatureSpec:
         return self.dataset.spec
+
+    copies = None
+
+    def with_config(self, config: Config) -> MarketWorld:
+        same = copy.copy(self)  # the bars and their features are not read again
+        same.config = config
+        return same
 
     def training(self) -> EnvDriver:
         settings = self.settings.model_copy(update={"report": False})
