@@ -15,6 +15,7 @@ MULTIPLIER = ("tests/learner/test_multiplier.py",)
 CALIBRATION = ("tests/learner/test_calibration.py",)
 POPART = ("tests/learner/test_popart_update.py",)
 UPDATE = ("tests/learner/test_update.py",)
+TARGETS = ("tests/learner/test_targets.py",)
 TAIL = ("tests/learner/test_tail.py",)
 
 MUTANTS = (
@@ -359,7 +360,7 @@ MUTANTS = (
         "learner/calibration.py",
         "            self.open = OpenWindows.empty()\n        self.next_update",
         "        self.next_update",
-        CALIBRATION,
+        ("tests/learner/test_calibration_windows.py",),
     ),
     Mutant(
         "the oldest windows are kept and the newest dropped",
@@ -416,6 +417,6 @@ MUTANTS = (
         "learner/preparation.py",
         "chosen = torch.arange(sampled) * width + within.reshape(-1, sampled).long()",
         "chosen = torch.arange(sampled) + within.reshape(-1, sampled).long()",
-        UPDATE,
+        TARGETS,
     ),
 )

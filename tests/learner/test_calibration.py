@@ -260,6 +260,28 @@ def test_only_the_first_64_environments_are_followed_and_the_newest_windows_kept
     assert done.realised.min() >= 1.0 and done.realised.max() == 5.0 and (np.diff(done.start) >= 0).all()
 
 
+def test_of_windows_that_are_released_together_the_newest_stay() -> None:
+    """Episodes of one step in 63 environments wait for a window of the first environment, whose only episode ends
+    after 280 steps. Rejects the oldest KEPT of what is released at once."""
+    tracker = Calibration(quantile_critic(2), Streams(0), gamma=0.99, alpha=0.5, environments=64)
+    for update in range(7):
+        ends = torch.ones(40, 64, dtype=torch.bool)
+        ends[:, 0] = False
+        ends[-1, 0] = update == 6
+        assert len(tracker.completed) == 0
+        tracker.absorb(rollout_of(torch.ones(40, 64), torch.zeros(2, 2), terminated=ends, update=update))
+    done = tracker.completed
+    assert len(done) == KEPT and len(tracker.open) == len(tracker.waiting) == 0
+    assert done.start.min() > 100 and done.start.max() > 270
+
+
+def test_a_verdict_needs_rewards_for_half_of_the_discount() -> None:
+    """Below, a prediction is mostly compared with itself."""
+    report = told(normal_process(law=normal_law(0.0, SD)))
+    assert dataclasses.replace(report, observed=0.5).calibrated(0.2)
+    assert not dataclasses.replace(report, observed=0.49).calibrated(0.2)
+
+
 @pytest.mark.parametrize("kind", ["quantile", "categorical"])
 def test_a_resumed_tracker_continues_bit_for_bit(kind: str) -> None:
     """Rejects a state without the open or waiting windows, or without the clock of the starts."""

@@ -47,7 +47,9 @@ def test_the_integral_keeps_what_the_limit_takes() -> None:
 def test_the_derivative_reacts_to_a_rise_only() -> None:
     gains, calm = Pid(kp=0.0, ki=1e-9, kd=1.0, smoothing=0.0), [1.0] * 12
     assert follow([*calm, 3.0], 5.0, gains)[-1] == pytest.approx(2.0)
-    assert follow([*calm, 0.0], 5.0, gains)[-1] == 0.0
+    # Above 0, where the bound of the multiplier cannot hide a derivative that follows a fall.
+    high = PidState(integral=7.0)
+    assert follow([*calm, 0.0], 5.0, gains, start=high)[-1] == pytest.approx(7.0, abs=1e-6)
 
 
 @settings(max_examples=100, deadline=None)

@@ -195,12 +195,18 @@ def test_the_quantile_function_is_exact_for_normal_laws() -> None:
 
 
 def test_the_quantile_function_by_hand() -> None:
-    """theta = 0, 1, 3 at 1/6, 1/2, 5/6: through the centres, increasing, finite at both ends, a point for N = 1."""
+    """theta = 0, 1, 3 at 1/6, 1/2, 5/6: through the centres, increasing, finite at both ends, a point for N = 1.
+
+    Rejects a pair of centres chosen by the share of the level, which extends the upper pair down to 0.4.
+    """
     theta = torch.tensor([0.0, 1.0, 3.0])
     found = inverse_cdf_quantiles(theta, torch.tensor([0.0, 1 / 6, 0.25, 1 / 2, 0.75, 5 / 6, 1.0]))
     torch.testing.assert_close(found[[1, 3, 5]], theta)
     # 1/4 lies at the normal score -.6745 between -.9674 and 0: 1 - .6745 / .9674 of the way from 0 to 1.
     torch.testing.assert_close(found[2], torch.tensor(1 - 0.67449 / 0.96742), rtol=1e-4, atol=0)
+    # 0.4 is in the second third, but between the first two centres: at the normal score -.2533.
+    between = inverse_cdf_quantiles(theta, torch.tensor([0.4]))
+    torch.testing.assert_close(between, torch.tensor([1 - 0.25335 / 0.96742]), rtol=1e-4, atol=0)
     assert bool((found.diff() > 0).all()) and bool(torch.isfinite(found).all())
     assert inverse_cdf_quantiles(torch.tensor([[5.0]]), torch.tensor([[0.1, 0.9]])).tolist() == [[5.0, 5.0]]
     flat = torch.full((4,), 2.5)

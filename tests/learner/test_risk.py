@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.learner.risk import RiskSettings, assess_risk, utility_at
+from tailwise.learner.risk import Assessment, RiskSettings, assess_risk, utility_at
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, WangMeasure
 from tailwise.learner.tail import cvar_from_atoms, pooled_tail, var_from_atoms, wang_from_quantiles
 from tailwise.learner.targets import Targets
@@ -87,6 +87,25 @@ def test_wang_of_a_normal_law_and_of_one_value() -> None:
     one = utility_at(WangMeasure(), torch.tensor([3.0]), ALPHA)
     assert one.value == pytest.approx(3.0)
     assert float(one.of(torch.tensor([3.0]))) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.7])
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_the_mean_slope_is_what_a_small_shift_of_all_returns_is_worth(name: str, threshold: float | None) -> None:
+    """Rejects the share of returns above the threshold."""
+    pooled = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    utility = utility_at(MEASURES[name], pooled, ALPHA, threshold=threshold)
+    shift = 1e-7
+    gained = float((utility.of(pooled + shift) - utility.of(pooled)).mean()) / shift
+    assert utility.mean_slope == pytest.approx(gained, rel=1e-5)
+
+
+def test_the_share_of_risk_follows_the_multiplier() -> None:
+    """3 x 2 beside 6: a half. Rejects the share of the risk advantage before it is weighted."""
+    flat = torch.zeros(1, 1)
+    assessed = Assessment(0.0, None, None, 1.0, flat, advantage_std=2.0, mean_advantage_std=6.0)
+    assert assessed.metrics(3.0)["risk/advantage_share"] == 0.5
+    assert assessed.metrics(0.0)["risk/advantage_share"] == 0.0
 
 
 def test_a_threshold_from_elsewhere_is_used() -> None:

@@ -110,6 +110,17 @@ def test_scalar_target_regresses_all_quantiles_on_the_lambda_return() -> None:
     assert prepared(backend, rollout).draws(backend.streams, backend.model, update=0, epoch=0)[0] is None
 
 
+def test_a_minibatch_takes_one_particle_of_each_stratum() -> None:
+    """8 particles, 4 taken: one of each pair, either one of them. Rejects strata that overlap at the lower end, which
+    never look at the best returns."""
+    backend = small_backend()
+    ready = prepared(backend, play(backend, random_world()))
+    chosen, _ = ready.draws(backend.streams, backend.model, update=0, epoch=0)
+    assert chosen is not None and ready.particles is not None and ready.particles.shape[-1] == 8
+    assert torch.equal(chosen // 2, torch.arange(4).expand_as(chosen))
+    assert set((chosen % 2).unique().tolist()) == {0, 1}
+
+
 @pytest.mark.parametrize("particles", [4, 16])
 def test_particle_count_of_its_own_reads_the_law_at_stratified_levels(particles: int) -> None:
     backend = trained(critic={"particles": particles, "minibatch_particles": 4, "quantiles": 8})

@@ -100,7 +100,7 @@ def test_sampling_follows_the_probabilities() -> None:
     assert float(gauss.mean()) == pytest.approx(2.0, abs=0.01) and float(gauss.std()) == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("level", [2.0**-53, 0.5, 1 - 2.0**-53])
+@pytest.mark.parametrize("level", [2.0**-53, 0.5, 1 - 2.0**-53, 1.0])
 def test_masked_action_is_never_sampled(level: float) -> None:
     """Also at the ends of the unit interval. Rejects an inverse CDF that falls off its end onto a masked action."""
     law = CategoricalLaw((5,))
@@ -111,6 +111,14 @@ def test_masked_action_is_never_sampled(level: float) -> None:
     action = law.sample(params, torch.full((200, 1), level, dtype=torch.float64))
     assert bool(mask.gather(-1, action).all())
     assert bool(mask.gather(-1, law.mode(params)).all())
+
+
+def test_each_component_is_drawn_with_its_own_number() -> None:
+    """Rejects the first number for all of them, with which components always move together."""
+    uniform = torch.tensor([[0.1, 0.9], [0.9, 0.1]], dtype=torch.float64)
+    assert CategoricalLaw((2, 2)).sample(torch.zeros(2, 4), uniform).tolist() == [[0, 1], [1, 0]]
+    drawn = GaussianLaw(2).sample(torch.zeros(2, 4), uniform)
+    torch.testing.assert_close(drawn, torch.special.ndtri(uniform).float())
 
 
 def test_masked_gradient_is_finite_and_zero_on_masked_logits() -> None:
