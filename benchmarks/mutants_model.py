@@ -9,7 +9,7 @@ NORMALISER = ("tests/model/test_normaliser.py",)
 RETURN_SCALE = ("tests/model/test_return_scale.py",)
 RECURRENCE = ("tests/model/test_recurrence.py",)
 ACTION_SPEC = ("tests/model/test_action_spec.py",)
-OUTLIERS = ("tests/model/test_normaliser.py", "tests/run/test_wild_observations.py")
+OUTLIERS = NORMALISER
 
 MUTANTS = (
     Mutant(

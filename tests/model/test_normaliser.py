@@ -63,13 +63,14 @@ def test_constant_feature_becomes_zero(value: float) -> None:
     assert abs(float(constant(noisy))) < 1e-3
 
 
-def test_one_wild_entry_does_not_blind_the_statistics() -> None:
-    """A single 1e12 after the first rollout: drawn in to 100 std and counted. Rejects absorbing it as it is."""
+@pytest.mark.parametrize("value", [1e12, -1e12])
+def test_one_wild_entry_does_not_blind_the_statistics(value: float) -> None:
+    """A single one after the first rollout: drawn in and counted. Rejects absorbing it as it is, on either side."""
     steady = torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
     careful = normaliser(1)
     careful.absorb(steady)
     wild = steady.clone()
-    wild[3] = 1e12
+    wild[3] = value
     share = careful.absorb(wild).outliers
     assert share == pytest.approx(1 / 500)
     assert float(careful.variance) < 20
@@ -106,6 +107,17 @@ def test_true_change_of_scale_arrives() -> None:
     for _ in range(40):
         follows.absorb(1e4 * torch.randn(256, 1, generator=g))
     assert float(follows.variance.sqrt()) > 5e3
+
+
+def test_a_jump_of_all_rows_moves_the_mean_by_100_standard_deviations_at_most() -> None:
+    """Rejects the whole jump at once: with it the variance is that of the jump, and nothing else is left to see."""
+    g = torch.Generator().manual_seed(0)
+    follows = normaliser(1)
+    follows.absorb(torch.randn(256, 1, generator=g))
+    mean, deviation = float(follows.mean), float(follows.variance.sqrt())
+    follows.absorb(1e6 + torch.randn(256, 1, generator=g))
+    assert float(follows.mean) == pytest.approx(mean + 100 * deviation / 2)
+    assert float(follows.variance.sqrt()) == pytest.approx(100 * deviation / 2, rel=1e-3)
 
 
 def test_empty_batch_changes_nothing() -> None:
