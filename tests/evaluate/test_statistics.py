@@ -138,6 +138,10 @@ def test_ruin_is_in_the_long_tail_and_the_rest_of_the_window_counts(bar: int) ->
     assert path.ruined and len(path) == bar and path.planned == 1999
     found = path_statistics(path, alpha=0.05, gamma=0.99)
     assert found.ruined and found.shortfall > 0 and found.bars == 1999
+    # The bars after the end earn nothing and are no risk. Rejects ratios of the bars before the end alone.
+    whole = np.concatenate([path.log_returns, np.zeros(1999 - bar)])
+    assert found.annual_volatility == pytest.approx(whole.std(ddof=1) * np.sqrt(path.periods_per_year))
+    assert found.sharpe == pytest.approx(whole.mean() / whole.std(ddof=1) * np.sqrt(path.periods_per_year))
     assert found.years == pytest.approx(1999 / bars.frequency.periods_per_year)
     assert found.cvar_return is not None and found.cvar_return < -10
     assert found.total_return == -1.0
