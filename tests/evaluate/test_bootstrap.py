@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import fft, stats
 from scipy.signal import lfilter
 
 from tailwise.core.errors import ConfigError
@@ -35,6 +35,16 @@ def test_long_run_variance_of_an_autoregression() -> None:
     assert degrees == int(0.4 * 3900 ** (2 / 3)) == 99
     assert found.mean() == pytest.approx(4.0, rel=0.03)
     assert series.var() == pytest.approx(4 / 3, rel=0.02)
+
+
+def test_long_run_variance_is_the_mean_power_of_the_slowest_cosines() -> None:
+    """64 bars: 6 cosines, of amplitude 1 to 6. Rejects the constant as one of them: their mean is 5/6 of it then, or
+    depends on the level of the series."""
+    amplitudes = np.zeros(64)
+    amplitudes[1:7] = np.arange(1, 7)
+    amplitudes[7:] = 100.0
+    found, degrees = long_run_variance(fft.idct(amplitudes, type=2, norm="ortho") + 3.0)
+    assert degrees == 6 and float(found) == pytest.approx((1 + 4 + 9 + 16 + 25 + 36) / 6)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +165,19 @@ def test_bounds_are_never_nearer_than_students() -> None:
         assert found.low is not None and found.high is not None
         reach = stats.t.ppf(0.975, int(0.4 * 150 ** (2 / 3))) * float(standard_error(series[0] - series.mean()))
         assert min(found.high - found.estimate, found.estimate - found.low) >= reach * (1 - 1e-9)
+
+
+def test_a_p_value_is_never_smaller_than_the_resamples_and_student_allow() -> None:
+    """An edge that no resample reaches has 1 / (1 + resamples) at least. Rejects the plain share, which is 0. Of a
+    weaker one over few bars Student's law says more than the resamples. Rejects these alone."""
+    strong = studentised_interval(fat(1000, 3, mean=0.02)[None], estimates.mean_return(YEAR), repetitions=200)
+    assert strong.above_zero == pytest.approx(1 / 201)
+    few = fat(40, 3, mean=0.01)[None]
+    weak = studentised_interval(few, estimates.mean_return(YEAR), repetitions=2000)
+    influence = estimates.mean_return(YEAR).influence(few)
+    law = stats.t(long_run_variance(influence)[1])
+    assert weak.above_zero is not None
+    assert weak.above_zero >= law.sf(weak.estimate / float(standard_error(influence))) > 1 / 2001
 
 
 def test_what_has_no_interval() -> None:
