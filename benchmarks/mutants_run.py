@@ -57,6 +57,7 @@ MUTANTS = (
         "passed = min(after / total_steps, 1.0) - min(before / total_steps, 1.0)",
         "passed = after / total_steps - before / total_steps",
         EXPLORATION,
+        "factor_is_reached",
     ),
     Mutant(
         "rollouts are rounded up to the next power of two",
