@@ -23,6 +23,8 @@ IDS = [
     *(f"004-{n}" for n in range(1, 13)),
     *(f"004-T{n}" for n in range(1, 5)),
     *(f"004-C{n}" for n in range(1, 4)),
+    *("000-M3", "001-6b", "003-1b", "003-2b", "004-1b", "004-5b"),
+    *(f"R{n}" for n in range(1, 17)),
 ]
 
 ISSUES = {
@@ -31,9 +33,11 @@ ISSUES = {
     "Speed: ahead of every peer on the same work",
     "Evidence: evaluation that a sceptic accepts, and a report worth reading",
     "Health: alerts that act, a doctor for runs, a live page",
-    "Adversarial training and continual optimisers",
-    "Population-based training and scale-out",
-    "Paper trading and online learning",
+    "Robust and lasting: adversaries, imitation, continual optimisers, variance scaling",
+    "Populations and scale-out: reproducible PBT, search under a limit, Ray and torchrun",
+    "Live: decide, paper trading, and online learning that cannot hurt",
+    "Speed for every configuration",
+    "The front door: README, examples, API habits, reports, packaging",
 }
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -31,7 +31,7 @@ def test_train_evaluate_resume(tailwise: Terminal) -> None:
         "twin quantile critics",
         "bit for bit",
         "update 3, 192/192 steps",
-        "CVaR 5% over 150 steps ",
+        "CVaR 5% over 300 steps ",
         "explained variance",
         "all 192 steps are done: 192 steps in 3 updates",
         "tailwise evaluate runs/cartpole-1",

@@ -49,16 +49,16 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in REPRESENTATIVE], ids=lambda case: case.name)
 def test_one_of_each_kind(case: Case, bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(case, bases, tmp_path, monkeypatch)
+    check_case(case, bases, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_crafted_run(case: Case, bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(case, bases, tmp_path, monkeypatch)
+    check_case(case, bases, tmp_path, monkeypatch)
 
 
-def check(case: Case, bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_case(case: Case, bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "runs").mkdir()
     monkeypatch.chdir(folder / "runs")
     assert problems(case, bases, folder) == []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tailwise as tw
+from tailwise.core.errors import DataError
 from tailwise.evaluate.judgement import judge
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
@@ -148,7 +149,8 @@ def test_a_result_of_another_layout_is_tested_again(tmp_path: Path) -> None:
     (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT - 1, "rows": [{"fold": 1}]}))
     assert finished(tmp_path) is None
     (tmp_path / RESULT).write_text(json.dumps({"format": FORMAT, "rows": [{"fold": 1}]}))
-    assert finished(tmp_path) == [{"fold": 1}]
+    with pytest.raises(DataError, match=r"key 'rows\[0\]\.seed' is required"):
+        finished(tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:

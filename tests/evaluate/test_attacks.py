@@ -97,7 +97,7 @@ def walk_forward(file: Path, attacks: Attacks) -> None:
     folds["stitched"].append(second)
     folds["rows"] += [{**row, "account": "EURUSD"} for row in folds["rows"]]
     # Numbers that the page prints without computing with them: a crafted file may hold texts there.
-    folds |= {"folds": "2", "purge": "100", "embargo": "5", "horizon": "300", "label": "a wave", "doubts": ["D."]}
+    folds |= {"purge": "100", "embargo": "5", "label": "a wave", "doubts": ["D."]}
     folds["verdict"] = ["D.", *folds["verdict"], "More."]
     attacks.keep = {*WORDS, "stitched", *_keys_of(folds), "buy and hold"}
     names = {"SP500": attacks.key("SP500", "account"), "EURUSD": attacks.key("EURUSD", "account")}
@@ -122,7 +122,18 @@ def _keys_of(value: Any) -> set[str]:
 def frontier(file: Path, attacks: Attacks) -> None:
     score = Score(0.1, -0.04, -0.01)
     results = tuple(
-        Result(Cell(limit, seed), "r", "c", 1, "ended", True, {SAMPLED: score, MOST_LIKELY: score}, {"a rule": score})
+        Result(
+            Cell(limit, seed),
+            "r",
+            "c",
+            1,
+            "ended",
+            True,
+            30,
+            True,
+            {SAMPLED: score, MOST_LIKELY: score},
+            {"a rule": score},
+        )
         for limit in (None, -0.05)
         for seed in (0, 1)
     )
@@ -149,7 +160,7 @@ PAGES: dict[Callable[[Path, Attacks], None], str] = {
     report: r"paths\..*\.label|limits\.buy and hold\.(measure|statistic)|stressed\.momentum\[.\]\.label",
     report_of_two_accounts: r"paths\..*\.(label|symbol key 'SP500')|limits\.buy and hold\.(measure|statistic)",
     comparison: r"path of .*\.label",
-    walk_forward: r"account|windows\..*_close|(evidence|against.*)\.verdict|json\.verdict\[0\]|limit\.sentence",
+    walk_forward: r"account|windows\..*_bar|(evidence|against.*)\.verdict|json\.verdict\[0\]|limit\.sentence",
     frontier: r"results\[.\]\.(checkpoint|folder)|frontier\.environment",
     audit: r"nothing is left out",
 }

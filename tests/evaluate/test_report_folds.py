@@ -131,5 +131,7 @@ def test_a_doubt_does_not_take_the_place_of_the_headline(tmp_path: Path) -> None
 
 def test_an_unknown_format_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "walk_forward.json").write_text('{"format": 1}')
-    with pytest.raises(DataError, match=r"has format 1; this version reads format 2\. Run the walk-forward again with"):
+    with pytest.raises(
+        DataError, match=r"has format 1; this version reads format 2\.\n.* cannot be read\. Run the walk-forward again"
+    ):
         read_folds(tmp_path)

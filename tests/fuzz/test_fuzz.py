@@ -120,7 +120,7 @@ def run_case(case: int, folder: Path, good: Path, capsys: pytest.CaptureFixture[
     return None if problem is None else f"case {case}: tailwise {words!r}\n{problem}"
 
 
-def run_cases(cases: range, folder: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check_cases(cases: range, folder: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problems = [problem for case in cases if (problem := run_case(case, folder, good, capsys))]
     assert not problems, "\n\n".join(problems)
 
@@ -128,7 +128,7 @@ def run_cases(cases: range, folder: Path, good: Path, capsys: pytest.CaptureFixt
 @pytest.mark.usefixtures("bounded")
 def test_sixty_cases(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rejects any exception that leaves a command, and exit codes that say something else than what happened."""
-    run_cases(range(FAST), tmp_path, good, capsys)
+    check_cases(range(FAST), tmp_path, good, capsys)
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_sixty_cases(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("first", range(FAST, CASES, BLOCK))
 def test_two_thousand_cases(first: int, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_cases(range(first, min(first + BLOCK, CASES)), tmp_path, good, capsys)
+    check_cases(range(first, min(first + BLOCK, CASES)), tmp_path, good, capsys)
 
 
 def test_a_case_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -488,7 +488,6 @@ EFFECTS: dict[str, Effect] = {
         metric("evaluate/best"),
         merged(EVALUATED, {"evaluate": {"min_delta": 1e6}, "run": {"total_steps": 320}, "learner": LOUD}),
         merged(EVALUATED, {"run": {"total_steps": 320}, "learner": LOUD}),
-        env=BOX,
     ),
 }  # fmt: skip
 

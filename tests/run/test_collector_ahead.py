@@ -47,7 +47,7 @@ def plain(kind: type[PlainMarket] = PlainMarket, *, broken: bool = False) -> Pla
     env = kind(ENVS)
     env.returns *= 30.0
     if broken:  # they must be kept, counted and kept away from the policy
-        env.features[::301, 3], env.features[100::701, 0], env.returns[::997] = np.nan, np.inf, np.nan
+        env.features[::53, 3], env.features[100::211, 0], env.returns[::997] = np.nan, np.inf, np.nan
     return env
 
 

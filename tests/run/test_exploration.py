@@ -10,6 +10,7 @@ import pytest
 from tailwise import PPO
 from tailwise.core.errors import ConfigError
 from tailwise.learner.config import NarrowingExploration
+from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
 from tailwise.run.schedules import narrowing
 from tailwise.run.toy_risk import ExposureVector, LotteryVector
@@ -40,11 +41,13 @@ def width_after(risk: dict[str, object], **learner: object) -> float:
 
 
 def test_exploration_ends_narrow_under_a_limit_and_nowhere_else() -> None:
-    """With a step size of next to nothing only the schedule moves the width: from 1 to .1, or not at all."""
-    assert width_after(LIMIT) == pytest.approx(0.1, rel=1e-3)
-    assert width_after({"mode": "report"}) == pytest.approx(math.exp(-0.7), rel=1e-3)
-    assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(math.exp(-0.7), rel=1e-3)
-    assert width_after({"mode": "report"}, exploration={"kind": "narrow", "end": 0.5}) == pytest.approx(0.5, rel=1e-3)
+    """With a step size of next to nothing only the schedule moves the width: to a tenth, or not at all."""
+    first = math.exp(LOG_STD)
+    assert width_after(LIMIT) == pytest.approx(0.1 * first, rel=1e-3)
+    assert width_after({"mode": "report"}) == pytest.approx(first, rel=1e-3)
+    assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(first, rel=1e-3)
+    half = width_after({"mode": "report"}, exploration={"kind": "narrow", "end": 0.5})
+    assert half == pytest.approx(0.5 * first, rel=1e-3)
 
 
 def test_narrowing_of_discrete_actions_is_refused() -> None:

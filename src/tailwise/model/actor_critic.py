@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tailwise.core.errors import ConfigError
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.config import MlpEncoder, ModelConfig, NoCore, PopArt, RunningNormaliser
+from tailwise.model.config import LOG_STD, MlpEncoder, ModelConfig, NoCore, PopArt, RunningNormaliser
 from tailwise.model.critics import CriticHead, CriticOutput
 from tailwise.model.distributions import ActionLaw, law_for, mask_logits
 from tailwise.model.networks import build_encoder, hidden_stack, linear
@@ -65,7 +65,7 @@ class ActorCritic(nn.Module):
         self.action = action
         generator = torch.Generator().manual_seed(init_seed)
         squashed = config.actor.box == "squashed"
-        if action.kind != "box" and config.actor.log_std != 0.0:
+        if action.kind != "box" and config.actor.log_std != LOG_STD:
             raise ConfigError(
                 f"model.actor.log_std is {config.actor.log_std} but the action space is {action.kind}; remove the key "
                 "(it is for Box)"

@@ -24,7 +24,8 @@ def add_info(infos: dict[Any, Any], info: Mapping[Any, Any], row: int, rows: int
         given = infos.get(f"_{key}")
         if given is None:
             given = np.zeros(rows, dtype=np.bool_)
-        if isinstance(value, dict) and depth < _DEEPEST and (held is None or isinstance(held, dict)):
+        nested = isinstance(value, dict) and key != "final_obs"  # an observation is one value, whatever its space
+        if nested and depth < _DEEPEST and (held is None or isinstance(held, dict)):
             infos[key] = add_info({} if held is None else held, value, row, rows, depth + 1)
         else:
             array = _room(key, value, rows) if held is None else held

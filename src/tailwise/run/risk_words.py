@@ -163,7 +163,8 @@ def _updates(count: int) -> str:
 def _steering(constraint: RiskConstraint) -> str:
     return (
         f"a multiplier between 0 and {constraint.max_multiplier:g} weighs the tail against the mean until the limit is "
-        "kept; it steers the policy with sampled actions, on the training data"
+        "kept; it is steered by sampled actions on the training data: Box actions end narrow, so that the most likely "
+        "one keeps it too, and discrete policies are evaluated by samples"
     )
 
 
