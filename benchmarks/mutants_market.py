@@ -119,7 +119,8 @@ MUTANTS = (
         "market/engine.py",
         "    if event == LIQUIDATION:\n",
         "    if event == TAKE_PROFIT:\n",
-        COSTS,
+        ENGINE,
+        FAST_ENGINE,
     ),
     Mutant(
         "stops are resting orders and profits are not",

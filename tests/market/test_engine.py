@@ -147,6 +147,45 @@ def test_ruin_terminates_with_a_bounded_reward_and_reports_the_shortfall() -> No
     assert np.isfinite(step.obs).all()
 
 
+def test_one_percent_of_the_start_is_ruin() -> None:
+    """Unlevered, the market falls to a half percent: equity 500, above 0. Rejects ruin at 0 alone, after which an
+    account of next to nothing would trade on while its reward is cut off."""
+    config = exposure_config(start="first", report=True)
+    simulator = Simulator([flat_bars([100, 100, 0.5, 0.5])], config, NO_COSTS, accounts=1)
+    simulator.seed(0)
+    simulator.reset()
+    simulator.step(np.array([1.0]), autoreset=False)
+    step = simulator.step(np.array([1.0]), autoreset=False)
+    assert step.ledger is not None and step.ledger["equity"][0] == pytest.approx(500.0)
+    assert step.terminated[0] and step.ledger["shortfall"][0] == pytest.approx(500.0)
+
+
+def test_a_liquidation_pays_its_penalty_and_another_exit_does_not() -> None:
+    """2,500 units at 80 and 50 bps: 1,000. Rejects a penalty that is forgotten, or charged for every exit."""
+    costs = NO_COSTS.model_copy(update={"liquidation_bps": 50.0})
+    table = table_of([100, 100, 99], [100, 100, 99], [100, 100, 60], [100, 100, 90])
+    for stop, penalty in ((0.3, 1000.0), (0.1, 0.0)):
+        step = play(table, exposure_config(tolerance=1.0, stop_loss=stop), costs, [2.5, 2.5])[1]
+        assert step["liquidation"] == pytest.approx(penalty, rel=1e-12)
+    rising = table_of([100, 100, 101], [100, 100, 130], [100, 100, 101], [100, 100, 120])
+    step = play(rising, exposure_config(tolerance=1.0, take_profit=0.1), costs, [2.5, 2.5])[1]
+    assert step["event"] == TAKE_PROFIT and step["liquidation"] == 0.0
+
+
+def test_orders_on_their_way_end_with_their_episode() -> None:
+    """Rejects an order of the old episode that is filled in the new one."""
+    config = exposure_config(start="first", report=True, episode_length=2)
+    costs = NO_COSTS.model_copy(update={"latency": 1})
+    simulator = Simulator([flat_bars([100] * 8)], config, costs, accounts=1)
+    simulator.seed(0)
+    simulator.reset()
+    assert simulator.step(np.array([1.0]), autoreset=True).obs[0, -1] == 1.0  # waiting for the next bar
+    ended = simulator.step(np.array([2.0]), autoreset=True)
+    assert ended.truncated[0] and ended.obs[0, -1] == 0.0
+    first = simulator.step(np.array([1.0]), autoreset=True)
+    assert first.ledger is not None and first.ledger["order_units"][0] == 0.0
+
+
 # ---------------------------------------------------------------------- sizes
 @given(
     target=st.floats(-5, 5),
