@@ -112,6 +112,14 @@ def test_recurrent_minibatches_that_are_given_get_environments_that_they_divide(
         config(budget(100_000), {"learner": {"minibatches": 7}})
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("environments", [5, 10, 14])
+def test_minibatches_of_sequences_divide_environments_that_are_given(environments: int, noisy: bool) -> None:
+    """Rejects a divisor of the rows: 4 divides the rows of 10 environments, but not their sequences."""
+    geometry = choose_geometry(Task(recurrent=True, noisy=noisy), total_steps=1_000_000, environments=environments)
+    assert geometry.environments == environments and environments % geometry.minibatches == 0
+
+
 def test_a_written_configuration_keeps_its_geometry(tmp_path: Path) -> None:
     """Rejects a geometry that is chosen again when the file of a run is read, maybe by the rule of a later version."""
     chosen = config({"env": {"id": "CartPole-v1"}}, budget(100_000))
