@@ -7,7 +7,7 @@ from benchmarks.mutant import Mutant
 SCHEDULES = ("tests/run/test_schedules.py",)
 CLOSED_FORM = "closed_form or cosine or plateau_begins or least_squares or decay_is_linear"
 GEOMETRY = ("tests/run/test_geometry.py",)
-TABLE = "follows_from_budget or every_budget or explicit_value or largest_divisor or recurrent_minibatches or sequences_divide"
+TABLE = "follows_from_budget or every_budget or explicit_value or largest_divisor or sequences_divide"
 EXPLORATION = ("tests/run/test_exploration.py",)
 REPAIR = ("tests/run/test_metric_repair.py",)
 LINES = "lost_lines or without_a_table or whole_file"
