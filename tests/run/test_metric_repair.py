@@ -97,6 +97,18 @@ def test_without_a_table_the_checkpoint_gives_what_it_knows(run: Path) -> None:
     assert {one.name: one.verdict for one in audit_run(run)}["metrics"] == "fail"
 
 
+def test_lost_lines_after_the_checkpoint_stay_lost(run: Path) -> None:
+    """Resumed from update 4 with a table of 6. Rejects lines of updates that this run is about to make again."""
+    before = lines(run)
+    for update in (5, 6):
+        shutil.rmtree(run / "checkpoints" / f"update-{update:06d}")
+    shutil.rmtree(run / "checkpoints" / "best", ignore_errors=True)
+    (run / "metrics.jsonl").unlink()
+    _, notes = PPO.resume(run)
+    assert "4 of 4 lines were missing" in notes[0] and "0 are lost" in notes[0]
+    assert lines(run) == [without_null(row) for row in before[:4]]
+
+
 def test_a_whole_file_is_left_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     assert main(["resume", str(run)]) == 0
