@@ -163,6 +163,14 @@ def test_not_finite_and_inexact_state_is_refused_before_anything_is_written(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("mark", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_before_anything_is_written(tmp_path: Path, mark: float) -> None:
+    """Rejects finding out when the checkpoint is read, after it has replaced a good one."""
+    with pytest.raises(CheckpointError, match="the tensor 'w' has"):
+        write(tmp_path / "c", mark)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_match_tensors_names_tensor_and_shapes() -> None:
     expected = {"w": torch.zeros(2, 3), "b": torch.zeros(3)}
     match_tensors({"w": torch.ones(2, 3), "b": torch.ones(3)}, expected, source="policy")
