@@ -45,7 +45,7 @@ def test_the_limit_is_told_with_measure_unit_horizon_and_beginning() -> None:
     )
     assert told[2].startswith("translated, not enforced: with independent normal bars without drift it is")
     assert "at most 0.25 standard deviations of the return, after at least 5 updates; after 50 updates" in told[3]
-    assert "multiplier between 0 and 10" in told[4] and "sampled actions, on the training data" in told[4]
+    assert "multiplier between 0 and 10" in told[4] and "sampled actions on the training data" in told[4]
     assert len(told) == 5
 
 
