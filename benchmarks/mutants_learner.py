@@ -176,8 +176,8 @@ MUTANTS = (
     Mutant(
         "the age of an episode is forgotten between rollouts",
         "learner/credit.py",
-        "np.where(stepped, ages(rollout)[-1] + 1, 0)",
-        "np.where(stepped, 0, 0)",
+        "np.where(rollout.valid[-1].numpy(force=True), ages(rollout)[-1] + 1, 0)",
+        "np.where(rollout.valid[-1].numpy(force=True), 0, 0)",
         CREDIT,
     ),
     Mutant(
@@ -239,8 +239,8 @@ MUTANTS = (
     Mutant(
         "the mean slope counts the returns above the threshold",
         "learner/risk.py",
-        "pooled.numpy(force=True) < zeta)",
-        "pooled.numpy(force=True) >= zeta)",
+        "pooled.numpy(force=True) <= zeta)",
+        "pooled.numpy(force=True) > zeta)",
         RISK,
     ),
     Mutant(

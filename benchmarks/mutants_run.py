@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "exploration narrows on after the end",
         "run/schedules.py",
-        "passed = min(after / total_steps, 1.0) - min(before / total_steps, 1.0)",
-        "passed = after / total_steps - before / total_steps",
+        "math.log(config.end) * min(steps / total_steps, 1.0)",
+        "math.log(config.end) * (steps / total_steps)",
         EXPLORATION,
         "factor_is_reached",
     ),

@@ -102,6 +102,23 @@ def test_past_keeps_the_newest_rewards_in_order() -> None:
     assert after.reward[:, 0].tolist() == [3.0, 4.0, 5.0] and after.age.tolist() == [5]
 
 
+def test_a_broken_reward_is_not_carried_into_later_rollouts() -> None:
+    """Environment 0 has a NaN in its second of four steps: two steps count since. Rejects a past that hands the NaN on,
+    with which every later update would be refused by torch and silently wrong in the kernel."""
+    reward = torch.ones(4, 2)
+    reward[1, 0] = torch.nan
+    past = past_after(rollout_of(reward, past=(before := Past(torch.zeros(6, 2), torch.tensor([9, 9])))), before)
+    assert past.age.tolist() == [2, 13] and bool(torch.isfinite(past.reward).all())
+    assert past.reward[:, 0].tolist() == [0.0, 0.0, 1.0, 0.0, 1.0, 1.0]
+
+
+def test_a_discount_near_one_reads_a_bounded_history() -> None:
+    """The rest is completed. Rejects 300,000 lags for gamma .99999."""
+    grid = lag_grid(0.99999)
+    assert history_length(0.99999) <= 4096 and len(grid.lag) < 70
+    assert grid.mass.sum() == pytest.approx((1 - 0.99999**grid.end) / 1e-5, rel=1e-6)
+
+
 def test_single_decisions_are_credited_through_their_own_return_alone() -> None:
     """Every episode terminates after one step: the only lag is 0, with weight 1. Rejects a W of 1 / (1 - gamma), which
     would make risk a hundredth of the mean, and a completion of lags that no return has."""

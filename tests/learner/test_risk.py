@@ -97,7 +97,14 @@ def test_the_mean_slope_is_what_a_small_shift_of_all_returns_is_worth(name: str,
     utility = utility_at(MEASURES[name], pooled, ALPHA, threshold=threshold)
     shift = 1e-7
     gained = float((utility.of(pooled + shift) - utility.of(pooled)).mean()) / shift
-    assert utility.mean_slope == pytest.approx(gained, rel=1e-5)
+    # The own threshold is one of 50 values in the tail, and moves with the shift.
+    assert utility.mean_slope == pytest.approx(gained, rel=1e-5 if threshold is not None else 0.021)
+
+
+def test_the_mean_slope_is_one_where_returns_are_equal() -> None:
+    """Most accounts are flat. Rejects ties at the VaR that count as above it: a shift of all would be worth nothing."""
+    pooled = torch.tensor([0.0] * 99 + [1.0])
+    assert utility_at(CvarMeasure(), pooled, 0.05).mean_slope == 1.0
 
 
 def test_the_share_of_risk_follows_the_multiplier() -> None:

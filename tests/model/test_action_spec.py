@@ -42,10 +42,9 @@ def test_raw_actions_are_shares_of_half_the_range() -> None:
     del stored["scaled"]
     before = ActionSpec.from_json(stored)
     assert before.to_env(np.array([[3.0, 10.1]]), squashed=False).ravel().tolist() == pytest.approx([3.0, 10.1])
-    huge = float(np.finfo(np.float64).max)
-    for bound, factor in ((np.inf, 1.0), (huge, huge)):
+    for bound in (np.inf, float(np.finfo(np.float64).max)):  # half of "any float" is no unit
         wide = ActionSpec.from_space(spaces.Box(-bound, bound, (1,), dtype=np.float64))
-        assert wide.to_env(np.array([[0.5]]), squashed=False).ravel().tolist() == [0.5 * factor]
+        assert wide.to_env(np.array([[0.5]]), squashed=False).ravel().tolist() == [0.5]
 
 
 def test_box_clips_and_keeps_shape_and_dtype() -> None:

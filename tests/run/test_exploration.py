@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -12,6 +11,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.learner.config import NarrowingExploration
 from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
+from tailwise.run.health.good_states import GoodCopy
 from tailwise.run.schedules import narrowing
 from tailwise.run.toy_risk import ExposureVector, LotteryVector
 
@@ -25,10 +25,39 @@ SMALL = {
 def test_the_factor_is_reached_at_the_end_whatever_the_steps_between() -> None:
     """Rejects a factor per update, which would depend on the number of updates, and one that goes on past the end."""
     config = NarrowingExploration(end=0.1)
-    for stops in ([0, 1000], [0, 10, 500, 1000], [0, 400, 900, 1300, 2000]):
-        total = sum(narrowing(config, a, b, 1000) for a, b in itertools.pairwise(stops))
-        assert total == pytest.approx(math.log(0.1), rel=1e-12)
-    assert narrowing(None, 0, 10, 100) == 0.0
+    for stops in ([1000], [10, 500, 1000], [400, 900, 1300, 2000]):
+        applied = 0.0
+        for steps in stops:
+            applied = narrowing(config, steps, 1000, applied)
+        assert applied == pytest.approx(math.log(0.1), rel=1e-12)
+    assert narrowing(config, 500, 1000, -3.0) == -3.0  # a longer budget does not widen what is narrow
+    assert narrowing(None, 10, 100, -1.0) == -1.0
+
+
+def test_learning_in_pieces_narrows_once() -> None:
+    """Rejects a factor per call of `learn`: three calls would leave a seventieth of the width."""
+    env = ExposureVector(8, mu=0.1, sigma=0.2)
+    agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9}})
+    widths = []
+    for _ in range(3):
+        agent.learn(512)
+        assert agent.model.actor.log_std is not None
+        widths.append(float(agent.model.actor.log_std.exp()))
+    assert widths == pytest.approx([0.1 * math.exp(LOG_STD)] * 3, rel=1e-3)
+
+
+def test_a_restored_state_is_as_narrow_as_it_was() -> None:
+    """What a rollback brings back is narrowed again by the next update. Rejects a width that stays behind for good."""
+    env = ExposureVector(8, mu=0.1, sigma=0.2)
+    agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9}})
+    trainer = agent.trainer
+    first = GoodCopy(trainer, trainer.backend.snapshot())
+    agent.learn(512)
+    first.restore(trainer)
+    log_std = agent.model.actor.log_std
+    assert log_std is not None and float(log_std.exp()) == pytest.approx(math.exp(LOG_STD), rel=1e-3)
+    agent.learn(512)
+    assert float(log_std.exp()) == pytest.approx(0.1 * math.exp(LOG_STD), rel=1e-3)
 
 
 def width_after(risk: dict[str, object], **learner: object) -> float:

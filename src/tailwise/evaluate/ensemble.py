@@ -61,18 +61,20 @@ class Ensemble:
         self,
         purpose: Literal["select", "test"] = "test",
         *,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         seed: int | None = None,
         market: MarketWorld | None = None,
     ) -> list[AccountPath]:
         """As `Policy.trade`."""
         world = self.market() if market is None else market
         seed = self.config.seed if seed is None else seed
+        deterministic = self.deterministic if deterministic is None else deterministic
         return trade_window(self.player(deterministic=deterministic, seed=seed), world, purpose, seed=seed)
 
-    def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
+    def evaluate(self, *, episodes: int, deterministic: bool | None = None, seed: int | None = None) -> Played:
         """As `Policy.evaluate`."""
         seed = self.config.seed if seed is None else seed
+        deterministic = self.deterministic if deterministic is None else deterministic
         player = self.player(deterministic=deterministic, seed=seed)
         return play_world(player, self.world(), episodes=episodes, seed=seed)
 

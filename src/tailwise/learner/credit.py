@@ -33,6 +33,7 @@ from tailwise.learner.rollout import Past, Rollout
 if TYPE_CHECKING:
     from tailwise.learner.risk import Utility
 
+LONGEST_LAG = 4096  # steps, whatever gamma; what lies beyond is completed too
 HORIZONS = 3  # lags go up to so many times 1 / (1 - gamma); what lies beyond has a weight of 5% and is completed
 THINNING = 8  # lags from k on are taken in strata of k // THINNING, each represented by the lag in its middle
 LARGEST_FACTOR = 8.0  # by which a lag is weighted up that few rows have: a few rows must not carry the whole credit
@@ -54,12 +55,12 @@ class LagGrid:
 @cache
 def lag_grid(gamma: float) -> LagGrid:
     """About 40 lags for gamma .99 instead of 300: neighbouring lags see nearly the same rewards."""
-    end = math.ceil(round(HORIZONS / (1.0 - gamma), 6)) + 1
+    end = min(math.ceil(round(HORIZONS / (1.0 - gamma), 6)), LONGEST_LAG) + 1
     lags, mass, first = [], [], 0
     while first < end:
         after = min(first + max(1, first // THINNING), end)
         lags.append((first + after - 1) // 2)
-        mass.append(sum(gamma**k for k in range(first, after)))
+        mass.append((gamma**first - gamma**after) / (1.0 - gamma))
         first = after
     lag, weight = np.array(lags, dtype=np.int64), np.array(mass)
     for array in (lag, weight):
@@ -96,12 +97,17 @@ def ages(rollout: Rollout) -> NDArray[np.int64]:
 def past_after(rollout: Rollout, past: Past) -> Past:
     """What came before the next rollout: as many rewards as `past` has, and the age of its step 0.
 
-    A next step that opens an episode has the age 0, whatever stands here (`ages`).
+    A next step that opens an episode has the age 0, whatever stands here (`ages`). Behind a reward that is not finite
+    episodes count as begun: the rollout itself is refused, and no later one may read that reward.
     """
-    kept = past.reward.shape[0]
-    reward = torch.cat([past.reward, rollout.reward])[-kept:].clone()
-    stepped = rollout.valid[-1].numpy(force=True)
-    return Past(reward, torch.from_numpy(np.where(stepped, ages(rollout)[-1] + 1, 0)))
+    kept, steps = past.reward.shape[0], rollout.steps
+    finite = torch.isfinite(rollout.reward)
+    reward = torch.cat([past.reward, torch.where(finite, rollout.reward, 0.0)])[-kept:].clone()
+    row = np.arange(steps)[:, None]
+    last_broken = np.where(finite.numpy(force=True), -1, row).max(0)
+    since_broken = np.where(last_broken >= 0, steps - 1 - last_broken, np.iinfo(np.int64).max)
+    age = np.where(rollout.valid[-1].numpy(force=True), ages(rollout)[-1] + 1, 0)
+    return Past(reward, torch.from_numpy(np.minimum(age, since_broken)))
 
 
 def lag_weights(rollout: Rollout, age: NDArray[np.int64], gamma: float) -> LagWeights:

@@ -80,7 +80,8 @@ def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: flo
     own, cvar = pooled_tail(pooled, alpha)
     zeta = own if threshold is None else threshold
     value = cvar if threshold is None else mean_utility(pooled, threshold, alpha)
-    below = np.count_nonzero(pooled.numpy(force=True) < zeta) / pooled.numel()
+    # At the sample's own VaR ties would count as above it, where a shift of all returns is worth exactly 1.
+    below = alpha if threshold is None else np.count_nonzero(pooled.numpy(force=True) <= zeta) / pooled.numel()
     return Utility(value, zeta, 0.0, np.array([zeta]), np.array([1.0 / alpha]), below / alpha, own, cvar)
 
 

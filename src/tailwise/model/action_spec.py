@@ -19,6 +19,7 @@ from gymnasium import Space, spaces
 
 from tailwise.core.errors import EnvironmentContractError, ShapeError
 
+LARGEST_BOUND = 1e9  # of a range that means something
 ActionKind = Literal["discrete", "multidiscrete", "box"]
 
 
@@ -88,7 +89,8 @@ class ActionSpec:
     @cached_property
     def _units(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """(middle, half range) of each component, float64 [A]; (0, 1) where it is unbounded or not scaled."""
-        finite = np.isfinite(self.low) & np.isfinite(self.high) & self.scaled
+        # Bounds that only say "any float" are none: half of such a range is no unit.
+        finite = (np.abs(self.low) <= LARGEST_BOUND) & (np.abs(self.high) <= LARGEST_BOUND) & self.scaled
         low, high = np.where(finite, self.low, 0.0), np.where(finite, self.high, 0.0)
         # Halves first: the sum or the difference of two large bounds may be infinite.
         return low / 2.0 + high / 2.0, np.where(finite, high / 2.0 - low / 2.0, 1.0)
@@ -108,6 +110,11 @@ class ActionSpec:
                 f"Action component {index} is unbounded (low {self.low[index]}, high {self.high[index]}), so a "
                 "tanh-squashed policy has no range to map onto; choose the plain Gaussian or give finite bounds."
             )
+
+    def in_env_units(self, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Raw actions [..., A] of a Box in the environment's units, before its bounds cut them."""
+        middle, half = self._units
+        return np.asarray(middle + half * raw)
 
     def to_env(self, raw: npt.NDArray[Any], *, squashed: bool) -> npt.NDArray[Any]:
         """Actions for `env.step` from raw actions [B, A]: [B] for discrete, else [B, *shape] in the space's dtype.
@@ -141,8 +148,7 @@ class ActionSpec:
             self.require_bounded()
             raw = self.low + (np.tanh(raw) + 1.0) / 2.0 * (self.high - self.low)
         else:
-            middle, half = self._units
-            raw = middle + half * raw
+            raw = self.in_env_units(raw)
         values = np.clip(raw, self.low, self.high)  # after squashing: rounding may leave the range by one ulp
         if np.dtype(self.dtype).kind in "iu":
             if not np.isfinite(values).all():

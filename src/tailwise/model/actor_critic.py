@@ -65,7 +65,8 @@ class ActorCritic(nn.Module):
         self.action = action
         generator = torch.Generator().manual_seed(init_seed)
         squashed = config.actor.box == "squashed"
-        if action.kind != "box" and config.actor.log_std != LOG_STD:
+        # 0 was the default once, and policies from then name it.
+        if action.kind != "box" and config.actor.log_std not in (LOG_STD, 0.0):
             raise ConfigError(
                 f"model.actor.log_std is {config.actor.log_std} but the action space is {action.kind}; remove the key "
                 "(it is for Box)"

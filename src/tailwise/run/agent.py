@@ -117,12 +117,13 @@ class Policy:
         """Where the policy was trained, built again by its configuration, with the features that it was trained on."""
         return make_world(self.config, features=self.features)
 
-    def evaluate(self, *, episodes: int, deterministic: bool = True, seed: int | None = None) -> Played:
+    def evaluate(self, *, episodes: int, deterministic: bool | None = None, seed: int | None = None) -> Played:
         """Play seeded episodes of the environment that the policy was trained in; none of them served its selection.
 
         On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
         """
         seed = self.config.seed if seed is None else seed
+        deterministic = self.deterministic if deterministic is None else deterministic
         player = ModelPlayer(self.model, deterministic=deterministic, seed=seed)
         return play_world(player, self.world(), episodes=episodes, seed=seed)
 
@@ -137,7 +138,7 @@ class Policy:
         self,
         purpose: Literal["select", "test"] = "test",
         *,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         seed: int | None = None,
         market: MarketWorld | None = None,
     ) -> list[AccountPath]:
@@ -147,6 +148,7 @@ class Policy:
         """
         world = self.market() if market is None else market
         seed = self.config.seed if seed is None else seed
+        deterministic = self.deterministic if deterministic is None else deterministic
         return trade_window(ModelPlayer(self.model, deterministic=deterministic, seed=seed), world, purpose, seed=seed)
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:

@@ -44,7 +44,7 @@ POLICY_TENSORS, POLICY_JSON = "policy/weights.safetensors", "policy/spec.json"
 TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/state.json"
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
 # Tensors that must be finite, by the beginning of their names. Environments and windows may hold NaN for "nothing yet".
-FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/state")}
+FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/state", "collector/past_reward")}
 BEST = "best"
 _UPDATE = re.compile(r"update-(\d{6,})")
 DELETED = ".deleted-"

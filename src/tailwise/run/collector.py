@@ -53,7 +53,7 @@ class Collector:
             anomalies, finals = self._run_ahead(ahead, made, rows)
         else:
             anomalies, finals = self._step_by_step(made, rows, masks)
-        self.state, self.broken_off = made.state, False
+        self.state = made.state
         last = torch.from_numpy(driver.obs).to(dtype)
         seen = last if driver.obs_is_finite else _marked(last)
         made.features[steps] = backend.look(seen, self.state, torch.from_numpy(driver.episode_start))
@@ -81,6 +81,7 @@ class Collector:
         )
         if self.past is not None:
             self.past = past_after(rollout, self.past)
+        self.broken_off = False
         return rollout, anomalies
 
     def _step_by_step(

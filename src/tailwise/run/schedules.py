@@ -27,12 +27,14 @@ def schedule_factor(config: ConstantSchedule | LinearSchedule | CosineSchedule, 
     return config.end + (1.0 - config.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def narrowing(config: NarrowingExploration | None, before: int, after: int, total_steps: int) -> float:
-    """What is added to ln(standard deviation) when a run goes from `before` to `after` of `total_steps` steps."""
+def narrowing(config: NarrowingExploration | None, steps: int, total_steps: int, applied: float) -> float:
+    """What ln(standard deviation) has been lowered by after `steps` of `total_steps`, given what it was before.
+
+    Never less than before: a run that goes on beyond its end stays as narrow as it is.
+    """
     if config is None:
-        return 0.0
-    passed = min(after / total_steps, 1.0) - min(before / total_steps, 1.0)
-    return math.log(config.end) * passed
+        return applied
+    return min(applied, math.log(config.end) * min(steps / total_steps, 1.0))
 
 
 def plateau_begins(history: Sequence[float], window: int, tolerance: float) -> int | None:

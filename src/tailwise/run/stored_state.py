@@ -104,6 +104,7 @@ class TrainingState(Stored):
     total_steps: Count
     kl_factor: Positive
     health_factor: Positive
+    narrowed: Number = 0.0
     entropies: list[Number]
     plateau_at: Count | None
     episodes: list[Annotated[list[Number], Field(min_length=2, max_length=2)]]

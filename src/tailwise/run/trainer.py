@@ -111,6 +111,7 @@ class Trainer:
         self.total_steps = config.run.total_steps
         self.kl_factor = 1.0
         self.health_factor = 1.0
+        self.narrowed = 0.0  # what the schedule of exploration added to ln(standard deviation) so far
         self.entropies: list[float] = []  # of the newest updates, as many as the plateau window
         self.plateau_at: int | None = None
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
@@ -213,8 +214,10 @@ class Trainer:
         updated = time.perf_counter()
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
-        self.model.widen(narrowing(self.config.narrowing, self.steps, self.steps + taken, total))
         self.steps += taken
+        narrowed = narrowing(self.config.narrowing, self.steps, total, self.narrowed)
+        self.model.widen(narrowed - self.narrowed)
+        self.narrowed = narrowed
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
@@ -376,6 +379,7 @@ class Trainer:
             "total_steps": self.total_steps,
             "kl_factor": self.kl_factor,
             "health_factor": self.health_factor,
+            "narrowed": self.narrowed,
             "entropies": list(self.entropies),
             "plateau_at": self.plateau_at,
             "episodes": [list(episode) for episode in self.episodes],
@@ -408,6 +412,8 @@ class Trainer:
                         f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
                         f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
                     )
+            if int(tensors["collector/age"].min()) < 0:
+                raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
 
@@ -427,6 +433,7 @@ class Trainer:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
         self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
         self.kl_factor, self.health_factor = float(data["kl_factor"]), float(data["health_factor"])
+        self.narrowed = float(data.get("narrowed", 0.0))
         self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]

@@ -11,6 +11,7 @@ import torch
 from tailwise.run.health import probes
 from tailwise.run.health.drift import KEPT, WARMUP, Drift, psi
 from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.toy_risk import ExposureVector
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 
@@ -88,6 +89,16 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
     rows = int(rollout.valid.sum())
     envs = int(rollout.valid[0].sum())
     assert probes.largest_entropy(backend.model, probes.Rows.of(forced)) == pytest.approx(np.log(2) * envs / rows)
+
+
+def test_box_actions_at_their_bounds_are_counted_in_the_units_of_the_environment() -> None:
+    """Range 0 to 1: raw -1 and 1 are its ends. Rejects raw actions held against the environment's bounds, of which half
+    would be at or below 0."""
+    trainer = small_trainer(ExposureVector(4, mu=0.1, sigma=0.2))
+    action = np.array([[-0.9], [-0.1], [0.3], [1.0]])
+    blank = np.zeros((4, 1))
+    rows = probes.Rows(obs=blank, action=action, params=np.zeros((4, 2)), reward=blank[:, 0], mask=None)
+    assert probes.decisions(trainer.model, rows) == {"action/at_bound": 0.25}
 
 
 def test_logit_norm_by_hand() -> None:

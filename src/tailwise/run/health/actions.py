@@ -26,6 +26,7 @@ class Before:
     kl_factor: float
     entropies: list[float]
     plateau_at: int | None
+    narrowed: float
 
 
 class Actions:
@@ -54,7 +55,7 @@ class Actions:
             return None
         snapshot = trainer.backend.snapshot()
         self.good.keep(trainer, snapshot)
-        return Before(snapshot, trainer.kl_factor, list(trainer.entropies), trainer.plateau_at)
+        return Before(snapshot, trainer.kl_factor, list(trainer.entropies), trainer.plateau_at, trainer.narrowed)
 
     def act(
         self,
@@ -142,7 +143,7 @@ class Actions:
         self.counts["skip"] += 1
         trainer.backend.restore(before.snapshot)
         trainer.kl_factor, trainer.plateau_at = before.kl_factor, before.plateau_at
-        trainer.entropies = before.entropies
+        trainer.entropies, trainer.narrowed = before.entropies, before.narrowed
         metrics["update/committed"] = 0.0
         health.count_refusal()
         return "the update was undone: weights, optimiser and normaliser are as before it"

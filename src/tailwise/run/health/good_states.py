@@ -33,6 +33,7 @@ class GoodCheckpoint:
         load_policy_tensors(trainer.model, self.policy, source=self.source)
         trainer.backend.load_training_tensors({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
         trainer.kl_factor = float(self.training["kl_factor"])
+        trainer.narrowed = float(self.training.get("narrowed", 0.0))
         trainer.risk.load(self.tensors, self.training["risk"])
 
 
@@ -40,7 +41,7 @@ class GoodCopy:
     """The same in memory, around a snapshot of the learner."""
 
     def __init__(self, trainer: Trainer, snapshot: Any) -> None:
-        self.update, self.kl_factor = trainer.update, trainer.kl_factor
+        self.update, self.kl_factor, self.narrowed = trainer.update, trainer.kl_factor, trainer.narrowed
         self.source = f"the state after update {trainer.update}"
         self.snapshot = snapshot
         tensors, self._risk = trainer.risk.state()
@@ -49,7 +50,7 @@ class GoodCopy:
     def restore(self, trainer: Trainer) -> None:
         """Make the trainer's learner and controllers those of the copy."""
         trainer.backend.restore(self.snapshot)
-        trainer.kl_factor = self.kl_factor
+        trainer.kl_factor, trainer.narrowed = self.kl_factor, self.narrowed
         trainer.risk.load({name: tensor.clone() for name, tensor in self._tensors.items()}, self._risk)
 
 

@@ -135,7 +135,8 @@ def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
     spec = model.action
     if model.law.squashed or not (np.isfinite(spec.low).all() and np.isfinite(spec.high).all()):
         return {}
-    return {"action/at_bound": float(((rows.action <= spec.low) | (rows.action >= spec.high)).mean())}
+    action = spec.in_env_units(rows.action)
+    return {"action/at_bound": float(((action <= spec.low) | (action >= spec.high)).mean())}
 
 
 def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
