@@ -68,6 +68,8 @@ SUBJECTS = {
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
     "Risk: cliff": Subject("risk", TRAINING, ("cliff",)),
     "Risk: ownership": Subject("risk", TRAINING, ("ownership",)),
+    "Risk: signs": Subject("risk", TRAINING, ("signs",)),
+    "Risk: minimal": Subject("risk", TRAINING, ("minimal",)),
     "Risk: market": Subject("risk", (*TRAINING, "market"), ("market",)),
     "Risk: cost": Subject("risk", (*TRAINING, "market"), ("cost",)),
     "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
