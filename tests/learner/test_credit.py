@@ -26,7 +26,8 @@ from tailwise.learner.credit import (
 )
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, WangMeasure
-from tailwise.learner.rollout import CriticRecord, Past, Rollout
+from tailwise.learner.rollout import Past, Rollout
+from tests.learner.calibration_reference import rollout_of as blank_rollout
 from tests.support import random_world
 
 # mu, sigma, gamma, alpha: in the first two CVaR rises with the exposure, in the others it falls.
@@ -34,37 +35,9 @@ RISING = [(0.05, 0.25, 0.96, 0.25), (0.03, 0.1, 0.96, 0.25)]
 FALLING = [(0.02, 0.2, 0.95, 0.05), (0.01, 0.1, 0.97, 0.1)]
 
 
-def rollout_of(
-    reward: Tensor,
-    *,
-    terminated: Tensor | None = None,
-    truncated: Tensor | None = None,
-    valid: Tensor | None = None,
-    start: Tensor | None = None,
-    past: Past | None = None,
-) -> Rollout:
-    """A rollout with these rewards [T, B] and ends; what credit does not read is 0."""
-    steps, envs = reward.shape
-    no = torch.zeros(steps, envs, dtype=torch.bool)
-    flat = torch.zeros(steps, envs)
-    record = CriticRecord(torch.zeros(steps + 1, envs, 1), None, torch.zeros(steps, envs, 1), None, 0.0, 1.0)
-    return Rollout(
-        obs=torch.zeros(steps, envs, 1),
-        action=torch.zeros(steps, envs, 1),
-        log_prob=flat,
-        params=torch.zeros(steps, envs, 1),
-        mask=None,
-        reward=reward.to(torch.get_default_dtype()),
-        terminated=no if terminated is None else terminated,
-        truncated=no if truncated is None else truncated,
-        valid=~no if valid is None else valid,
-        start=no if start is None else start,
-        state=torch.zeros(envs, 0, 0),
-        critic=record,
-        environment=torch.arange(envs),
-        update=0,
-        past=past,
-    )
+def rollout_of(reward: Tensor, *, past: Past | None = None, **flags: Tensor) -> Rollout:
+    """A rollout with these rewards [T, B], ends and past; what credit does not read is blank."""
+    return dataclasses.replace(blank_rollout(reward, torch.zeros(1, 1), **flags), past=past)
 
 
 # ------------------------------------------------------------------ lags, ages, weights
