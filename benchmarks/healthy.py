@@ -57,7 +57,7 @@ def _market(**changes: Any) -> dict[str, Any]:
 # Limits of rules were chosen on runs of seeds below 1000: whether those are quiet proves little.
 FIRST_SEED = 1000
 
-LIMIT = {"mode": "constraint", "alpha": 0.1, "limit": -0.05, "warmup": {"updates": 10, "longest": 30}}
+LIMIT = {"mode": "constraint", "alpha": 0.1, "limit": -0.05}
 
 SOUND: tuple[Sound, ...] = (
     Sound("cartpole", "cartpole", {"run": _steps(40_960)}),

@@ -9,14 +9,11 @@ training reported; the coverage of the critics is that of the run's own calibrat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
-from typing import Any
 
 from benchmarks import risk_market, risk_measured, risk_minimal, risk_signs, risk_toys
+from benchmarks.jobs import run_all
 from benchmarks.report import Check, Options, main
 from benchmarks.risk_truth import (
     CLIFF_LIMIT,
@@ -34,7 +31,6 @@ from benchmarks.risk_truth import (
 
 SEEDS = (0, 1, 2)
 QUICK: risk_toys.Size = (16, 32, 4, 1e-3)
-Job = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def run(options: Options) -> list[Check]:
@@ -47,12 +43,12 @@ def run(options: Options) -> list[Check]:
             o, CONTINUING, risk_toys.CONTINUING_SIZE, "exposure, continuing", free=risk_toys.CONTINUING_FREE_SIZE
         ),
         "lottery": _lottery,
-        "signs": lambda o: risk_signs.checks(o, _all, _seeds(o)),
-        "minimal": lambda o: risk_minimal.checks(o, _all, _seeds(o)),
+        "signs": lambda o: risk_signs.checks(o, run_all, _seeds(o)),
+        "minimal": lambda o: risk_minimal.checks(o, run_all, _seeds(o)),
         "cliff": _cliff,
-        "market": lambda o: risk_market.checks(o, _all, _seeds(o)),
-        "calibration": lambda o: risk_measured.calibration(o, _all, _seeds(o)),
-        "ownership": lambda o: risk_measured.ownership(o, _all, _seeds(o)),
+        "market": lambda o: risk_market.checks(o, run_all, _seeds(o)),
+        "calibration": lambda o: risk_measured.calibration(o, run_all, _seeds(o)),
+        "ownership": lambda o: risk_measured.ownership(o, run_all, _seeds(o)),
         "cost": risk_measured.cost,
     }
     found: list[Check] = []
@@ -73,20 +69,6 @@ def _seeds(options: Options) -> Sequence[int]:
     return SEEDS[:1] if options.quick else SEEDS
 
 
-def _all(jobs: Sequence[Job]) -> list[Any]:
-    """The results of independent jobs in their order, one process per core, one thread in each."""
-    workers = min(os.cpu_count() or 1, len(jobs))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_single_thread) as pool:
-        futures = [pool.submit(function, *args, **kwargs) for function, args, kwargs in jobs]
-        return [future.result() for future in futures]
-
-
-def _single_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def _exposure(
     options: Options, base: ExposureProblem, size: risk_toys.Size, title: str, *, free: risk_toys.Size
 ) -> list[Check]:
@@ -98,7 +80,7 @@ def _exposure(
         problem = replace(base, noise=noise)
         limits = [exposure_cvar(problem, w) for w in targets]
         cases = [(limit, seed) for limit in [*limits, None] for seed in _seeds(options)]
-        outcomes = _all(
+        outcomes = run_all(
             [(risk_toys.exposure, (problem, limit), {"seed": s, "size": sizes[limit is None]}) for limit, s in cases]
         )
         bound = [(o, limit) for o, (limit, _) in zip(outcomes, cases, strict=True) if limit is not None]
@@ -134,7 +116,7 @@ def _lottery(options: Options) -> list[Check]:
     shares = RISKY_SHARES[:1] if options.quick else RISKY_SHARES
     shape = QUICK if options.quick else risk_toys.LOTTERY_SIZE
     cases = [(share, seed) for share in [*shares, None] for seed in _seeds(options)]
-    outcomes = _all(
+    outcomes = run_all(
         [
             (risk_toys.lottery, (problem, None if q is None else lottery_cvar(problem, q)), {"seed": s, "size": shape})
             for q, s in cases
@@ -166,7 +148,7 @@ def _cliff(options: Options) -> list[Check]:
     truth = cliff_truth(problem, CLIFF_LIMIT)
     shape = QUICK if options.quick else risk_toys.CLIFF_SIZE
     cases = [(limit, seed) for limit in (CLIFF_LIMIT, None) for seed in _seeds(options)]
-    values = _all([(risk_toys.cliff, (problem, limit), {"seed": s, "size": shape}) for limit, s in cases])
+    values = run_all([(risk_toys.cliff, (problem, limit), {"seed": s, "size": shape}) for limit, s in cases])
     bound = [v for v, (limit, _) in zip(values, cases, strict=True) if limit is not None]
     free = [v for v, (limit, _) in zip(values, cases, strict=True) if limit is None]
     tails, means = [v.cvar / CLIFF_LIMIT for v in bound], [v.mean / truth.bound.mean for v in bound]

@@ -63,6 +63,7 @@ SUBJECTS = {
     "Environment": Subject("environment", MARKET),
     "Learnability": Subject("learnability", (*TRAINING, "market", "evaluate/backtest.py")),
     "Faults": Subject("faults", (*TRAINING, "market")),
+    "Faults: presets": Subject("faults", (*TRAINING, "market"), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
     "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),

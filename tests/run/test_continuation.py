@@ -278,6 +278,19 @@ def test_updates_that_are_rolled_back_leave_the_multiplier_alone(backend: str) -
     assert constraint is not None and (constraint.seen, constraint.multiplier, constraint.threshold) == (0, 0.0, None)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_whose_updates_were_all_refused_so_far_resumes(tmp_path: Path, backend: str) -> None:
+    """torch's Adam has no moments before its first step. Rejects a checkpoint that is refused for lacking them."""
+    options = {"backend": backend, "learner": {"max_kl": 1e-9, "target_kl": None}}
+    agent = small_agent(tmp_path, run={"total_steps": 64, "checkpoint_every": 1, "max_refused": 50}, **options)
+    agent.learn()
+    assert agent.trainer.update == 2
+    resumed, notes = PPO.resume(tmp_path)
+    assert notes == [] and resumed.trainer.update == 2
+    resumed.learn(32)
+    assert resumed.trainer.update == 3
+
+
 def test_broken_reward_in_an_evaluation_is_named_and_does_not_end_training() -> None:
     """Rejects a best return of NaN, with which the next checkpoint could not be written."""
 

@@ -46,6 +46,16 @@ def test_learning_in_pieces_narrows_once() -> None:
     assert widths == pytest.approx([0.1 * math.exp(LOG_STD)] * 3, rel=1e-3)
 
 
+def test_a_plateau_of_the_entropy_is_seen_while_exploration_narrows() -> None:
+    """The policy does not change but for the schedule, whose fall of .29 nats an update is no learning. Rejects the
+    slope of the entropy itself, with which no plateau ever begins."""
+    entropy = {"kind": "plateau", "window": 4, "tolerance": 1e-3}
+    env = ExposureVector(8, mu=0.1, sigma=0.2)
+    agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9, "entropy": entropy}})
+    agent.learn()
+    assert agent.trainer.plateau_at == 4
+
+
 def test_a_restored_state_is_as_narrow_as_it_was() -> None:
     """What a rollback brings back is narrowed again by the next update. Rejects a width that stays behind for good."""
     env = ExposureVector(8, mu=0.1, sigma=0.2)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
-from tailwise.run.geometry import FEWEST_ROWS, UPDATES, Geometry, Task, choose_geometry, largest_divisor
+from tailwise.run.geometry import FEWEST_ROWS, FEWEST_STEPS, UPDATES, Geometry, Task, choose_geometry, largest_divisor
 from tailwise.run.toy_envs import RewardProcessParams
 from tailwise.run.toy_vector import RewardProcessVector
 from tests.support import SMALL_MODEL, merged
@@ -81,7 +82,8 @@ def test_every_budget_has_its_updates_and_minibatches_that_divide() -> None:
         chosen = choose_geometry(task, total_steps=steps, environments=environments)
         rows = chosen.environments * chosen.rollout_steps
         assert (chosen.environments if task.recurrent else rows) % chosen.minibatches == 0
-        if steps >= UPDATES * max(FEWEST_ROWS, environments or 0):
+        assert chosen.rollout_steps >= (8 if environments is None else FEWEST_STEPS)
+        if steps >= UPDATES * max(FEWEST_ROWS, FEWEST_STEPS * (environments or 0)):
             assert steps / rows >= UPDATES
         if task.recurrent and chosen.environments > 1:
             assert chosen.environments // chosen.minibatches >= 2
@@ -118,6 +120,11 @@ def test_minibatches_of_sequences_divide_environments_that_are_given(environment
     """Rejects a divisor of the rows: 4 divides the rows of 10 environments, but not their sequences."""
     geometry = choose_geometry(Task(recurrent=True, noisy=noisy), total_steps=1_000_000, environments=environments)
     assert geometry.environments == environments and environments % geometry.minibatches == 0
+
+
+def test_many_named_environments_leave_rollouts_their_length() -> None:
+    """Rejects rollouts of a single step, whose advantages look one reward ahead."""
+    assert config(budget(100_000), {"run": {"environments": 1024}}).run.rollout_steps == FEWEST_STEPS
 
 
 def test_a_written_configuration_keeps_its_geometry(tmp_path: Path) -> None:
@@ -182,6 +189,21 @@ def test_a_run_that_learn_fitted_resumes_in_the_same_rollouts(tmp_path: Path) ->
     for agent in (whole, again):
         agent.learn(256)
     same_weights(whole, again)
+
+
+def test_a_run_with_edited_rollouts_goes_on_in_those_of_its_checkpoint(tmp_path: Path) -> None:
+    """config.yaml lost its geometry. Rejects a resume that waits for the lock that it holds itself."""
+    agent = PPO("CartPole-v1", merged(TINY, budget(512, checkpoint_every=1)), run_dir=tmp_path)
+    agent.learn()
+    path = tmp_path / "config.yaml"
+    data = load_yaml(path)
+    data["run"] = {key: value for key, value in data["run"].items() if key not in ("environments", "rollout_steps")}
+    data["run"]["total_steps"] = 100_000
+    path.write_text(yaml.safe_dump(data))
+    again, _ = PPO.resume(tmp_path)
+    assert again.config.run.rollout_steps == agent.config.run.rollout_steps
+    again.learn(128)
+    assert again.trainer.steps == 640
 
 
 def test_restore_takes_over_the_geometry_of_the_checkpoint(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "entropy_low": ({"policy/entropy_share": 0.3}, {"policy/entropy_share": 0.01}),
     "entropy_collapse": ({"policy/entropy_share": 0.9}, {"policy/entropy_share": 0.2}),
     "certain_and_worse": (
-        {"return/decline": 1.0, "policy/entropy_share": 0.1},
-        {"return/decline": 99.0, "policy/entropy_share": 0.1},
+        {"return/decline": 99.0, "return/decline_of_peak": 0.01, "policy/entropy_share": 0.1},
+        {"return/decline": 99.0, "return/decline_of_peak": 1.0, "policy/entropy_share": 0.1},
     ),
     "entropy_plateau": ({"policy/entropy_share": 0.98}, SPREAD),
     "value_useless": (

@@ -134,6 +134,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "return/decline", "std", "fall of the mean return below its recent mean, in its recent std", (None, 3.0)
     ),
+    MetricSpec("return/decline_of_peak", "1", "the same fall over the largest return/std so far", (None, 1.0)),
     MetricSpec("reward/mean", "reward", "mean reward per step of the rollout"),
     MetricSpec("reward/largest", "reward", "largest |reward| of the rollout"),
     MetricSpec("reward/jump", "1", "largest |reward| over the largest of all earlier rollouts", (0.0, 10.0)),
@@ -217,7 +218,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("update/non_finite", "count", "metrics of this update that are NaN or infinite", (0.0, 0.0)),
     MetricSpec("health/firing", "rules", "rules of severity warn or error that fire", (0.0, 0.0)),
     MetricSpec("health/actions", "count", "actions that rules have taken in this run so far", (0.0, 0.0)),
-    MetricSpec("machine/memory", "MB", "resident memory of the process"),
+    MetricSpec("machine/memory", "MB", "the most resident memory that the process had so far"),
     MetricSpec("time/elapsed", "s", "wall-clock time since the run, or its resumed part, started"),
     MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
     MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),

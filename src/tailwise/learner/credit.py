@@ -176,7 +176,7 @@ def credit_inputs(rollout: Rollout, near: Tensor, predicted: Tensor, utility: Ut
     reward: NDArray[Any] = np.zeros((history + len(now), now.shape[1]))
     reward[history:] = now
     if rollout.past is not None:
-        known = rollout.past.reward.numpy(force=True)[-history:] if history else rollout.past.reward[:0].numpy()
+        known = rollout.past.reward.numpy(force=True)[-history:]
         reward[history - len(known) : history] = known
     return CreditInputs(
         near=near,

@@ -237,7 +237,7 @@ class PPO(Policy):
         )
         load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
         if trainer.run_dir is not None and trainer.lock is not None:
-            with trainer.lock.held():
+            with trainer.lock.held_once():
                 write_config(trainer.run_dir, config)
         self._attach(trainer, self._trials)
 
@@ -363,9 +363,9 @@ class PPO(Policy):
             raise CheckpointError(
                 f"{folder}: its policy has other actions than this environment; use another checkpoint."
             )
+        match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         if self.trainer.update == 0:
             self._refit(self.config.with_geometry_of(parse_config(stored, source=str(folder))))
-        match_tensors(policy.tensors, self.model.state_dict(), source=str(folder))
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
         # Its units too: raw actions of an older checkpoint are the environment's own.

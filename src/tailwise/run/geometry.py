@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 UPDATES = 90  # at least, so that the next lower power of two leaves "about 100"
 FEWEST_ROWS = 128  # of a rollout; budgets below UPDATES x this have fewer updates
+FEWEST_STEPS = 16  # of a rollout: with many named environments rather fewer updates than advantages over a few steps
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def choose_geometry(
     """Fill in what is None; what is given stays as it is, and the rest is chosen to go with it."""
     most = NOISY_ENVIRONMENTS * NOISY_STEPS if task.noisy else CONTROL_ROWS
     rows = _power_of_two(min(max(total_steps // UPDATES, FEWEST_ROWS), most))
+    shortest = 1 if environments is None else FEWEST_STEPS
     if environments is None:
         environments = RECURRENT_ENVIRONMENTS if task.recurrent else CONTROL_ENVIRONMENTS
         if task.noisy:  # fewer environments before shorter rollouts
@@ -68,7 +70,7 @@ def choose_geometry(
         if task.recurrent and minibatches is not None:
             environments = -(-environments // minibatches) * minibatches  # as many in each minibatch
     if rollout_steps is None:
-        rollout_steps = _power_of_two(max(rows // environments, 1))
+        rollout_steps = _power_of_two(max(rows // environments, shortest))
     if minibatches is None:
         rows = environments * rollout_steps
         wanted = NOISY_BATCHES if task.noisy else min(max(rows // CONTROL_BATCH, 1), CONTROL_ROWS // CONTROL_BATCH)

@@ -65,6 +65,15 @@ class RunLock:
         finally:
             self.release()
 
+    @contextmanager
+    def held_once(self) -> Iterator[None]:
+        """The same, inside a block that may hold it already."""
+        if self._descriptor is not None:
+            yield
+            return
+        with self.held():
+            yield
+
     def take(self) -> None:
         """Become the owner, or raise LockedError, which names the one that is."""
         if self._descriptor is not None:

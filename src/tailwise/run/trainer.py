@@ -257,7 +257,9 @@ class Trainer:
         if not report.committed:
             return
         if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
-            self.entropies = [*self.entropies, report.metrics["policy/entropy"]][-learner.entropy.window :]
+            # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
+            chosen = report.metrics["policy/entropy"] - self.narrowed * self.model.law.noise
+            self.entropies = [*self.entropies, chosen][-learner.entropy.window :]
             if plateau_begins(self.entropies, learner.entropy.window, learner.entropy.tolerance) is not None:
                 self.plateau_at = self.update
 
@@ -415,7 +417,9 @@ class Trainer:
             if int(tensors["collector/age"].min()) < 0:
                 raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
-        self.backend.check_training_tensors(optimiser, fresh=int(data["update"]) == 0)
+        # An optimiser that never stepped has no moments, also after updates that were all refused.
+        refused = int(data["health"]["rules"]["refused_in_a_row"])
+        self.backend.check_training_tensors(optimiser, fresh=refused >= int(data["update"]))
 
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""

@@ -117,6 +117,34 @@ def test_logit_norm_by_hand() -> None:
     assert norm(masked) == pytest.approx(6**0.5)
 
 
+def test_a_fall_of_the_return_is_told_in_its_own_history_and_in_the_spread_of_the_run() -> None:
+    """A solved problem: returns of 100 +- .01 in a run that began with a spread of 20. A fall by .5 is huge for its
+    history and nothing for the run. Rejects a rule that looks at the first alone."""
+    signals = small_trainer().health.signals
+    signals._returns({"return/mean": 50.0, "return/std": 20.0})
+    for k in range(200):
+        signals._returns({"return/mean": 100.0 + 0.01 * (-1) ** k, "return/std": 0.1})
+    found = signals._returns({"return/mean": 99.5, "return/std": 0.1})
+    assert found["return/decline"] > 30
+    assert found["return/decline_of_peak"] == pytest.approx(0.025, rel=0.05)
+
+
+@pytest.mark.parametrize(("last", "alive", "silent"), [(1.0, 1.0, True), (0.0, 1.0, True), (1.0, 0.0, False)])
+def test_rewards_that_differ_at_ends_alone_are_told_by_the_ends(last: float, alive: float, silent: bool) -> None:
+    """CartPole pays 1 always, InvertedPendulum 0 for the step that falls; once solved, all rewards are equal and
+    nothing ends, and that is no fault. A goal that is not found any more is one: there only the end paid."""
+    signals = small_trainer().health.signals
+    rollout = play(learner_of("torch"), random_world())
+    ends = torch.zeros_like(rollout.terminated)
+    ends[3, 1] = True
+    reward = torch.where(ends, last, alive).to(rollout.reward.dtype)
+    whole = dataclasses.replace(rollout, reward=reward, terminated=ends, valid=torch.ones_like(rollout.valid))
+    signals._rewards(probes.Rows.of(whole), whole)
+    solved = dataclasses.replace(whole, reward=torch.full_like(reward, alive), terminated=torch.zeros_like(ends))
+    found = signals._rewards(probes.Rows.of(solved), solved)
+    assert found["reward/no_information"] == float(not silent)
+
+
 def test_facts_of_infos() -> None:
     """Parts of the reward and jumps of equity; a new account is no jump. Rejects comparing across a reset."""
     facts = StepFacts()

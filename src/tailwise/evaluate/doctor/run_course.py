@@ -185,7 +185,7 @@ def check_speed(rows: Rows) -> Check:
 
 def check_memory(rows: Rows) -> Check:
     """Growth of the process."""
-    meaning = "resident memory of the training process; after the first updates it should stay where it is"
+    meaning = "largest resident memory of the training process; after the first updates it should stay where it is"
     sizes = [value for value in series_of(rows, "machine/memory") if math.isfinite(value)]
     if len(sizes) < 10:
         return Check("memory", "unknown", f"{len(sizes)} updates are too few for a trend", meaning)

@@ -4,7 +4,8 @@ same for every backend."""
 from __future__ import annotations
 
 import math
-import os
+import resource
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ Array = npt.NDArray[Any]
 PROBED_ENVIRONMENTS = 2
 PROBED_ROWS = 128
 NOT_ALLOWED = float(np.finfo(np.float32).min)  # the logit of an action that the mask forbids
+PEAK_UNITS_PER_MB = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kilobytes
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
@@ -154,14 +156,10 @@ def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
     return found, low < high
 
 
-def memory_mb() -> float | None:
-    """Resident memory of this process in MB; None where the system does not tell."""
-    try:
-        file = os.open("/proc/self/statm", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        pages = int(os.read(file, 200).split()[1])
-    finally:
-        os.close(file)
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def memory_mb() -> float:
+    """The most memory that this process had so far, in MB.
+
+    The peak and not the present: it grows with a leak just the same, and asking costs 1 us instead of 60 for a file of
+    /proc, in updates of 20 ms.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / PEAK_UNITS_PER_MB

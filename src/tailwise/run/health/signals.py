@@ -53,7 +53,7 @@ class Signals:
         """Everything about this update; `metrics` are the learner's own, `observed` its moments of observations."""
         rows = probes.Rows.of(rollout)
         found = probes.decisions(self.model, rows) | facts.metrics()
-        found |= self._rewards(rows, ended=bool(rollout.terminated.numpy().any()))
+        found |= self._rewards(rows, rollout)
         found |= self._returns(metrics)
         largest = probes.largest_entropy(self.model, rows)
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
@@ -68,29 +68,33 @@ class Signals:
         if isinstance(self.kl_factor, KlFactor):
             found["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
             found["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
-        memory = probes.memory_mb()
-        if memory is not None:
-            found["machine/memory"] = memory
+        found["machine/memory"] = probes.memory_mb()
         self.rollouts += 1
         return found
 
-    def _rewards(self, rows: probes.Rows, *, ended: bool) -> dict[str, float]:
+    def _rewards(self, rows: probes.Rows, rollout: Rollout) -> dict[str, float]:
         earlier = self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0
         found, varied = probes.rewards(rows.reward, earlier)
         if found:
             self.largest_reward = max(self.largest_reward, found["reward/largest"])
-            told = ended and found["reward/largest"] > 0
-            found["reward/no_information"] = float(self._no_information(varied=varied, ended=told))
+            found["reward/no_information"] = float(self._no_information(rollout, varied=varied))
         return found
 
-    def _no_information(self, *, varied: bool, ended: bool) -> bool:
+    def _no_information(self, rollout: Rollout, *, varied: bool) -> bool:
         """All rewards are equal and nothing ended, as it always was, or although rewards used to differ.
 
-        A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong.
+        A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong. The
+        same where only the step that ends an episode pays differently (a solved InvertedPendulum).
         """
-        self.rewards_varied |= varied
-        self.ends_told |= ended and not self.rewards_varied
-        return not varied and not ended and not self.ends_told
+        terminated, alive = rollout.terminated.numpy(), varied  # whether rewards differ while an episode goes on
+        told = bool(terminated.any())
+        if told:
+            paid = rollout.reward.numpy()[rollout.valid.numpy() & ~terminated]
+            alive = bool(paid.min() < paid.max()) if len(paid) else varied
+            told = not len(paid) or bool(paid.any())  # where staying alive pays nothing, ending it costs nothing
+        self.rewards_varied |= alive
+        self.ends_told |= told and not self.rewards_varied
+        return not varied and not told and not self.ends_told
 
     def _returns(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """How the returns of this update compare with the earlier ones; nothing for a refused update."""
@@ -102,8 +106,9 @@ class Signals:
         if self.peak_std > 0:
             found["return/std_of_peak"] = std / self.peak_std
         spread = math.sqrt(self.return_variance)
-        if self.returns >= RETURN_WARMUP and spread > 0:
+        if self.returns >= RETURN_WARMUP and spread > 0 and self.peak_std > 0:
             found["return/decline"] = (self.return_mean - mean) / spread
+            found["return/decline_of_peak"] = (self.return_mean - mean) / self.peak_std
         rate = max(RETURN_RATE, 1.0 / (self.returns + 1))
         shift = mean - self.return_mean
         self.return_variance = (1 - rate) * (self.return_variance + rate * shift**2)
