@@ -23,7 +23,8 @@ PACKAGE = "src/tailwise/"
 
 TRAINING = ("core", "model", "learner", "kernels", "run")
 MARKET = ("core", "market")
-EVERYTHING = (*TRAINING, "market", "evaluate", "cli")
+PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
+EVERYTHING = (*TRAINING, PRESETS, "market", "evaluate", "cli")
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
     "core/config_errors.py",
@@ -58,12 +59,14 @@ class Subject:
 
 
 SUBJECTS = {
-    "Learning": Subject("learning", TRAINING),
-    "Backends": Subject("backends", TRAINING),
+    "Learning": Subject("learning", (*TRAINING, PRESETS), ("CartPole", "Pendulum", "Acrobot", "peers")),
+    "Learning: defaults": Subject("learning", TRAINING, ("defaults",)),
+    "Learning: fresh seeds": Subject("learning", (*TRAINING, PRESETS), ("fresh",)),
+    "Backends": Subject("backends", (*TRAINING, PRESETS)),
     "Environment": Subject("environment", MARKET),
-    "Learnability": Subject("learnability", (*TRAINING, "market", "evaluate/backtest.py")),
-    "Faults": Subject("faults", (*TRAINING, "market")),
-    "Faults: presets": Subject("faults", (*TRAINING, "market"), ("presets",)),
+    "Learnability": Subject("learnability", (*TRAINING, PRESETS, "market", "evaluate/backtest.py")),
+    "Faults": Subject("faults", (*TRAINING, PRESETS, "market")),
+    "Faults: presets": Subject("faults", (*TRAINING, PRESETS, "market"), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
     "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
@@ -140,6 +143,8 @@ def digests(subject: Subject, sources: Sources) -> dict[str, str]:
         prefix = PACKAGE + part
         chosen = [path for path in files if path == prefix or path.startswith(f"{prefix}/")]
         chosen = [path for path in chosen if path.removeprefix(PACKAGE) not in BESIDE]
+        if part == "run":
+            chosen = [path for path in chosen if not path.startswith(f"{PACKAGE}{PRESETS}/")]
         if subject.benchmark != "speed":
             chosen = [path for path in chosen if not path.startswith(PACKAGE + SPEED)]
         found[part] = sources.digest(chosen)
