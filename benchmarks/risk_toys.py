@@ -29,8 +29,10 @@ CONTINUING_FREE_SIZE: Size = (64, 128, 200, 2e-3)  # without a limit there is no
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
 CLIFF_SIZE: Size = (128, 32, 600, 1e-3)
 WALK = 30  # updates without a limit on the cliff
-# Of the logit of an exposure, in units of half its range, 4: about .07 in the middle of [0, 1], less towards the ends.
-LOG_STD = -1.9 - math.log(4.0)
+# Of exploration, ln in the units of the action: for a logit about .07 of w in the middle of [0, 1], less towards the
+# ends. A policy counts in units of half the range, which is 4 for logits and 1/2 for w itself.
+LOG_STD = -1.9
+HALF_RANGE = {True: 4.0, False: 0.5}  # by whether actions are logits
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
 
 
@@ -44,9 +46,19 @@ class Outcome:
 
 
 def settings(
-    size: Size, *, seed: int, gamma: float, alpha: float, limit: float | None, box: bool, entropy: float
+    size: Size,
+    *,
+    seed: int,
+    gamma: float,
+    alpha: float,
+    limit: float | None,
+    entropy: float,
+    width: float | None = None,
 ) -> dict[str, Any]:
-    """A small network and large steps; everything about risk but the limit is at its defaults."""
+    """A small network and large steps; everything about risk but the limit is at its defaults.
+
+    width: ln(standard deviation) of Box actions at the start.
+    """
     environments, steps, updates, rate = size
     risk = {"mode": "report", "alpha": alpha}
     if limit is not None:
@@ -55,7 +67,7 @@ def settings(
         "seed": seed,
         "model": {
             "encoder": {"hidden": [16]},
-            "actor": {"hidden": [16]} | ({"log_std": LOG_STD} if box else {}),
+            "actor": {"hidden": [16]} | ({} if width is None else {"log_std": width}),
             "critic": {"kind": "quantile", "hidden": [16]},
         },
         "learner": {
@@ -163,7 +175,8 @@ def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: 
     """
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
     logit = limit is not None
-    data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, box=True, entropy=0.0)
+    width = LOG_STD - math.log(HALF_RANGE[logit])
+    data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, entropy=0.0, width=width)
     agent = train(exposure_env(problem, size[0], logit=logit), data)
     if problem.gamma == 0.0:
         judge = exposure_env(problem, JUDGES, logit=logit)
@@ -181,7 +194,7 @@ def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: 
 
 def lottery(problem: LotteryProblem, limit: float | None, *, seed: int, size: Size) -> Outcome:
     """`action` is the share of the risky arm."""
-    data = settings(size, seed=seed, gamma=0.99, alpha=problem.alpha, limit=limit, box=False, entropy=0.01)
+    data = settings(size, seed=seed, gamma=0.99, alpha=problem.alpha, limit=limit, entropy=0.01)
     agent = train(problem.make(size[0]), data)
     actions, rewards, _ = play(agent, problem.make(JUDGES), steps=100, seed=10_000 + seed)
     return Outcome(float(actions.mean()), cvar(rewards.ravel(), problem.alpha), float(rewards.mean()))
@@ -192,7 +205,7 @@ def cliff(problem: CliffProblem, limit: float | None, *, seed: int, size: Size) 
     import torch
 
     # Enough entropy that the longer road is still tried when the limit begins to act.
-    data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, box=False, entropy=0.05)
+    data = settings(size, seed=seed, gamma=problem.gamma, alpha=problem.alpha, limit=limit, entropy=0.05)
     if limit is not None:
         # First learn to walk: under a limit from the beginning, standing still for ever (CVaR -2) is safer than a
         # walker who still falls, and no small step from there keeps the limit of 2.

@@ -11,7 +11,7 @@ from torch import Tensor
 from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import LOG_STD, ActorConfig, ModelConfig
+from tailwise.model.config import EARLIER_LOG_STD, LOG_STD, ActorConfig, ModelConfig
 from tailwise.model.observation import ObservationSpec
 from tests.support import small_backend, small_model
 
@@ -121,10 +121,10 @@ def test_squashed_law_needs_a_bounded_box() -> None:
 
 
 def test_a_discrete_policy_that_names_the_old_default_width_is_built() -> None:
-    """Policies from before name log_std 0 in their files. Rejects refusing them for a key that does nothing."""
+    """Policies from before name log_std 0 or -0.7 in their files. Rejects refusing them for a key that does nothing."""
     spec = ActionSpec.from_space(spaces.Discrete(3))
     observation = ObservationSpec.from_space(spaces.Box(-1.0, 1.0, (2,)))
-    for width in (LOG_STD, 0.0):
+    for width in (LOG_STD, *EARLIER_LOG_STD):
         model = ActorCritic(ModelConfig(actor=ActorConfig(log_std=width)), observation, spec, init_seed=0)
         assert model.actor.log_std is None and model.law.discrete
     with pytest.raises(ConfigError, match="but the action space is discrete"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tailwise.core.errors import ConfigError
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.config import LOG_STD, MlpEncoder, ModelConfig, NoCore, PopArt, RunningNormaliser
+from tailwise.model.config import EARLIER_LOG_STD, LOG_STD, MlpEncoder, ModelConfig, NoCore, PopArt, RunningNormaliser
 from tailwise.model.critics import CriticHead, CriticOutput
 from tailwise.model.distributions import ActionLaw, law_for, mask_logits
 from tailwise.model.networks import build_encoder, hidden_stack, linear
@@ -65,8 +65,7 @@ class ActorCritic(nn.Module):
         self.action = action
         generator = torch.Generator().manual_seed(init_seed)
         squashed = config.actor.box == "squashed"
-        # 0 was the default once, and policies from then name it.
-        if action.kind != "box" and config.actor.log_std not in (LOG_STD, 0.0):
+        if action.kind != "box" and config.actor.log_std not in (LOG_STD, *EARLIER_LOG_STD):
             raise ConfigError(
                 f"model.actor.log_std is {config.actor.log_std} but the action space is {action.kind}; remove the key "
                 "(it is for Box)"
