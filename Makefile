@@ -50,11 +50,12 @@ test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 browser: ## Debian's Chromium for the tests that open pages (as root); without it they are skipped
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
-check: $(VENV)/.dev ## lint, format, types, order of imports
+check: $(VENV)/.dev ## lint, format, types, order of imports and cycles
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m benchmarks.imports
 
 format: $(VENV)/.dev ## apply the formatter and the safe fixes
 	@$(BIN)/ruff check --fix .
