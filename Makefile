@@ -31,8 +31,8 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing tailwise with its development tools (the first time takes a few minutes)"
-	@$(PIP_INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.base
+	@$(PIP_INSTALL) --editable '.[dev,docs]'
+	@touch $@ $(VENV)/.base $(VENV)/.docs
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP_INSTALL) --editable '.[docs]'
@@ -50,11 +50,14 @@ test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 browser: ## Debian's Chromium for the tests that open pages (as root); without it they are skipped
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
-check: $(VENV)/.dev ## lint, format, types, order of imports
+# .docs too: an environment from before the pages were checked has no mkdocs.
+check: $(VENV)/.dev $(VENV)/.docs ## lint, format, types, order of imports and cycles, pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m benchmarks.imports
+	@$(BIN)/python -m mkdocs build --strict --quiet
 
 format: $(VENV)/.dev ## apply the formatter and the safe fixes
 	@$(BIN)/ruff check --fix .

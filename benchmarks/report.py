@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -47,13 +47,15 @@ def main(title: str, run: Callable[[Options], list[Check]]) -> None:
     measured = facts_of(Path(inspect.getfile(run)).stem)  # before the run: a source may be edited while it goes on
     console = Console(stderr=arguments.json)
     checks = run(Options(arguments.quick, lambda text: console.print(text, highlight=False), tuple(arguments.only)))
+    facts = {**measured, "quick": arguments.quick, "only": arguments.only}
+    present(title, checks, measured=facts, as_json=arguments.json, console=console)
+
+
+def present(title: str, checks: list[Check], *, measured: dict[str, Any], as_json: bool, console: Console) -> NoReturn:
+    """Print the checks, as one JSON object on standard output or as a table, and exit: 1 when a check failed."""
     passed = all(check.passed for check in checks)
-    if arguments.json:
-        payload: dict[str, Any] = {
-            "passed": passed,
-            "measured": {**measured, "quick": arguments.quick, "only": arguments.only},
-            "checks": [asdict(check) for check in checks],
-        }
+    if as_json:
+        payload = {"passed": passed, "measured": measured, "checks": [asdict(check) for check in checks]}
         json.dump(payload, sys.stdout)
         sys.stdout.write("\n")
     else:

@@ -1,7 +1,7 @@
 """Credit of an action in a measure of the pooled discounted return, through every return that contains its reward.
 
-The measure is E[u(Y)] over all visited states (`tailwise.learner.risk.Utility`). The reward after the action at step t
-is part of the return from t, and of the return from every earlier step of the episode:
+The measure is E[u(Y)] over all visited states (`Utility`). The reward after the action at step t is part of the return
+from t, and of the return from every earlier step of the episode:
 
     Y[t-k] = R[t-k:t] + gamma^k Y[t],    R[t-k:t] = sum_{i<k} gamma^i r[t-k+i]
 
@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,13 +30,38 @@ from torch import Tensor
 
 from tailwise.learner.rollout import Past, Rollout
 
-if TYPE_CHECKING:
-    from tailwise.learner.risk import Utility
-
 LONGEST_LAG = 4096  # steps, whatever gamma; what lies beyond is completed too
 HORIZONS = 3  # lags go up to so many times 1 / (1 - gamma); what lies beyond has a weight of 5% and is completed
 THINNING = 8  # lags from k on are taken in strata of k // THINNING, each represented by the lag in its middle
 LARGEST_FACTOR = 8.0  # by which a lag is weighted up that few rows have: a few rows must not carry the whole credit
+
+
+@dataclass(frozen=True)
+class Utility:
+    """The influence function of a measure at the pooled law, concave and piecewise linear: E[u(Y)] is its `value`.
+
+        u(y) = offset + slope y - sum_i weights[i] max(knots[i] - y, 0)
+
+    knots, weights  float64 [n]; n is 1 for CVaR, 0 for the mean
+    mean_slope      E[u'(Y)] over the pooled law: what a small shift of all returns is worth
+    threshold, cvar this sample's VaR and CVaR, whichever threshold the utility uses; None for other measures
+    """
+
+    value: float
+    offset: float
+    slope: float
+    knots: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    mean_slope: float
+    threshold: float | None = None
+    cvar: float | None = None
+
+    def of(self, y: Tensor) -> Tensor:
+        """u(y), any shape."""
+        result = self.offset + self.slope * y
+        for knot, weight in zip(self.knots, self.weights, strict=True):
+            result = result - float(weight) * (float(knot) - y).clamp(min=0.0)
+        return result
 
 
 @dataclass(frozen=True)

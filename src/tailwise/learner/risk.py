@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.credit import Credit, credit_inputs, risk_credit
+from tailwise.learner.credit import Credit, Utility, credit_inputs, risk_credit
 from tailwise.learner.returns import require_shape
 from tailwise.learner.risk_config import MeanMeasure, Measure, WangMeasure
 from tailwise.learner.rollout import Rollout
@@ -33,34 +32,6 @@ class RiskSettings:
 
     measure: Measure
     alpha: float
-
-
-@dataclass(frozen=True)
-class Utility:
-    """The influence function of a measure at the pooled law, concave and piecewise linear: E[u(Y)] is its `value`.
-
-        u(y) = offset + slope y - sum_i weights[i] max(knots[i] - y, 0)
-
-    knots, weights  float64 [n]; n is 1 for CVaR, 0 for the mean
-    mean_slope      E[u'(Y)] over the pooled law: what a small shift of all returns is worth
-    threshold, cvar this sample's VaR and CVaR, whichever threshold the utility uses; None for other measures
-    """
-
-    value: float
-    offset: float
-    slope: float
-    knots: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    mean_slope: float
-    threshold: float | None = None
-    cvar: float | None = None
-
-    def of(self, y: Tensor) -> Tensor:
-        """u(y), any shape."""
-        result = self.offset + self.slope * y
-        for knot, weight in zip(self.knots, self.weights, strict=True):
-            result = result - float(weight) * (float(knot) - y).clamp(min=0.0)
-        return result
 
 
 def utility_at(measure: Measure, pooled: Tensor, alpha: float, *, threshold: float | None = None) -> Utility:
