@@ -21,14 +21,14 @@ from tailwise.core.errors import CheckpointError, TrustError
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import key_path
 from tailwise.evaluate.doctor.audit import audit_run
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.status import Summary
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.reproduction import repeat
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
 from tailwise.run.run_list import describe
 from tailwise.run.trust import code_named_by, open_config
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.status import Summary
 from tests.run.strangers import (
     MARKET,
     Stranger,

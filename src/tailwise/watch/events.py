@@ -11,11 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tailwise.core.version import VERSION
-from tailwise.live.watch.guard import query
-from tailwise.live.watch.history import History, Position
-from tailwise.live.watch.hub import MOST_LISTENERS, Hub
-from tailwise.live.watch.panels import CURVES, describe_metric, describe_panels
-from tailwise.live.watch.values import to_json
+from tailwise.watch.guard import query
+from tailwise.watch.history import History, Position
+from tailwise.watch.hub import MOST_LISTENERS, Hub
+from tailwise.watch.panels import CURVES, describe_metric, describe_panels
+from tailwise.watch.values import to_json
 
 MOST_RUNS = 8  # overlaid by one listener
 HEARTBEAT = 10.0  # seconds without news after which a comment shows that the connection lives

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailwise.cli.main import main
-from tests.live.watch.watched_runs import write_run
+from tests.watch.watched_runs import write_run
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_folder_that_is_not_there_is_a_sentence(tmp_path: Path, capsys: pytest
 
 
 def test_a_taken_port_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tailwise.live.watch.server import bind
+    from tailwise.watch.server import bind
 
     taken = bind("127.0.0.1", 0)
     try:
@@ -66,9 +66,7 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path) -> None:
 
 def test_the_server_does_not_import_torch() -> None:
     """Light beside a training: no torch, no numba, no pandas until an evaluation is read."""
-    code = (
-        "import sys, tailwise.live.watch.server; print([m for m in ('torch', 'numba', 'pandas') if m in sys.modules])"
-    )
+    code = "import sys, tailwise.watch.server; print([m for m in ('torch', 'numba', 'pandas') if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout.strip() == "[]"
 
@@ -76,10 +74,10 @@ def test_the_server_does_not_import_torch() -> None:
 def test_the_pages_files_are_declared_as_package_data() -> None:
     import tomllib
 
-    from tailwise.live.watch.app import PAGES
+    from tailwise.watch.app import PAGES
 
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["tailwise"]
-    assert "live/watch/static/*" in declared
-    folder = root / "src" / "tailwise" / "live" / "watch" / "static"
+    assert "watch/static/*" in declared
+    folder = root / "src" / "tailwise" / "watch" / "static"
     assert {path.name for path in folder.iterdir()} == {name for name, _ in PAGES.values()}

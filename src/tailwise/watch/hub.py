@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from tailwise.live.watch.history import History
-from tailwise.live.watch.run_table import RunEntry, find_runs
-from tailwise.live.watch.status import Summary, unread
-from tailwise.live.watch.values import short_text, to_json
+from tailwise.watch.history import History
+from tailwise.watch.run_table import RunEntry, find_runs
+from tailwise.watch.status import Summary, unread
+from tailwise.watch.values import short_text, to_json
 
 MOST_LISTENERS = 256
 READ_EVERY = 1.0  # seconds between two looks at a run that somebody watches

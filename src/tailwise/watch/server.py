@@ -12,10 +12,10 @@ from urllib.parse import quote
 import uvicorn
 
 from tailwise.core.errors import DataError
-from tailwise.live.watch.app import make_app
-from tailwise.live.watch.door import Connection, Door
-from tailwise.live.watch.guard import Access
-from tailwise.live.watch.run_table import check_roots
+from tailwise.watch.app import make_app
+from tailwise.watch.door import Connection, Door
+from tailwise.watch.guard import Access
+from tailwise.watch.run_table import check_roots
 
 MOST_CONNECTIONS = 4096  # open at once, idle ones included; more are told to come back later
 SPARE_FILES = 128  # file handles that are kept for reading runs, and for connections that are about to be refused

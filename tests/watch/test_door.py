@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.live.watch.door import PATIENCE, PER_CLIENT, client_of
-from tailwise.live.watch.server import SPARE_FILES
-from tests.live.watch.watched_runs import ask, serving, write_run
+from tailwise.watch.door import PATIENCE, PER_CLIENT, client_of
+from tailwise.watch.server import SPARE_FILES
+from tests.watch.watched_runs import ask, serving, write_run
 
 TOKEN = "correct horse battery staple"
 FEW = 256  # file handles

@@ -9,10 +9,10 @@ import numpy as np
 
 from tailwise.core.errors import DataError
 from tailwise.core.limited_json import parse_json
-from tailwise.live.watch.names import EQUITY, EVALUATIONS, SUMMARY
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.safe_files import Stamp, inside, open_inside, read_inside, stamp_inside
-from tailwise.live.watch.values import finite, short_text
+from tailwise.watch.names import EQUITY, EVALUATIONS, SUMMARY
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.safe_files import Stamp, inside, open_inside, read_inside, stamp_inside
+from tailwise.watch.values import finite, short_text
 
 MOST_POINTS = 800  # of one curve
 MOST_PATHS = 8

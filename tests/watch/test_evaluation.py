@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailwise.live.watch.evaluation import MOST_BARS, MOST_POINTS, EvaluationReader
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.values import to_json
-from tests.live.watch.watched_runs import write_run
+from tailwise.watch.evaluation import MOST_BARS, MOST_POINTS, EvaluationReader
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.values import to_json
+from tests.watch.watched_runs import write_run
 
 
 def write_equity(folder: Path, equity: np.ndarray) -> None:

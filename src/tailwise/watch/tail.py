@@ -9,8 +9,8 @@ from typing import Any
 
 from tailwise.core.errors import DataError
 from tailwise.core.limited_json import parse_json
-from tailwise.live.watch.safe_files import open_inside
-from tailwise.live.watch.values import whole
+from tailwise.watch.safe_files import open_inside
+from tailwise.watch.values import whole
 
 CHUNK = 8 * 2**20  # bytes read in one poll at most; the next poll goes on
 LONGEST_LINE = 2**20  # bytes; what is longer is no line of ours and is skipped

@@ -9,12 +9,12 @@ from typing import get_args
 import pytest
 
 from tailwise.core.limited_json import parse_json
-from tailwise.live.watch import history as history_module
-from tailwise.live.watch.history import History, Position
-from tailwise.live.watch.run_table import RunEntry, find_runs
-from tailwise.live.watch.safe_files import inside, open_inside
-from tailwise.live.watch.tail import CHUNK, LONGEST_LINE, Tail, last_row
-from tests.live.watch.watched_runs import alert, line, write_run
+from tailwise.watch import history as history_module
+from tailwise.watch.history import History, Position
+from tailwise.watch.run_table import RunEntry, find_runs
+from tailwise.watch.safe_files import inside, open_inside
+from tailwise.watch.tail import CHUNK, LONGEST_LINE, Tail, last_row
+from tests.watch.watched_runs import alert, line, write_run
 
 
 def entry(folder: Path) -> RunEntry:
@@ -24,9 +24,9 @@ def entry(folder: Path) -> RunEntry:
 def test_names_are_those_of_the_run_folder() -> None:
     from tailwise.cli import judging
     from tailwise.evaluate import path_files
-    from tailwise.live.watch import names
     from tailwise.run import metric_store, run_folder
     from tailwise.run.health.alert import Severity
+    from tailwise.watch import names
 
     assert (names.CONFIG, names.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
     assert (names.METRICS, names.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.chromium import browser
-from tests.live.watch.watched_runs import alert, line, serving, write_run
+from tests.watch.watched_runs import alert, line, serving, write_run
 
 SOON = 5000  # milliseconds in which an alert must be seen
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.attacks import PREPARE, Attacks, attack, judge
 from tests.chromium import browser
-from tests.live.watch.watched_runs import alert, line, serving, write_run
+from tests.watch.watched_runs import alert, line, serving, write_run
 
 NAME = "<img src=x onerror=hacked(7) hacked><i hacked>7\"'`"  # a folder has no slash in its name
 

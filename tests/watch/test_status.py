@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.status import STALLED_AFTER, Summary
-from tests.live.watch.watched_runs import alert, line, write_run
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.status import STALLED_AFTER, Summary
+from tests.watch.watched_runs import alert, line, write_run
 
 # Ten lists of ten references each: a few bytes that would be 10^10 entries when written out.
 NESTED = "l0: &l0 [x, x]\n" + "".join(f"l{k}: &l{k} [{', '.join([f'*l{k - 1}'] * 10)}]\n" for k in range(1, 11))

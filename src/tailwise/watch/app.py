@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tailwise.live.watch.events import Events
-from tailwise.live.watch.guard import Access, Guard
-from tailwise.live.watch.hub import Hub
+from tailwise.watch.events import Events
+from tailwise.watch.guard import Access, Guard
+from tailwise.watch.hub import Hub
 
 PAGES = {
     "/": ("watch.html", "text/html"),
@@ -62,7 +62,7 @@ def plotly_script() -> bytes:
 def make_app(roots: Sequence[Path], access: Access) -> ASGIApp:
     """The guarded application over the runs in (resolved) `roots`."""
     hub = Hub(roots)
-    static = files("tailwise.live.watch").joinpath("static")
+    static = files("tailwise.watch").joinpath("static")
     pages = {path: StaticFile(static.joinpath(name).read_bytes(), media) for path, (name, media) in PAGES.items()}
     pages["/plotly.js"] = StaticFile(plotly_script(), "text/javascript")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from tailwise.core.errors import ConfigError
 from tailwise.core.limited_yaml import parse_yaml
-from tailwise.live.watch.names import ALERTS, CONFIG, METRICS, METRICS_TABLE, SEVERITIES
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.safe_files import Stamp, read_inside, stamp_inside
-from tailwise.live.watch.tail import Tail, last_row
-from tailwise.live.watch.values import finite, short_text, whole
+from tailwise.watch.names import ALERTS, CONFIG, METRICS, METRICS_TABLE, SEVERITIES
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.safe_files import Stamp, read_inside, stamp_inside
+from tailwise.watch.tail import Tail, last_row
+from tailwise.watch.values import finite, short_text, whole
 
 LARGEST_CONFIG = 2**18  # bytes
 STALLED_AFTER = 60.0  # seconds without a line, or

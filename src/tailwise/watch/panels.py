@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwise.core.metrics import METRICS, find_spec
-from tailwise.live.watch.values import finite
+from tailwise.watch.values import finite
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from tailwise.live.watch.evaluation import EvaluationReader
-from tailwise.live.watch.names import ALERTS, METRICS
-from tailwise.live.watch.panels import CURVES, metric_rows
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.status import known_severity
-from tailwise.live.watch.tail import Tail
-from tailwise.live.watch.values import finite, short_text, to_json, whole
+from tailwise.watch.evaluation import EvaluationReader
+from tailwise.watch.names import ALERTS, METRICS
+from tailwise.watch.panels import CURVES, metric_rows
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.status import known_severity
+from tailwise.watch.tail import Tail
+from tailwise.watch.values import finite, short_text, to_json, whole
 
 MOST_POINTS = 2000  # of a curve; a longer history keeps every second, fourth, ... update
 MOST_ALERTS = 300  # newest ones

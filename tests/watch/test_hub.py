@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tailwise.core.limited_json import parse_json
-from tailwise.live.watch import hub as hub_module
-from tailwise.live.watch.hub import Hub, attempt
-from tests.live.watch.watched_runs import alert, line, write_run
+from tailwise.watch import hub as hub_module
+from tailwise.watch.hub import Hub, attempt
+from tests.watch.watched_runs import alert, line, write_run
 
 
 def listed(root: Path) -> dict[str, dict[str, Any]]:

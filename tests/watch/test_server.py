@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.watch.watched_runs import alert, ask, ask_raw, line, read_events, serving, write_run
+from tests.watch.watched_runs import alert, ask, ask_raw, line, read_events, serving, write_run
 
 TOKEN = "correct horse battery staple"
 SECRET = "the secret outside"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.core.errors import DataError
-from tailwise.live.watch.names import CONFIG, EVALUATIONS, METRICS
-from tailwise.live.watch.safe_files import inside
+from tailwise.watch.names import CONFIG, EVALUATIONS, METRICS
+from tailwise.watch.safe_files import inside
 
 DEPTH = 3  # folders below a folder of runs that are searched: runs/frontier-1/limit/seed
 MOST_RUNS = 500
