@@ -85,6 +85,14 @@ def test_a_changed_number_makes_a_section_stale_and_a_word_does_not(now: str) ->
     assert "core/errors.py" in BESIDE
 
 
+def test_contenders_that_run_in_other_processes_count_too() -> None:
+    """They are imported by name: rejects a digest that follows import statements alone."""
+    before = digests(SUBJECTS["Speed"], present_sources())
+    for file in ("speed_peers", "speed_products", "speed_serve", "speed_jax", "plain_ahead"):
+        after = digests(SUBJECTS["Speed"], changed(f"benchmarks/{file}.py", FUTURE, FUTURE + b"\nSOMETHING = 1\n"))
+        assert {part for part in before if before[part] != after[part]} == {"benchmark"}
+
+
 def test_programs_are_compared_without_words() -> None:
     plain = b"def f(x):\n    raise ValueError(f'{x} is wrong')\n"
     worded = b'"""Module."""\n\n\ndef f(x):  # why\n    """Doc."""\n    raise ValueError("other", x)\n'

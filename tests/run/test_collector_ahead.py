@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.plain_market import PlainMarket
 from tailwise.kernels.ahead import FusedAhead, ahead_of
 from tailwise.kernels.backend import FusedBackend
 from tailwise.learner.rollout import Rollout
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig
-from tailwise.market.plain_market import PlainMarket
 from tailwise.run.trainer import Trainer
 from tests.market.worlds import random_walk
 from tests.support import bits, small_trainer, started

@@ -15,9 +15,9 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from tailwise.market.plain_market import PlainMarket
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import Work
+from benchmarks.plain_market import PlainMarket
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import Work
 
 
 class Accounts(VecEnv):

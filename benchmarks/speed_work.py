@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tailwise.market.plain_market import ACTIONS, OBSERVATION
+from benchmarks.plain_market import ACTIONS, OBSERVATION
 
 Network = Literal["mlp", "lstm"]
 GATES = 4  # of an LSTM

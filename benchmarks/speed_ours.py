@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tailwise.market.plain_market import PlainMarket
+from benchmarks.plain_market import PlainMarket
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import Work
 from tailwise.run.agent import PPO
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import Work
 
 NEVER = 1_000_000_000  # updates between audits
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import Work
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import Work
 
 SIDES = (384, 512, 768)
 MINIMUM = 100_000_000  # floating-point operations between two looks at the other shapes

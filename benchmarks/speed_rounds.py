@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.speed_contenders import GEMM, Entry
+from benchmarks.speed_work import Work
 from tailwise.core.errors import TailwiseError
-from tailwise.run.speed.contenders import GEMM, Entry
-from tailwise.run.speed.work import Work
 
 Say = Callable[[str], None]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -62,14 +62,14 @@ class Result:
 
 
 class Running:
-    """A contender's process; see `tailwise.run.speed.serve`."""
+    """A contender's process; see `benchmarks.speed_serve`."""
 
     def __init__(
         self, entry: Entry, work: Work, *, core: int | None, environment: dict[str, str] | None = None
     ) -> None:
         self.entry, self.work = entry, work
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        command = [sys.executable, "-m", "tailwise.run.speed.serve", entry.maker, work.to_json()]
+        command = [sys.executable, "-m", "benchmarks.speed_serve", entry.maker, work.to_json()]
         self._process = subprocess.Popen(
             command if core is None else [*command, str(core)],
             stdin=subprocess.PIPE,

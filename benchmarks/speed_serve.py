@@ -1,6 +1,6 @@
 """A contender in a process of its own, which trains when it is told to.
 
-    python -m tailwise.run.speed.serve MAKER WORK [CORE]
+    python -m benchmarks.speed_serve MAKER WORK [CORE]
 
 MAKER: module:function; WORK: JSON; CORE: the only core it may use. It answers on standard output, a JSON object per
 line: one when its first iteration is done, then one for each number of iterations that it reads.
@@ -15,9 +15,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from tailwise.run.speed.contenders import Contender, Entry
-from tailwise.run.speed.window import Stopwatch, peak_bytes
-from tailwise.run.speed.work import Work
+from benchmarks.speed_contenders import Contender, Entry
+from benchmarks.speed_window import Stopwatch, peak_bytes
+from benchmarks.speed_work import Work
 
 
 def main(arguments: list[str]) -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tailwise.market.plain_market import OBSERVATION
-from tailwise.run.speed.contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Done, Entry
-from tailwise.run.speed.ours import Ours
-from tailwise.run.speed.rounds import ContenderError, Result, Round, compare, limits, ratio
-from tailwise.run.speed.work import Work, flops_per_sample, layers, our_outputs
+from benchmarks.plain_market import OBSERVATION
+from benchmarks.speed_contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Done, Entry
+from benchmarks.speed_ours import Ours
+from benchmarks.speed_rounds import ContenderError, Result, Round, compare, limits, ratio
+from benchmarks.speed_work import Work, flops_per_sample, layers, our_outputs
 
 TINY = Work(environments=8, steps=8, hidden=8, quantiles=8, epochs=2, minibatches=2)
 
@@ -61,7 +61,7 @@ def test_all_networks_have_the_same_layers_but_for_the_critic() -> None:
 
 
 def _idle(name: str) -> Entry:
-    return Entry(name, f"tests.run.idle_contenders:{name}", "")
+    return Entry(name, f"tests.benchmarks.idle_contenders:{name}", "")
 
 
 def test_rounds_are_interleaved_and_counted() -> None:

@@ -7,7 +7,7 @@ the real thing.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from tailwise.core.compiled import kernel
+
+if TYPE_CHECKING:
+    from tailwise.kernels.ahead import Loop
 
 BARS = 100_000
 FEATURES = 32  # of the bar that has closed; EARLIER of them also of the bar before
@@ -160,6 +163,13 @@ class PlainMarket(VectorEnv):  # type: ignore[type-arg]
             *(self.features, self.returns, self.place, self.account, self._random, self._final),
             *(np.empty(accounts, dtype=np.float32), np.empty(accounts, dtype=np.bool_), self._never),
         )
+
+    def ahead_loop(self) -> Loop:
+        """Lets the fused backend run whole rollouts; see `tailwise.kernels.ahead.ahead_of`."""
+        # Not at the top: the peers' processes step this market too, and their memory is measured without our learner.
+        from benchmarks.plain_ahead import loop_of
+
+        return loop_of(self)
 
     def step_all(
         self, actions: npt.NDArray[np.int64]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import Work
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import Work
 
 
 class Idle:

@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Protocol
 
-from tailwise.run.speed.work import Work
+from benchmarks.speed_work import Work
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Entry:
 
 
 _OURS = "two critics with a mean and quantiles on particles"
-FUSED = Entry("tailwise fused", "tailwise.run.speed.ours:fused", _OURS)
-TORCH = Entry("tailwise torch", "tailwise.run.speed.ours:torch_backend", _OURS)
-SB3 = Entry("stable-baselines3 PPO", "tailwise.run.speed.peers:ppo", "one scalar critic", ("stable_baselines3",))
+FUSED = Entry("tailwise fused", "benchmarks.speed_ours:fused", _OURS)
+TORCH = Entry("tailwise torch", "benchmarks.speed_ours:torch_backend", _OURS)
+SB3 = Entry("stable-baselines3 PPO", "benchmarks.speed_peers:ppo", "one scalar critic", ("stable_baselines3",))
 CONTRIB = Entry(
-    "sb3-contrib RecurrentPPO", "tailwise.run.speed.peers:recurrent_ppo", "one scalar critic", ("sb3_contrib",)
+    "sb3-contrib RecurrentPPO", "benchmarks.speed_peers:recurrent_ppo", "one scalar critic", ("sb3_contrib",)
 )
-GEMM = Entry("matrix products", "tailwise.run.speed.products:peak", "none")
+GEMM = Entry("matrix products", "benchmarks.speed_products:peak", "none")
 
 
 def peers_of(work: Work) -> list[Entry]:

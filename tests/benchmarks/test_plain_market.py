@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailwise.market.plain_market import (
+from benchmarks.plain_market import (
     COST,
     EARLIER,
     EPISODE,
