@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.toy_risk import ExposureVector
 from tailwise.run.health import probes
 from tailwise.run.health.drift import KEPT, WARMUP, Drift, psi
 from tailwise.run.health.step_facts import StepFacts
-from tailwise.run.toy_risk import ExposureVector
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 

@@ -1,4 +1,4 @@
-"""Small environments with a known optimum, for tests, presets and proofs; registered as `tailwise/...-v0`.
+"""Small environments with a known optimum, for tests and proofs; registered with Gymnasium as `tailwise/...-v0`.
 
 Each one isolates one ability: masks, memory with masks, several action components, Dict observations, the law of the
 return, and the difference between the mean and the tail.
@@ -328,19 +328,16 @@ def return_cvar_monte_carlo(
     return returns.mean(axis=1)
 
 
-def register_toys() -> None:
-    """Register the environments above with Gymnasium; calling it again changes nothing."""
-    for name, entry, limit in (
-        ("MaskedBandit", MaskedBandit, None),
-        ("RecallMasked", RecallMasked, None),
-        ("MultiBandit", MultiBandit, None),
-        ("DictReach", DictReach, None),
-        ("RewardProcess", RewardProcess, 200),
-        ("Lottery", Lottery, None),
-    ):
-        identifier = f"tailwise/{name}-v0"
-        if identifier not in gym.registry:
-            gym.register(identifier, entry_point=f"{__name__}:{entry.__name__}", max_episode_steps=limit)
+def _register(environment: type[gym.Env[Any, Any]], *, limit: int | None = None) -> str:
+    """Register with Gymnasium; the id names this module too, so that it also works in a process that starts with it."""
+    identifier = f"tailwise/{environment.__name__}-v0"
+    gym.register(identifier, entry_point=f"{__name__}:{environment.__name__}", max_episode_steps=limit)
+    return f"{__name__}:{identifier}"
 
 
-register_toys()
+MASKED_BANDIT = _register(MaskedBandit)
+RECALL_MASKED = _register(RecallMasked)
+MULTI_BANDIT = _register(MultiBandit)
+DICT_REACH = _register(DictReach)
+REWARD_PROCESS = _register(RewardProcess, limit=200)
+LOTTERY = _register(Lottery)

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from benchmarks.toy_envs import RewardProcessParams
 from tailwise.core.errors import ConfigError
-from tailwise.run.toy_envs import RewardProcessParams
 
 
 class RewardProcessVector(VectorEnv):  # type: ignore[type-arg]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from benchmarks.toy_risk import CliffVector, ExposureVector, LotteryVector, ToyVector
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
 from tailwise.run.envs import EnvDriver
-from tailwise.run.toy_risk import CliffVector, ExposureVector, LotteryVector, ToyVector
 
 CLIFF: dict[str, Any] = {"width": 5, "height": 3, "wind": 0.1, "step_cost": 0.5, "loss": 3.0, "prize": 7.0}
 LOTTERY = {"safe": 0.2, "risky_win": 1.0, "loss": 3.0, "p": 0.1}
@@ -221,6 +221,6 @@ def test_wind_blows_down_instead_of_the_move() -> None:
 
 
 def test_the_module_does_not_import_torch() -> None:
-    code = "import sys, tailwise.run.toy_risk; print('torch' in sys.modules)"
+    code = "import sys, benchmarks.toy_risk; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

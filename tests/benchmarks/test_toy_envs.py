@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,30 +14,42 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from scipy.stats import norm
 
-from tailwise.core.errors import ConfigError
-from tailwise.run.toy_envs import (
+from benchmarks.toy_envs import (
+    DICT_REACH,
+    LOTTERY,
+    MASKED_BANDIT,
+    MULTI_BANDIT,
+    RECALL_MASKED,
+    REWARD_PROCESS,
     DictReach,
     MaskedBandit,
     RewardProcessParams,
-    register_toys,
     return_cvar_monte_carlo,
 )
+from tailwise.core.errors import ConfigError
 
-NAMES = ("MaskedBandit", "RecallMasked", "MultiBandit", "DictReach", "RewardProcess", "Lottery")
+ROOT = Path(__file__).parents[2]
+IDS = (DICT_REACH, LOTTERY, MASKED_BANDIT, MULTI_BANDIT, RECALL_MASKED, REWARD_PROCESS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("identifier", IDS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_registered_once_and_valid_for_gymnasium(name: str) -> None:
-    register_toys()
-    before = gym.registry[f"tailwise/{name}-v0"]
-    register_toys()
-    assert gym.registry[f"tailwise/{name}-v0"] is before
-    check_env(gym.make(f"tailwise/{name}-v0").unwrapped, skip_render_check=True)
+def test_registered_and_valid_for_gymnasium(identifier: str) -> None:
+    check_env(gym.make(identifier).unwrapped, skip_render_check=True)
 
 
-def episodes(name: str, choose: Any, count: int) -> list[float]:
-    env = gym.make(f"tailwise/{name}-v0", disable_env_checker=True)
+def test_the_product_registers_no_toys_and_an_id_brings_them_along() -> None:
+    """In a process of its own, in which nobody has imported this module before."""
+    code = (
+        "import gymnasium, sys, tailwise, tailwise.run.make_env; toys = lambda: 'benchmarks.toy_envs' in sys.modules; "
+        f"before = toys(); gymnasium.make({LOTTERY!r}); print(before, toys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def episodes(identifier: str, choose: Any, count: int) -> list[float]:
+    env = gym.make(identifier, disable_env_checker=True)
     returns = []
     for episode in range(count):
         obs, info = env.reset(seed=episode)
@@ -52,7 +67,7 @@ def test_masked_bandit_optimum_and_penalty() -> None:
         ranking = [(context + rank) % 5 for rank in range(5)]
         return next(action for action in ranking if info["action_mask"][action]), None
 
-    returns = episodes("MaskedBandit", best, 600)
+    returns = episodes(MASKED_BANDIT, best, 600)
     assert MaskedBandit.optimal_return == pytest.approx(7.9032, abs=1e-4)
     assert np.mean(returns) == pytest.approx(MaskedBandit.optimal_return, abs=4 * np.std(returns) / math.sqrt(600))
     env = MaskedBandit()
@@ -72,15 +87,15 @@ def test_recall_needs_memory() -> None:
     def forget(obs: Any, info: dict[str, Any], memory: Any) -> tuple[int, Any]:
         return int(np.argmax(info["action_mask"])), None
 
-    assert episodes("RecallMasked", remember, 50) == [1.0] * 50
-    assert np.mean(episodes("RecallMasked", forget, 800)) == pytest.approx(0.5, abs=0.08)
+    assert episodes(RECALL_MASKED, remember, 50) == [1.0] * 50
+    assert np.mean(episodes(RECALL_MASKED, forget, 800)) == pytest.approx(0.5, abs=0.08)
 
 
 def test_multi_bandit_optimum() -> None:
     def best(context: int, info: dict[str, Any], memory: Any) -> tuple[Any, Any]:
         return np.array([context % 3, 3 - context]), None
 
-    assert episodes("MultiBandit", best, 20) == [8.0] * 20
+    assert episodes(MULTI_BANDIT, best, 20) == [8.0] * 20
 
 
 def test_dict_reach_optimum_is_reached_by_full_speed_and_not_exceeded_by_chance() -> None:
@@ -102,10 +117,10 @@ def test_dict_reach_optimum_is_reached_by_full_speed_and_not_exceeded_by_chance(
 
 
 def test_lottery_law() -> None:
-    played = episodes("Lottery", lambda obs, info, memory: (1, None), 4000)
+    played = episodes(LOTTERY, lambda obs, info, memory: (1, None), 4000)
     assert set(played) == {1.0, -5.0}
     assert np.mean(np.array(played) == -5.0) == pytest.approx(0.1, abs=0.02)
-    assert set(episodes("Lottery", lambda obs, info, memory: (0, None), 10)) == {0.3}
+    assert set(episodes(LOTTERY, lambda obs, info, memory: (0, None), 10)) == {0.3}
 
 
 def test_return_cvar_of_one_state_equals_the_closed_form() -> None:
@@ -130,7 +145,7 @@ def test_return_cvar_with_termination_and_several_states_by_hand() -> None:
 
 def test_reward_process_environment_follows_its_parameters() -> None:
     env = gym.make(
-        "tailwise/RewardProcess-v0",
+        REWARD_PROCESS,
         means=[1.0, -2.0],
         sds=[0.0, 0.0],
         transition=[[0.0, 1.0], [1.0, 0.0]],
