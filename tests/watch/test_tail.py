@@ -110,6 +110,10 @@ def test_links_out_of_the_folder_and_pipes_are_not_read(tmp_path: Path) -> None:
     assert open_inside(run, "pipe") is None  # would block for ever
     with open_inside(run, "config.yaml") as file:  # type: ignore[union-attr]
         assert file.read(4) == b"seed"
+    write_run(tmp_path / "elsewhere")
+    run.rename(run.with_name("moved"))
+    run.symlink_to(tmp_path / "elsewhere")  # the folder itself leads out now
+    assert open_inside(run, "config.yaml") is None
 
 
 def test_runs_are_found_and_links_out_of_the_root_are_not_followed(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""Reading inside a run folder, and only there: a link that leads out of it is treated as if it did not exist."""
+"""Reading inside a run folder, and only there, by the rules of `tailwise.run.run_files`; but what is refused there is
+treated here as if it did not exist, because the page shows runs that are being written, and goes on."""
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from tailwise.core.errors import DataError
+from tailwise.run import run_files
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,10 @@ class Stamp:
 def inside(folder: Path, *parts: str) -> Path | None:
     """The real path of folder/parts if it exists and lies inside the (resolved) folder, else None."""
     try:
-        path = folder.joinpath(*parts).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError):  # not there; a NUL in the name; a loop of links
+        path = run_files.inside(folder.joinpath(*parts), folder)
+    except DataError:
         return None
-    return path if path.is_relative_to(folder) else None
+    return path if path.is_relative_to(folder) else None  # the folder itself may have become a link
 
 
 def open_inside(folder: Path, *parts: str) -> BinaryIO | None:
@@ -33,14 +35,9 @@ def open_inside(folder: Path, *parts: str) -> BinaryIO | None:
     if path is None:
         return None
     try:
-        # NOFOLLOW: a link that was put there after the path was resolved is not followed either.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return run_files.open_real(path)
+    except DataError:
         return None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        return None
-    return os.fdopen(handle, "rb")
 
 
 def stamp_inside(folder: Path, *parts: str) -> Stamp | None:
