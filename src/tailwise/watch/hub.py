@@ -85,11 +85,6 @@ class Hub:
         except TimeoutError:
             return
 
-    @property
-    def readers(self) -> int:
-        """How many runs are read right now."""
-        return len(self._readers)
-
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
