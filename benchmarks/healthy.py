@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.toy_configs import TOYS
+
 MARKET: dict[str, Any] = {
     "data": {"kind": "synthetic", "market": "ar1", "parameters": {"length": 6000, "phi": 0.3}},
     "features": {"include": ["return_1", "return_2", "return_5", "return_10", "momentum_20", "volatility_20"]},
@@ -23,10 +25,10 @@ MARKET: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Sound:
-    """A run that must stay quiet: a preset or a configuration, and what is changed about it."""
+    """A run that must stay quiet: a preset, a toy problem or None (neither), and what is changed about it."""
 
     name: str
-    preset: str | None
+    base: str | None
     changes: dict[str, Any]
 
 
@@ -106,7 +108,10 @@ def config_of(sound: Sound) -> dict[str, Any]:
     """The whole configuration tree of a sound run, with a seed that no limit was chosen on."""
     from tailwise.run.presets import load_source
 
-    base = {} if sound.preset is None else dict(load_source(sound.preset).data)
+    if sound.base is None:
+        base = {}
+    else:
+        base = TOYS[sound.base] if sound.base in TOYS else load_source(sound.base).data
     changed = merged(base, sound.changes)
     changed["seed"] = int(changed.get("seed", 0)) + FIRST_SEED
     changed["run"] = {**changed["run"], "tensorboard": False}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.report import Check, Options
+from benchmarks.toy_envs import RECALL_MASKED
 
 SEEDS = (500, 501, 502, 503, 504)
 FRESH_SEEDS = tuple(range(1030, 1050))
@@ -43,7 +44,7 @@ class Reliability:
     at_least: int
 
 
-CUE = {"id": "tailwise/RecallMasked-v0", "kwargs": {"delay": 20}}
+CUE = {"id": RECALL_MASKED, "kwargs": {"delay": 20}}
 DEFAULTS = (
     Defaults("CartPole-v1", 100_000, 500.0, {"id": "CartPole-v1"}),
     Defaults("CartPole-v1, LSTM", 100_000, 500.0, {"id": "CartPole-v1"}, core="lstm"),

@@ -1,4 +1,4 @@
-"""Training on the problems of `tailwise.run.toy_risk` and measuring what the trained policy then really does."""
+"""Training on the problems of `benchmarks.toy_risk` and measuring what the trained policy then really does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from scipy.special import expit
 
 from benchmarks.risk_truth import CliffModel, CliffProblem, ExposureProblem, LotteryProblem
-from tailwise.run.toy_risk import ExposureVector
+from benchmarks.toy_risk import ExposureVector
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

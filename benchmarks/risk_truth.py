@@ -1,4 +1,4 @@
-"""The optima of the problems in `tailwise.run.toy_risk` under a limit on the tail, computed without any learning.
+"""The optima of the problems in `benchmarks.toy_risk` under a limit on the tail, computed without any learning.
 
 All speak of `cvar_return`: the mean of the worst share `alpha` of the discounted forward return Y, pooled over all
 states that the policy visits, in units of reward. The lower tail is the bad one, and a limit is kept when that mean is
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
+from benchmarks.toy_risk import CliffVector, ExposureVector, LotteryVector, Noise
 from tailwise.core.errors import ConfigError
-from tailwise.run.toy_risk import CliffVector, ExposureVector, LotteryVector, Noise
 
 Floats = npt.NDArray[np.float64]
 

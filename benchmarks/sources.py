@@ -10,6 +10,7 @@ import ast
 import hashlib
 import io
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ TRAINING = ("core", "model", "learner", "kernels", "run")
 MARKET = ("core", "market")
 PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
 EVERYTHING = (*TRAINING, PRESETS, "market", "evaluate", "cli")
+_NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
     "core/config_errors.py",
@@ -37,7 +39,6 @@ BESIDE = (
     "run/tracking.py",
     "run/trials.py",
 )
-SPEED = "run/speed/"  # contenders and clocks: part of the benchmark of speed alone
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,6 @@ def digests(subject: Subject, sources: Sources) -> dict[str, str]:
         chosen = [path for path in chosen if path.removeprefix(PACKAGE) not in BESIDE]
         if part == "run":
             chosen = [path for path in chosen if not path.startswith(f"{PACKAGE}{PRESETS}/")]
-        if subject.benchmark != "speed":
-            chosen = [path for path in chosen if not path.startswith(PACKAGE + SPEED)]
         found[part] = sources.digest(chosen)
     return found
 
@@ -163,12 +162,15 @@ def _benchmark_files(name: str, files: Mapping[str, bytes]) -> list[str]:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Names of the modules under benchmarks/ that a module imports, at its top or inside functions."""
+    """Names of the modules under benchmarks/ that a module imports, at its top or inside functions, or names in a text
+    ("benchmarks.speed_peers:ppo"), because another process imports them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("benchmarks."):
             yield node.module.removeprefix("benchmarks.")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := _NAMED.fullmatch(node.value)):
+            yield named[1]
 
 
 def program(source: bytes, path: str) -> str:

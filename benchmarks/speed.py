@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed [--json] [--quick] [--only mlp64] [--only lstm64/256] ...
 
-Everybody does the same: the same market (`tailwise.market.plain_market`), network, samples, epochs and minibatches;
+Everybody does the same: the same market (`benchmarks.plain_market`), network, samples, epochs and minibatches;
 each contender counts its own samples and optimiser steps, and a wrong number is an error. Each has a process of its
 own, bound to one core and one thread, and they train in turn, round by round. Medians over the rounds count. Times are
 CPU time unless "wall" is written. Parts: mlp64, lstm64, lstm128 (each /64 and /256 environments), workers, start,

@@ -20,9 +20,9 @@ import numpy as np
 import optax
 
 from benchmarks import speed_jax_market as market
-from tailwise.market.plain_market import ACTIONS, EPISODE, OBSERVATION
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import GATES, Work
+from benchmarks.plain_market import ACTIONS, EPISODE, OBSERVATION
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import GATES, Work
 
 QUANTILES = 32  # of each of two critics
 OUTPUTS = ACTIONS + 2 * QUANTILES
@@ -241,7 +241,7 @@ def begin(work: Work, seed: int = 0) -> State:
 
 
 class InOneJit:
-    """See `tailwise.run.speed.contenders.Contender`."""
+    """See `benchmarks.speed_contenders.Contender`."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.bars = work, market.load()

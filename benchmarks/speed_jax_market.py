@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tailwise.market.plain_market import BARS, COST, DRAWDOWN, EARLIER, EPISODE, make_bars
+from benchmarks.plain_market import BARS, COST, DRAWDOWN, EARLIER, EPISODE, make_bars
 
 Array = jax.Array
 

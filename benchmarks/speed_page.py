@@ -14,11 +14,11 @@ import re
 import sys
 from pathlib import Path
 
+from benchmarks.speed_contenders import CONTRIB, FUSED, SB3, TORCH
 from benchmarks.speed_profile import AUDIT, NETWORKS, PARTS
 from benchmarks.speed_scaling import FACTORS
 from benchmarks.speed_sizes import JAX, NAME, SIZES
 from tailwise.core.atomic import write_text
-from tailwise.run.speed.contenders import CONTRIB, FUSED, SB3, TORCH
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 Values = dict[tuple[str, ...], float | None]

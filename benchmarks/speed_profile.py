@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from benchmarks.report import Check, Options
+from benchmarks.speed_contenders import Entry
+from benchmarks.speed_ours import Ours
+from benchmarks.speed_rounds import Result, compare
 from benchmarks.speed_sizes import COMPARED, SIZES, name_of
-from tailwise.run.speed.contenders import Entry
-from tailwise.run.speed.ours import Ours
-from tailwise.run.speed.rounds import Result, compare
-from tailwise.run.speed.work import Work
+from benchmarks.speed_work import Work
 
 ENVIRONMENT, INFERENCE, TARGETS, DRAWS, LOSSES, OPTIMISER, DIVERGENCE, REST = PARTS = (
     "environment",
@@ -39,7 +39,7 @@ NETWORKS = ("mlp64/64", "lstm64/64", "lstm128/64")
 ROUNDS, SECONDS = 5, 0.5
 FUSED = Entry("tailwise fused", "benchmarks.speed_profile:fused", "")
 TORCH = Entry("tailwise torch", "benchmarks.speed_profile:torch_backend", "")
-PLAIN = Entry("tailwise fused", "tailwise.run.speed.ours:fused", "")
+PLAIN = Entry("tailwise fused", "benchmarks.speed_ours:fused", "")
 AUDITED = Entry("tailwise fused", "benchmarks.speed_profile:audited", "")
 AUDIT_EVERY = 20  # updates between audits of the gradients of single loss terms, as `health.gradients_every` has it
 

@@ -7,10 +7,10 @@ import statistics
 from dataclasses import replace
 
 from benchmarks.report import Check, Options
+from benchmarks.speed_contenders import FUSED, TORCH
+from benchmarks.speed_rounds import compare
 from benchmarks.speed_sizes import COMPARED, NAME
-from tailwise.run.speed.contenders import FUSED, TORCH
-from tailwise.run.speed.rounds import compare
-from tailwise.run.speed.work import Work
+from benchmarks.speed_work import Work
 
 BASE = Work("lstm")
 FACTORS: dict[str, tuple[int, ...]] = {

@@ -7,9 +7,9 @@ import statistics
 from dataclasses import dataclass, field, replace
 
 from benchmarks.report import Check, Options
-from tailwise.run.speed.contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Entry, peers_of
-from tailwise.run.speed.rounds import Result, Running, compare, last_core, limits, ratio
-from tailwise.run.speed.work import Work, flops_per_sample, our_outputs
+from benchmarks.speed_contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Entry, peers_of
+from benchmarks.speed_rounds import Result, Running, compare, last_core, limits, ratio
+from benchmarks.speed_work import Work, flops_per_sample, our_outputs
 
 JAX = Entry(
     "JAX in one jit", "benchmarks.speed_jax:make", "two critics with 32 quantiles on a scalar", ("jax", "optax")
@@ -45,17 +45,25 @@ def measure_size(size: Size, options: Options) -> list[Check]:
     if options.quick:
         size = replace(size, work=replace(size.work, environments=16, steps=16))
     work = size.work
-    wanted = [FUSED, TORCH, *peers_of(work), JAX]
-    here = [entry for entry in wanted if not entry.missing()]
+    here = [entry for entry in wanted(work) if not entry.missing()]
     rounds, seconds = (2, 0.05) if options.quick else (ROUNDS, SECONDS)
     _compile(work)
     found = compare(work, [*here, GEMM], rounds=rounds, seconds=seconds, say=options.say)
-    results, limit = dict(zip(here, found[:-1], strict=True)), found[-1]
-    checks = [_against(size, entry, results, options) for entry in wanted if entry != FUSED]
-    checks += [_wall(size, entry, results) for entry in here if entry != FUSED]
+    return checks_of(size, dict(zip(here, found[:-1], strict=True)), found[-1], options)
+
+
+def wanted(work: Work) -> list[Entry]:
+    """Everybody that does this work, ours first."""
+    return [FUSED, TORCH, *peers_of(work), JAX]
+
+
+def checks_of(size: Size, results: dict[Entry, Result], limit: Result, options: Options) -> list[Check]:
+    """Ratios, shares, memory and the plain numbers; limit: the matrix products alone, measured in the same rounds."""
+    checks = [_against(size, entry, results, options) for entry in wanted(size.work) if entry != FUSED]
+    checks += [_wall(size, entry, results) for entry in results if entry != FUSED]
     checks.append(_share(size, results[FUSED], limit, options))
-    checks += [_memory(size, entry, results, options) for entry in peers_of(work) if entry in results]
-    for entry in here:
+    checks += [_memory(size, entry, results, options) for entry in peers_of(size.work) if entry in results]
+    for entry in results:
         checks += _facts(size, results[entry])
     return checks
 

@@ -13,11 +13,11 @@ import time
 from dataclasses import replace
 
 from benchmarks.report import Check, Options
+from benchmarks.speed_contenders import Entry
+from benchmarks.speed_ours import Ours
+from benchmarks.speed_rounds import Round, Running
 from benchmarks.speed_sizes import COMPARED, JUDGED, SIZES, name_of
-from tailwise.run.speed.contenders import Entry
-from tailwise.run.speed.ours import Ours
-from tailwise.run.speed.rounds import Round, Running
-from tailwise.run.speed.work import Work
+from benchmarks.speed_work import Work
 
 ONE = Entry("one worker", "benchmarks.speed_workers:one", "")
 TWO = Entry("two workers", "benchmarks.speed_workers:two", "")

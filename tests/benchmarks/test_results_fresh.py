@@ -18,6 +18,7 @@ from benchmarks.sources import (
     ROOT,
     SUBJECTS,
     Sources,
+    Subject,
     digests,
     present_sources,
     program,
@@ -83,6 +84,15 @@ def test_a_changed_number_makes_a_section_stale_and_a_word_does_not(now: str) ->
     own = changed("benchmarks/environment_peers.py", FUTURE, FUTURE + b"\nSOMETHING = 1\n")
     assert Freshness.of("Environment", now, own, day).reasons == ["measured before changes in benchmark"]
     assert "core/errors.py" in BESIDE
+
+
+def test_contenders_that_run_in_other_processes_count_too() -> None:
+    """They are imported by name: rejects a digest that follows import statements alone."""
+    itself = Subject("speed", ())
+    before = digests(itself, present_sources())
+    for file in ("speed_peers", "speed_products", "speed_serve", "speed_jax", "plain_ahead"):
+        after = digests(itself, changed(f"benchmarks/{file}.py", FUTURE, FUTURE + b"\nSOMETHING = 1\n"))
+        assert after["benchmark"] != before["benchmark"], file
 
 
 def test_programs_are_compared_without_words() -> None:

@@ -31,8 +31,8 @@ from benchmarks.risk_truth import (
     student_sum_tail,
     unit_tail,
 )
+from benchmarks.toy_risk import Noise, ToyVector
 from tailwise.core.errors import ConfigError
-from tailwise.run.toy_risk import Noise, ToyVector
 
 Floats = npt.NDArray[np.float64]
 ALPHA = 0.05

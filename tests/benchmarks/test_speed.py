@@ -6,13 +6,14 @@ import pytest
 
 from benchmarks.report import Options
 from benchmarks.speed import PARTS, chosen
+from benchmarks.speed_contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Entry
 from benchmarks.speed_page import PAGE, fill
 from benchmarks.speed_profile import INFERENCE, REST, Timers
-from benchmarks.speed_sizes import JAX, SIZES
+from benchmarks.speed_rounds import Result, Round
+from benchmarks.speed_sizes import JAX, SIZES, Size, checks_of, name_of
 from benchmarks.speed_start import cpu_of
+from benchmarks.speed_work import Work, flops_per_sample, our_outputs
 from benchmarks.speed_workers import serial_share
-from tailwise.run.speed.contenders import CONTRIB, FUSED, SB3
-from tailwise.run.speed.rounds import Round
 
 
 def _options(*only: str, quick: bool = False) -> Options:
@@ -36,6 +37,34 @@ def test_the_floors_are_those_that_were_promised() -> None:
     assert SIZES["lstm64/256"].floors == {JAX: 1.8}
     assert [SIZES[name].share for name in ("mlp64/64", "lstm64/64", "lstm128/64")] == [0.42, 0.52, 0.62]
     assert all((size.work.steps, size.work.quantiles, size.work.particles) == (128, 64, 8) for size in SIZES.values())
+
+
+def test_ratios_and_the_share_of_the_limit_by_hand() -> None:
+    """8192 samples in 40 ms and in 160 ms; the machine was three times as slow in one round, the limit too."""
+    work = Work()
+
+    def result(entry: Entry, cpu: float) -> Result:
+        turns = tuple(Round(cpu * slow, 2 * cpu * slow, 0.5, {}) for slow in (1.0, 3.0, 1.0))
+        return Result(entry, work, turns, 2.0, 0.75, 1.5, 400 * 2**20)
+
+    # Products alone would take 10 of the 40 ms.
+    limit = flops_per_sample(work, our_outputs(work)) * work.samples / 0.010
+    products = Result(GEMM, work, tuple(Round(1, 1, 0.0, {"512": limit / s}) for s in (1.0, 3.0, 1.0)), 0, 0, 0, 0)
+    results = {entry: result(entry, cpu) for entry, cpu in ((FUSED, 0.04), (TORCH, 0.16))}
+    checks = {check.name: check for check in checks_of(Size(work, share=0.3), results, products, _options())}
+
+    def value(*parts: str) -> float | None:
+        return checks[name_of(work, *parts)].value
+
+    assert value(TORCH.name, "times its steps per CPU-second") == pytest.approx(4.0)
+    assert value(FUSED.name, "share of the GEMM limit") == pytest.approx(0.25)
+    assert not checks[name_of(work, FUSED.name, "share of the GEMM limit")].passed
+    assert value(TORCH.name, "steps per CPU-second") == pytest.approx(51_200)
+    assert value(TORCH.name, "steps per second of wall time") == pytest.approx(25_600)
+    assert value(TORCH.name, "first iteration, CPU-seconds") == 0.75
+    assert value(TORCH.name, "peak memory, MiB") == 400
+    absent = checks[name_of(work, SB3.name, "times its steps per CPU-second")]
+    assert absent.value is None and absent.passed and "not installed" in absent.detail
 
 
 def test_a_timer_stops_while_another_one_inside_runs() -> None:

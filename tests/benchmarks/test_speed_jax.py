@@ -14,9 +14,9 @@ pytest.importorskip("optax", reason="optax is not installed (it is in the extra 
 import jax
 
 from benchmarks import speed_jax, speed_jax_market
-from tailwise.market.plain_market import ACTIONS, COLUMNS, OBSERVATION, PlainMarket
-from tailwise.run.speed.contenders import Done
-from tailwise.run.speed.work import Work
+from benchmarks.plain_market import ACTIONS, COLUMNS, OBSERVATION, PlainMarket
+from benchmarks.speed_contenders import Done
+from benchmarks.speed_work import Work
 
 TINY = Work("lstm", hidden=8, environments=4, steps=4, epochs=2, minibatches=2)
 SHAPE = (TINY.steps, TINY.environments)

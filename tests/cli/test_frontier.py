@@ -15,7 +15,7 @@ import pytest
 import tailwise as tw
 from tailwise.evaluate.judgement import judge
 from tailwise.evaluate.tails import empirical_cvar
-from tailwise.run.metric_store import equal_without_time
+from tailwise.run.metric_store import differences_without_time
 from tests.cli.terminal import SMALL, Terminal
 
 MARKET = [*SMALL, "-s", "data.parameters={length: 900, noise: 0.002}", "-s", "model.encoder.hidden=[16]"]
@@ -136,7 +136,9 @@ def test_ctrl_c_leaves_what_the_same_command_continues(tailwise: Terminal) -> No
     assert "limit -2.0, seed 0: goes on after update 2" in tailwise.out
     assert {path: made for path, made in files("f").items() if first in path.parents} == before
     for name in (first.name, second.name):
-        assert equal_without_time(Path("f") / name / "metrics.jsonl", Path("whole") / name / "metrics.jsonl")
+        assert (
+            differences_without_time(Path("f") / name / "metrics.jsonl", Path("whole") / name / "metrics.jsonl") == []
+        )
     ours, theirs = (json.loads(Path(folder, "frontier.json").read_text())["rows"] for folder in ("f", "whole"))
     assert ours == theirs
 

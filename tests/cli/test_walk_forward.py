@@ -18,7 +18,7 @@ from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.walk_forward import FORMAT, RESULT, finished
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import random_walk
-from tailwise.run.metric_store import equal_without_time
+from tailwise.run.metric_store import differences_without_time
 from tailwise.run.trials import count_trials, read_lines
 from tests.cli.terminal import SMALL, Terminal
 
@@ -94,7 +94,7 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     assert tailwise(*COMMAND, "--seeds", "2", "--out", "w") == 0
     assert "3 of them finished before" in tailwise.out and "fold 2, seed 1: goes on after update" in tailwise.out
     assert {path: made for path, made in files("w").items() if last not in path.parents} == before
-    assert equal_without_time(last / "metrics.jsonl", Path("whole/fold_2_seed_1/metrics.jsonl"))
+    assert differences_without_time(last / "metrics.jsonl", Path("whole/fold_2_seed_1/metrics.jsonl")) == []
     ours = json.loads(Path("w/walk_forward.json").read_text())
     assert ours["rows"] == told["rows"] and ours["stitched"] == told["stitched"]
     assert len([line for line in read_lines(Path("trials.jsonl")) if line["kind"] == "training"]) == 4

@@ -210,6 +210,31 @@ def test_without_compilation_kernels_are_plain_functions() -> None:
     assert done.stderr == ""
 
 
+CALLING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from outer import twice
+print(twice(1.0), sum(twice.stats.cache_hits.values()))
+"""
+
+
+def test_a_kernel_of_ones_own_follows_the_files_that_it_says_it_calls(tmp_path: Path) -> None:
+    """Rejects numba's own rule, by which 2.0 would come from the machine code that called the old `once`."""
+    inner, outer = tmp_path / "inner.py", tmp_path / "outer.py"
+    head = "from tailwise.core.compiled import kernel\n"
+    inner.write_text(f"{head}@kernel\ndef once(x):\n    return 1.0 * x\n")
+    outer.write_text(
+        f"{head}import inner\nfrom inner import once\n"
+        "@kernel(calls=[inner.__file__])\ndef twice(x):\n    return 2.0 * once(x)\n"
+    )
+    code = CALLING.replace("sys.argv[1]", repr(str(tmp_path)))
+    kept = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(code, PACKAGE.parent, **kept).stdout.split() == ["2.0", "0"]
+    assert run(code, PACKAGE.parent, **kept).stdout.split() == ["2.0", "1"]
+    replace(inner, "1.0", "3.0")
+    assert run(code, PACKAGE.parent, **kept).stdout.split() == ["6.0", "0"]
+
+
 def test_a_function_without_a_file_is_compiled_and_not_kept() -> None:
     names: dict[str, Any] = {}
     exec(compile("def third(x):\n    return x / 3.0\n", "<prompt>", "exec"), names)

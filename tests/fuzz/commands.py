@@ -80,7 +80,6 @@ COMMANDS: list[tuple[list[str], list[Choices], dict[str, Choices]]] = [
             "--periods-per-year": (["252"], T),
         },
     ),
-    (["bench", "--nope"], [], {}),
     (["watch", "nowhere"], [], {"--host": (["127.0.0.1"], T), "--port": (["0"], SMALL_NUMBERS)}),
     (["doctor"], [([RUN, MARKET], [*PLACES, *T])], {"--html": (["x.html"], OUT)}),
     (["config", "show"], [(["cartpole", "ar1"], [*PLACES, *T])], {"-s": (["seed=1"], T)}),

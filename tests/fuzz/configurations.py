@@ -1,10 +1,14 @@
-"""Hostile configurations: shipped presets with values, keys and characters that do not belong there."""
+"""Hostile configurations: presets and toy problems with values, keys and characters that do not belong there."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from benchmarks.toy_configs import TOYS
 from tailwise.cli.reference import reference
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_preset, load_source
@@ -17,8 +21,8 @@ WORDS = {
     entry.key: [word.strip() for word in entry.allowed.split(",") if word.strip().isidentifier()] for entry in ENTRIES
 }
 CHOICES = sorted({word for words in WORDS.values() for word in words})
-# Presets that train within a second or two; the others differ from these in their environment alone.
-PRESETS = ["cartpole", "cartpole-memory", "gru", "categorical", "scalar", "masked-bandit", "multi-bandit", "dict-reach",
+# What trains within a second or two: presets (the others differ from these in their environment alone) and toys.
+SOURCES = ["cartpole", "cartpole-memory", "gru", "categorical", "scalar", "masked-bandit", "multi-bandit", "dict-reach",
            "pendulum", "ar1", "sine", "leak", "portfolio"]  # fmt: skip
 # What a run is bounded by, whatever the configuration says: these come last on the command line.
 BOUNDS = ["run.environments=4", "run.rollout_steps=8", "run.total_steps=64", "run.keep=1", "run.threads=1",
@@ -27,10 +31,25 @@ BOUNDS = ["run.environments=4", "run.rollout_steps=8", "run.total_steps=64", "ru
 CHARACTERS = ["\0", "\ufeff", "\t", "\x07", "\r", "\x85", "\u2028", "\n  ", *"}]{:#&*!'\"-"]
 
 
+def text_of(source: str) -> str:
+    """The YAML of a preset or a toy problem."""
+    return yaml.safe_dump(TOYS[source], sort_keys=False) if source in TOYS else load_preset(source).text
+
+
+def argument_of(source: str) -> str:
+    """What a command is given: the name of a preset, or the file of a toy problem, which is written here."""
+    if source not in TOYS:
+        return source
+    file = Path(f"{source}.yaml")
+    file.write_text(text_of(source))
+    return str(file)
+
+
 @lru_cache
-def settings(preset: str) -> list[tuple[str, Any]]:
-    """Every key that is in force in a preset, with its value."""
-    tree = parse_config(load_source(preset).data, source=preset).model_dump(mode="json", by_alias=True)
+def settings(source: str) -> list[tuple[str, Any]]:
+    """Every key that is in force in a preset or a toy problem, with its value."""
+    data = TOYS[source] if source in TOYS else load_source(source).data
+    tree = parse_config(data, source=source).model_dump(mode="json", by_alias=True)
 
     def leaves(key: str, value: Any) -> list[tuple[str, Any]]:
         below = value.items() if isinstance(value, dict) else ()
@@ -50,11 +69,11 @@ def value(dice: Dice, key: str = "", now: Any = None) -> str:
     return dice.pick(WORDS.get(key) or MILD)
 
 
-def hostile_overrides(dice: Dice, preset: str) -> list[str]:
-    """Up to three `-s key=value`, most of them with a key that is in force in the preset."""
+def hostile_overrides(dice: Dice, source: str) -> list[str]:
+    """Up to three `-s key=value`, most of them with a key that is in force in the source."""
     words = []
     for _ in range(dice.pick([1, 1, 1, 2, 3])):
-        key, now = dice.pick(settings(preset))
+        key, now = dice.pick(settings(source))
         if dice.chance(0.15):
             key = dice.pick([key + "x", key + ".x", key.upper(), "." + key, "", "=", "a.b.c.d", *[dice.pick(KEYS)] * 5])
         words += ["-s", f"{key}={value(dice, key, now)}"]
@@ -62,8 +81,8 @@ def hostile_overrides(dice: Dice, preset: str) -> list[str]:
 
 
 def hostile_text(dice: Dice) -> bytes:
-    """The text of a preset, damaged: lines doubled, moved or lost, keys added, characters and bytes put in."""
-    lines = load_preset(dice.pick(PRESETS)).text.splitlines()
+    """The text of a source, damaged: lines doubled, moved or lost, keys added, characters and bytes put in."""
+    lines = text_of(dice.pick(SOURCES)).splitlines()
     for _ in range(dice.pick([1, 1, 2])):
         at = dice.below(len(lines))
         what = dice.below(6)

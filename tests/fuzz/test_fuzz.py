@@ -19,7 +19,7 @@ import pytest
 
 from tailwise.cli.main import main
 from tests.fuzz.commands import BARS, BOUND, MARKET, RUN, hostile_command
-from tests.fuzz.configurations import hostile_overrides, hostile_text
+from tests.fuzz.configurations import argument_of, hostile_overrides, hostile_text
 from tests.fuzz.dice import Dice
 from tests.fuzz.environments import HOSTILE_ID, Hostile
 
@@ -51,8 +51,8 @@ def words_of(case: int) -> list[str]:
     command = dice.pick([["config", "check"], ["config", "show"], ["train", "-q"], ["train", "-q"]])
     bound = BOUND if command[0] == "train" else []
     if part == 3:
-        preset = dice.pick(["cartpole", "gru", "categorical", "scalar", "dict-reach", "pendulum", "ar1", "portfolio"])
-        return [*command, preset, *hostile_overrides(dice, preset), *bound]
+        source = dice.pick(["cartpole", "gru", "categorical", "scalar", "dict-reach", "pendulum", "ar1", "portfolio"])
+        return [*command, argument_of(source), *hostile_overrides(dice, source), *bound]
     Path("hostile.yaml").write_bytes(hostile_text(dice))
     return [*command, "hostile.yaml", *bound]
 

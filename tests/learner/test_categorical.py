@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.categorical import cross_entropy, mean_of, out_of_support_fraction, project
+from tailwise.learner.categorical import cross_entropy, out_of_support_fraction, project
 
 ATOMS = torch.linspace(-1, 1, 5, dtype=torch.float64)
 
@@ -109,11 +109,6 @@ def test_cross_entropy_is_least_at_the_target_and_gives_it_no_gradient() -> None
     assert target.grad is None
     expected = (torch.softmax(logits, -1) - target).detach() / math.log(3)
     torch.testing.assert_close(logits.grad, expected)
-
-
-def test_mean_of_a_law() -> None:
-    probs = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.2]], dtype=torch.float64)
-    assert mean_of(probs.log(), ATOMS).tolist() == pytest.approx([-0.1 - 0.1 + 0.1 + 0.2])
 
 
 @pytest.mark.parametrize("atoms", [[0.0, 1.0, 3.0], [1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [1.0]])

@@ -19,6 +19,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from benchmarks.toy_envs import DICT_REACH, RECALL_MASKED
 from tailwise.core.errors import ConfigError, NotBuiltError
 from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.networks import register_encoder
@@ -157,7 +158,6 @@ QUANTILE = {"kind": "quantile", "hidden": [8], "quantiles": 8, "minibatch_partic
 CATEGORICAL = {"kind": "categorical", "hidden": [8], "atoms": 11, "particles": 8, "minibatch_particles": 4}
 SCALAR = {"kind": "scalar", "hidden": [8]}
 CRITICS = {"quantile": QUANTILE, "categorical": CATEGORICAL, "scalar": SCALAR}
-BOX = "tailwise/DictReach-v0"
 
 
 def critic(kind: str, **values: Any) -> dict[str, Any]:
@@ -275,7 +275,7 @@ EFFECTS: dict[str, Effect] = {
     "env[gym].id": Effect(shapes, {"env": {"id": "Acrobot-v1"}}),
     "env[gym].kwargs": Effect(
         metric("episode/return"), {"env": {"kwargs": {"delay": 1}}}, {"env": {"kwargs": {"delay": 2}}},
-        env="tailwise/RecallMasked-v0",
+        env=RECALL_MASKED,
     ),
     "env[gym].hide": Effect(shapes, {"env": {"hide": [1, 3]}}),
     "env[gym].time_limit": Effect(metric("episode/length"), {"env": {"time_limit": 3}}),
@@ -311,8 +311,8 @@ EFFECTS: dict[str, Effect] = {
     },
     "model.actor.hidden": Effect(shapes, model(actor={"hidden": [4]})),
     "model.actor.gain": Effect(metric("policy/entropy_min"), model(actor={"gain": 1.0})),
-    "model.actor.box": Effect(metric("policy/entropy"), model(actor={"box": "squashed"}), env=BOX),
-    "model.actor.log_std": Effect(metric("policy/entropy"), model(actor={"log_std": -1.0}), env=BOX),
+    "model.actor.box": Effect(metric("policy/entropy"), model(actor={"box": "squashed"}), env=DICT_REACH),
+    "model.actor.log_std": Effect(metric("policy/entropy"), model(actor={"log_std": -1.0}), env=DICT_REACH),
     **critic_effects("quantile"),
     **critic_effects("categorical"),
     **critic_effects("scalar"),
@@ -358,12 +358,14 @@ EFFECTS: dict[str, Effect] = {
     "learner.target_kl": Effect(
         metric("policy/stopped_early"), learner(**{**LOUD, "target_kl": 1e-6}), learner(**LOUD)
     ),
-    "learner.exploration[auto]": Effect(metric("policy/entropy"), {}, narrowing(), env=BOX),
+    "learner.exploration[auto]": Effect(metric("policy/entropy"), {}, narrowing(), env=DICT_REACH),
     "learner.exploration[learnt]": Effect(
-        metric("policy/entropy"), learner(exploration={"kind": "learnt"}), narrowing(), env=BOX
+        metric("policy/entropy"), learner(exploration={"kind": "learnt"}), narrowing(), env=DICT_REACH
     ),
-    "learner.exploration[narrow]": Effect(metric("policy/entropy"), narrowing(), env=BOX),
-    "learner.exploration[narrow].end": Effect(metric("policy/entropy"), narrowing(end=0.5), narrowing(), env=BOX),
+    "learner.exploration[narrow]": Effect(metric("policy/entropy"), narrowing(), env=DICT_REACH),
+    "learner.exploration[narrow].end": Effect(
+        metric("policy/entropy"), narrowing(end=0.5), narrowing(), env=DICT_REACH
+    ),
     "learner.kl_factor[off]": Effect(metric("step/kl_factor"), {}, kl_factor()),
     "learner.kl_factor[on]": Effect(metric("step/kl_factor"), kl_factor()),
     "learner.kl_factor[on].ratio": Effect(metric("step/kl_factor"), kl_factor(ratio=1.2), kl_factor()),

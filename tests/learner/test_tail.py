@@ -19,9 +19,8 @@ from tailwise.learner.tail import (
     check_resolution,
     cvar_from_atoms,
     cvar_from_quantiles,
+    mean_utility,
     pooled_tail,
-    risk_utility,
-    var_from_atoms,
     wang_from_quantiles,
 )
 
@@ -161,50 +160,37 @@ def test_atoms_split_the_crossing_one() -> None:
     """Hand: -10 (.03), -2 (.07), 1 (.9), alpha .05: (.03*-10 + .02*-2)/.05 = -6.8. Rejects whole atoms only."""
     values, weights = torch.tensor([1.0, -10.0, -2.0]), torch.tensor([0.9, 0.03, 0.07])
     assert float(cvar_from_atoms(values, weights, 0.05)) == pytest.approx(-6.8)
-    assert float(var_from_atoms(values, weights, 0.05)) == -2.0
     assert float(cvar_from_atoms(values, weights, 1.0)) == pytest.approx(0.9 - 0.3 - 0.14)
     # Weights need not be normalised, and fixed atoms serve many rows.
     rows = torch.stack([100 * weights, weights.flip(0)])
+    # The second row: flip(0) gives 1: .07, -10: .03, -2: .9.
     assert cvar_from_atoms(values, rows, 0.05).tolist() == pytest.approx([-6.8, (0.03 * -10 + 0.02 * -2) / 0.05])
-    # 0.03 | 0.02 of the second row: flip(0) gives 1: .07, -10: .03, -2: .9.
-    assert var_from_atoms(values, rows, 0.05).tolist() == [-2.0, -2.0]
 
 
 def test_equal_weights_and_an_infinite_best_value() -> None:
     """20 values, alpha .05: exactly the lowest. Rejects 0 * inf in the sum, and rounding of .05 * 20."""
     values = torch.arange(20.0).flip(0)
     assert float(cvar_from_atoms(values, None, 0.05)) == pytest.approx(0.0, abs=1e-9)
-    assert float(var_from_atoms(values, None, 0.05)) == 0.0
     assert float(cvar_from_atoms(values, None, 0.10)) == pytest.approx(0.5)
-    assert float(var_from_atoms(values, None, 0.10)) == 1.0
     values[0] = math.inf
     assert float(cvar_from_atoms(values, None, 0.10)) == pytest.approx(0.5)
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 60), alpha=st.floats(0.001, 1.0), weighted=st.booleans())
-def test_the_mean_risk_utility_is_the_cvar(seed: int, count: int, alpha: float, weighted: bool) -> None:
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 60), alpha=st.floats(0.001, 1.0))
+def test_the_mean_utility_is_the_cvar(seed: int, count: int, alpha: float) -> None:
     """E[u] = CVaR with zeta = VaR, and no other zeta gives more (Rockafellar & Uryasev). Rejects the upper tail."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(count, generator=generator, dtype=torch.float64)
-    weights = torch.rand(count, generator=generator, dtype=torch.float64) + 0.01 if weighted else None
-    probability = torch.full_like(values, 1 / count) if weights is None else weights / weights.sum()
-    cvar = float(cvar_from_atoms(values, weights, alpha))
-
-    def mean_utility(zeta: float) -> float:
-        return float((risk_utility(values, zeta, alpha) * probability).sum())
-
-    zeta = float(var_from_atoms(values, weights, alpha))
-    assert mean_utility(zeta) == pytest.approx(cvar, abs=1e-9)
-    assert mean_utility(zeta + 0.3) <= cvar + 1e-9
-    assert mean_utility(zeta - 0.3) <= cvar + 1e-9
-    assert cvar <= float((values * probability).sum()) + 1e-9
+    values = torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    cvar, (zeta, _) = float(cvar_from_atoms(values, None, alpha)), pooled_tail(values, alpha)
+    assert mean_utility(values, zeta, alpha) == pytest.approx(cvar, abs=1e-9)
+    assert mean_utility(values, zeta + 0.3, alpha) <= cvar + 1e-9
+    assert mean_utility(values, zeta - 0.3, alpha) <= cvar + 1e-9
+    assert cvar <= float(values.mean()) + 1e-9
 
 
-def test_risk_utility_by_hand() -> None:
-    y = torch.tensor([-3.0, -1.0, 5.0])
-    assert risk_utility(y, -1.0, 0.5).tolist() == [-5.0, -1.0, -1.0]
-    assert risk_utility(y, torch.tensor(-1.0), 0.5).tolist() == [-5.0, -1.0, -1.0]
+def test_the_mean_utility_by_hand() -> None:
+    """zeta -1, alpha 1/2: u = -1 - max(-1 - y, 0) / .5 is -5, -1, -1."""
+    assert mean_utility(torch.tensor([-3.0, -1.0, 5.0]), -1.0, 0.5) == pytest.approx(-7 / 3)
 
 
 def test_pooled_particles_reach_the_tail_that_quantiles_miss() -> None:
@@ -235,9 +221,9 @@ def test_bad_atoms_are_a_sentence() -> None:
     with pytest.raises(DataError, match="smallest is -1"):
         cvar_from_atoms(torch.zeros(2), torch.tensor([-1.0, 2.0]), 0.05)
     with pytest.raises(DataError, match="positive sum"):
-        var_from_atoms(torch.zeros(2), torch.zeros(2), 0.05)
+        cvar_from_atoms(torch.zeros(2), torch.zeros(2), 0.05)
     with pytest.raises(ConfigError, match="tail share alpha"):
-        risk_utility(torch.zeros(1), 0.0, 0.0)
+        mean_utility(torch.zeros(1), 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from benchmarks.toy_envs import DICT_REACH, MULTI_BANDIT, RECALL_MASKED
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.run.agent import PPO, load
 from tests.support import Scripted, same, small_run, snapshot
@@ -78,7 +79,7 @@ def test_deterministic_repeats_and_stochastic_goes_on() -> None:
 
 
 def test_masks_are_obeyed_and_checked() -> None:
-    policy = agent("tailwise/RecallMasked-v0")
+    policy = agent(RECALL_MASKED)
     batch = np.zeros((5, 4), dtype=np.float32)
     mask = np.zeros((5, 4), dtype=bool)
     mask[:, 2] = True
@@ -129,9 +130,7 @@ def test_predict_by_hand_earns_what_evaluate_reports() -> None:
     assert total == reported.returns[0]
 
 
-@pytest.mark.parametrize(
-    ("env", "shape"), [("tailwise/MultiBandit-v0", (2,)), ("tailwise/DictReach-v0", (2,)), ("CartPole-v1", ())]
-)
+@pytest.mark.parametrize(("env", "shape"), [(MULTI_BANDIT, (2,)), (DICT_REACH, (2,)), ("CartPole-v1", ())])
 def test_action_has_the_shape_and_type_of_the_space(env: str, shape: tuple[int, ...]) -> None:
     policy = agent(env)
     space = policy.trainer.driver.venv.single_action_space
@@ -160,7 +159,7 @@ def test_learning_in_two_parts_equals_learning_at_once(tmp_path: Path) -> None:
 
 
 def test_loaded_policy_acts_as_the_saved_one(tmp_path: Path) -> None:
-    trained = agent("tailwise/DictReach-v0", model={"core": {"kind": "gru"}})
+    trained = agent(DICT_REACH, model={"core": {"kind": "gru"}})
     trained.learn()
     trained.save(tmp_path / "policy")
     loaded = load(tmp_path / "policy")

@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from benchmarks.toy_envs import DICT_REACH, MASKED_BANDIT, MULTI_BANDIT, RECALL_MASKED
 from tailwise.learner.rollout import Rollout
 from tailwise.run.health import Health
 from tailwise.run.trainer import Trainer
@@ -26,11 +27,11 @@ def next_step_env() -> Any:
 
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "masked discrete": ("tailwise/MaskedBandit-v0", {}),
-    "masked recall": ("tailwise/RecallMasked-v0", {}),
-    "multidiscrete": ("tailwise/MultiBandit-v0", {}),
-    "box": ("tailwise/DictReach-v0", {}),
-    "squashed": ("tailwise/DictReach-v0", {"actor": {"gain": 1.0, "box": "squashed"}}),
+    "masked discrete": (MASKED_BANDIT, {}),
+    "masked recall": (RECALL_MASKED, {}),
+    "multidiscrete": (MULTI_BANDIT, {}),
+    "box": (DICT_REACH, {}),
+    "squashed": (DICT_REACH, {"actor": {"gain": 1.0, "box": "squashed"}}),
     "cartpole": ("CartPole-v1", {}),
     "next step": (next_step_env, {}),
 }
@@ -166,7 +167,7 @@ def test_hidden_state_is_carried_between_rollouts_and_zeroed_at_episode_starts()
 
 
 def test_masked_actions_are_never_taken() -> None:
-    for env in ("tailwise/MaskedBandit-v0", "tailwise/RecallMasked-v0"):
+    for env in (MASKED_BANDIT, RECALL_MASKED):
         trainer = started(small_trainer(env, model=GAIN, run={"rollout_steps": 64}))
         rollout, _ = trainer.collector.collect(0)
         assert rollout.mask is not None

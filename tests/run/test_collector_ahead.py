@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.plain_market import PlainMarket
 from tailwise.kernels.ahead import FusedAhead, ahead_of
 from tailwise.kernels.backend import FusedBackend
 from tailwise.learner.rollout import Rollout
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig
-from tailwise.market.plain_market import PlainMarket
 from tailwise.run.trainer import Trainer
 from tests.market.worlds import random_walk
 from tests.support import bits, small_trainer, started
@@ -154,7 +154,7 @@ def test_workers_share_nothing_that_they_write_to() -> None:
         taken: list[dict[str, np.ndarray]] = []
         for memory in ahead._backend.workers.step_memories(ENVS):
             arrays = {f"memory.{name}": part for name, part in memory._asdict().items() if name != "order"}
-            scratch = ahead._arrays()._asdict()
+            scratch = ahead._loop.arrays()._asdict()
             names = ("reward", "done", "targets", "terminated", "truncated", "ledgers")
             taken.append(arrays | {name: scratch[name] for name in names if name in scratch})
         assert len(taken) == 2 and len(taken[0]) > 8
@@ -214,7 +214,7 @@ def test_a_rollout_that_is_broken_off_begins_anew() -> None:
         raise _Stop
 
     trainer.collector.collect(0)
-    ahead._ended = stop
+    ahead._loop = ahead._loop._replace(ended=stop)
     with pytest.raises(_Stop):
         trainer.collector.collect(1)
     assert not np.array_equal(trainer.driver.obs, env.simulator.observe())

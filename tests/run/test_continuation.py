@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.toy_envs import MASKED_BANDIT
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.run.agent import PPO, load
 from tailwise.run.callbacks import Callback, Progress
@@ -314,7 +315,7 @@ def test_broken_reward_in_an_evaluation_is_named_and_does_not_end_training() -> 
 
 def test_predict_demands_and_checks_masks(tmp_path: Path) -> None:
     """Rejects a policy that was trained with masks and plays forbidden actions because none was passed."""
-    agent = PPO("tailwise/MaskedBandit-v0", SMALL_RUN)
+    agent = PPO(MASKED_BANDIT, SMALL_RUN)
     agent.learn(32)
     agent.save(tmp_path / "saved")
     choices = agent.model.action.logits

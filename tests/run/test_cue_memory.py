@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.toy_envs import RECALL_MASKED
 from tailwise.run.agent import PPO
 
 
@@ -20,6 +21,6 @@ def test_cue_is_remembered_over_twenty_steps(kind: str) -> None:
         "model": {"core": {"kind": kind}},
         "run": {"environments": 64, "rollout_steps": 128, "total_steps": 250_000},
     }
-    agent = PPO("tailwise/RecallMasked-v0", config)
+    agent = PPO(RECALL_MASKED, config)
     agent.learn()
     assert agent.history[-1]["episode/return"] > 0.8

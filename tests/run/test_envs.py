@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from benchmarks.toy_envs import MASKED_BANDIT, MULTI_BANDIT
 from tailwise.core.errors import ConfigError, EnvironmentContractError, NotBuiltError, ShapeError
 from tailwise.core.streams import Streams
 from tailwise.run.envs import EnvDriver, StepResult, StepRows
@@ -204,7 +205,7 @@ def test_hide_drops_the_named_entries() -> None:
         with pytest.raises(ConfigError, match="hide is"):
             make_driver("CartPole-v1", streams=Streams(1), hide=wrong)
     with pytest.raises(ConfigError, match="1-D Box"):
-        make_driver("tailwise/MultiBandit-v0", streams=Streams(1), hide=[0])
+        make_driver(MULTI_BANDIT, streams=Streams(1), hide=[0])
 
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", lambda: gym.make("Pendulum-v1", max_episode_steps=10_000)])
@@ -370,12 +371,12 @@ def assert_same(left: list[StepResult], right: list[StepResult]) -> None:
 
 
 def test_driver_state_restores_stream_and_statistics() -> None:
-    original = make_driver("tailwise/MaskedBandit-v0", num_envs=4, streams=Streams(2))
+    original = make_driver(MASKED_BANDIT, num_envs=4, streams=Streams(2))
     assert original.exact_resume
     original.reset()
     play(original, 33, 0)
     state = original.get_state()
-    copy = make_driver("tailwise/MaskedBandit-v0", num_envs=4, streams=Streams(2))
+    copy = make_driver(MASKED_BANDIT, num_envs=4, streams=Streams(2))
     report = copy.set_state(state)
     assert report.exact, report.reason
     np.testing.assert_array_equal(copy.obs, original.obs)
@@ -492,7 +493,7 @@ def test_a_broken_observation_is_known_until_the_next_one(mode: AutoresetMode) -
 
 
 def test_a_broken_observation_is_known_after_a_restore() -> None:
-    driver = make_driver("tailwise/MaskedBandit-v0", num_envs=2, streams=Streams(2))
+    driver = make_driver(MASKED_BANDIT, num_envs=2, streams=Streams(2))
     driver.reset()
     assert driver.set_state(driver.get_state()).exact and driver.obs_is_finite
     assert driver.set_state(driver.get_state() | {"obs": np.full_like(driver.obs, np.inf)}).exact

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from benchmarks.toy_risk import ExposureVector, LotteryVector
 from tailwise import PPO
 from tailwise.core.errors import ConfigError
 from tailwise.learner.config import NarrowingExploration
@@ -13,7 +14,6 @@ from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
 from tailwise.run.health.good_states import GoodCopy
 from tailwise.run.schedules import narrowing
-from tailwise.run.toy_risk import ExposureVector, LotteryVector
 
 LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25}
 SMALL = {

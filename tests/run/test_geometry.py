@@ -11,13 +11,13 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.toy_envs import RewardProcessParams
+from benchmarks.toy_vector import RewardProcessVector
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.geometry import FEWEST_ROWS, FEWEST_STEPS, UPDATES, Geometry, Task, choose_geometry, largest_divisor
-from tailwise.run.toy_envs import RewardProcessParams
-from tailwise.run.toy_vector import RewardProcessVector
 from tests.support import SMALL_MODEL, merged
 
 MARKET = {"env": {"kind": "market"}, "data": {"kind": "builtin", "names": ["sp500"]}}

@@ -213,7 +213,7 @@ def test_targets_that_are_dead_or_asleep_change_nothing_of_a_run(tmp_path: Path)
         assert reason == "all 96 steps are done"
         return agent, time.perf_counter() - started
 
-    from tailwise.run.metric_store import equal_without_time
+    from tailwise.run.metric_store import differences_without_time
 
     train("quiet", {})
     targets = {
@@ -222,7 +222,7 @@ def test_targets_that_are_dead_or_asleep_change_nothing_of_a_run(tmp_path: Path)
         "grace": 0.3,
     }
     agent, seconds = train("loud", targets)
-    assert equal_without_time(tmp_path / "quiet" / "metrics.jsonl", tmp_path / "loud" / "metrics.jsonl")
+    assert differences_without_time(tmp_path / "quiet" / "metrics.jsonl", tmp_path / "loud" / "metrics.jsonl") == []
     notifier = next(c for c in agent.trainer.callbacks if isinstance(c, Notifier))
     assert [mailbox.sent for mailbox in notifier.mailboxes] == [0, 0, 0]
     assert all(mailbox.failed + mailbox.dropped >= 1 for mailbox in notifier.mailboxes)

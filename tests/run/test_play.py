@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.toy_envs import DICT_REACH, MULTI_BANDIT, RECALL_MASKED
 from tailwise.core.errors import DataError
 from tailwise.core.streams import Streams
 from tailwise.run.make_env import make_driver
@@ -69,7 +70,7 @@ def test_statistics() -> None:
     assert Played(np.array([1.0]), np.array([1])).standard_error is None
 
 
-@pytest.mark.parametrize("env", ["tailwise/RecallMasked-v0", "tailwise/MultiBandit-v0", "tailwise/DictReach-v0"])
+@pytest.mark.parametrize("env", [RECALL_MASKED, MULTI_BANDIT, DICT_REACH])
 def test_masks_and_spaces_reach_playback(env: str) -> None:
     trainer = small_trainer(env, model={"actor": {"gain": 1.0}})
     result = played(trainer, episodes=6, deterministic=False)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
-import torch
 
-from tailwise.core.config import apply_overrides, load_yaml
+from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigError
-from tailwise.run.agent import PPO
 from tailwise.run.config import parse_config
 from tailwise.run.presets import load_preset, load_source, preset_names
+from tests.run.three_updates import assert_trains
 
 EXPECTED = [
     "acrobot",
@@ -20,16 +18,12 @@ EXPECTED = [
     "cartpole",
     "cartpole-memory",
     "categorical",
-    "dict-reach",
     "gru",
     "inverted-pendulum",
     "leak",
-    "masked-bandit",
-    "multi-bandit",
     "pendulum",
     "portfolio",
     "random-walk",
-    "recall-masked",
     "scalar",
     "sine",
     "sp500",
@@ -46,25 +40,7 @@ def test_every_preset_trains(name: str) -> None:
     if name == "inverted-pendulum":
         pytest.importorskip("mujoco", reason="this preset needs mujoco, which is in the extra 'bench'")
     source = load_source(name)
-    run = parse_config(source.data, source=source.label).run
-    per_update = run.environments * run.rollout_steps
-    short = [f"run.total_steps={2 * per_update + 1}", "learner.epochs=2"]  # three updates, and a bearable time
-    data = apply_overrides(source.data, short)
-    config = parse_config(data, source=source.label)
-    agent = PPO(config=config)
-    before = {name: tensor.detach().clone() for name, tensor in agent.model.named_parameters()}
-    agent.learn()
-
-    assert [row["update/committed"] for row in agent.history] == [1.0, 1.0, 1.0]
-    broken = {k: v for row in agent.history for k, v in row.items() if not math.isfinite(v)}
-    assert broken == {}
-    assert [alert.rule for alert in agent.trainer.alerts if alert.severity == "error"] == []
-    moved: dict[str, bool] = {}
-    for parameter, tensor in agent.model.named_parameters():
-        part = parameter.split(".")[0]
-        moved[part] = moved.get(part, False) or not torch.equal(tensor, before[parameter])
-    assert moved and all(moved.values()), moved
-    agent.trainer.driver.close()
+    assert_trains(source.data, source=source.label)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -86,9 +62,7 @@ def test_what_a_preset_promises_is_in_its_configuration() -> None:
     assert config("cartpole-memory").env.hide == (1, 3)
     assert config("gru").model.core.kind == "gru"
     assert config("gru").env == config("cartpole-memory").env
-    assert config("recall-masked").model.core.kind == "lstm"
     assert config("categorical").model.critic.kind == "categorical"
-    assert config("dict-reach").model.actor.box == "squashed"
     assert config("scalar").model.critic.kind == "scalar"
     assert config("scalar").tail_alpha is None
     assert config("cartpole").tail_alpha == 0.05

@@ -17,13 +17,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from scipy import stats
 
+from benchmarks.toy_envs import RewardProcessParams, return_cvar_monte_carlo
+from benchmarks.toy_vector import RewardProcessVector
 from tailwise.learner.tail import cvar_from_atoms, cvar_from_quantiles
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import CategoricalCritic
 from tailwise.model.critics import normalised_atoms
 from tailwise.run.agent import PPO
-from tailwise.run.toy_envs import RewardProcessParams, return_cvar_monte_carlo
-from tailwise.run.toy_vector import RewardProcessVector
 
 ALPHA = 0.05
 

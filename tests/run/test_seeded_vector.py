@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from benchmarks.toy_envs import RECALL_MASKED
 from tailwise.core.errors import CheckpointError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
 from tailwise.run.seeded_vector import LONGEST_REPLAY, SeededVectorEnv
-from tailwise.run.toy_envs import register_toys
 
 MUJOCO = all(importlib.util.find_spec(name) for name in ("mujoco", "imageio"))
-register_toys()
 needs_mujoco = pytest.mark.skipif(not MUJOCO, reason="gymnasium[mujoco] (mujoco, imageio) is not installed")
 
 
@@ -49,7 +48,7 @@ def trace(steps: list[tuple[Any, ...]]) -> list[Any]:
         "Pendulum-v1",
         "Acrobot-v1",
         pytest.param("InvertedPendulum-v5", marks=needs_mujoco),
-        "tailwise/RecallMasked-v0",
+        RECALL_MASKED,
     ],
 )
 def test_restore_in_the_middle_of_an_episode_continues_bit_for_bit(name: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from benchmarks.toy_envs import DICT_REACH, RECALL_MASKED
 from tailwise.core.metrics import check_declared
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.trainer import Trainer
@@ -21,9 +22,9 @@ def test_metrics_of_every_kind_of_run_are_declared() -> None:
     """Rejects a metric that the store would refuse in the middle of a run."""
     for env, changes in (
         ("CartPole-v1", {"evaluate": {"every": 1, "episodes": 1}}),
-        ("tailwise/DictReach-v0", {"model": {"core": {"kind": "lstm", "layers": 2}, "actor": {"box": "squashed"}}}),
+        (DICT_REACH, {"model": {"core": {"kind": "lstm", "layers": 2}, "actor": {"box": "squashed"}}}),
         (
-            "tailwise/RecallMasked-v0",
+            RECALL_MASKED,
             {
                 "model": {"critic": {"kind": "categorical", "atoms": 11, "particles": 8, "minibatch_particles": 4}},
                 "learner": {"awr": {"kind": "on"}},

@@ -21,14 +21,14 @@ from tailwise.core.errors import CheckpointError, TrustError
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import key_path
 from tailwise.evaluate.doctor.audit import audit_run
-from tailwise.live.watch.run_table import RunEntry
-from tailwise.live.watch.status import Summary
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.reproduction import repeat
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
 from tailwise.run.run_list import describe
 from tailwise.run.trust import code_named_by, open_config
+from tailwise.watch.run_table import RunEntry
+from tailwise.watch.status import Summary
 from tests.run.strangers import (
     MARKET,
     Stranger,
@@ -232,7 +232,7 @@ def test_what_a_configuration_names_is_listed() -> None:
         assert code_named_by(small_run(env={"id": name}), training=True) == ()
 
 
-@pytest.mark.parametrize("entry_point", ["outside.package:Env", gym.Wrapper, "tailwise.run.toy_envs:CueMemory"])
+@pytest.mark.parametrize("entry_point", ["outside.package:Env", gym.Wrapper, "tailwise.market.single_env:Any"])
 @pytest.mark.parametrize("name", ["Registered-v3", "Registered"])
 def test_environments_that_other_packages_registered_are_code(name: str, entry_point: Any) -> None:
     """Rejects a look for a colon alone: such an entry point is imported as well."""

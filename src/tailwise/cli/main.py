@@ -292,17 +292,6 @@ def init(
 
 
 @app.command()
-def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke run; too short for numbers to quote.")] = False,
-    json: JsonOption = False,
-) -> None:
-    """Measure how fast this machine trains, against plain torch and the peers that are installed (two minutes)."""
-    from tailwise.cli.bench import run_bench
-
-    raise typer.Exit(run_bench(quick=quick, as_json=json))
-
-
-@app.command()
 def watch(
     runs: Annotated[
         list[Path] | None,

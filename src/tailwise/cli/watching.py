@@ -21,7 +21,7 @@ def watch_runs(paths: Sequence[Path], *, host: str, port: int, token: str | None
             f"tailwise watch needs {' and '.join(missing)}, which the extra 'watch' brings: "
             "pip install 'tailwise[watch]'"
         )
-    from tailwise.live.watch.server import serve
+    from tailwise.watch.server import serve
 
     def ready(address: str) -> None:
         print(f"watching {', '.join(str(path) for path in paths or [RUNS])}", flush=True)

@@ -34,17 +34,25 @@ FOLDERS_KEPT = 4  # of the versions used last: going back to one of them compile
 _PACKAGE = Path(__file__).parents[1]
 
 
-def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, inline: bool = False) -> Any:
+def kernel(
+    function: Any = None,
+    *,
+    fuse: bool = False,
+    reorder: bool = False,
+    inline: bool = False,
+    calls: Sequence[str] = (),
+) -> Any:
     """Decorator: `function` compiled in nopython mode, with numpy's rules for division and without Python's lock.
 
     `@kernel(fuse=True)` and `@kernel(reorder=True)` let the compiler round differently, see FUSE and REORDER.
     `@kernel(inline=True)` becomes part of the source of the kernels that call it: with one caller, a little less to
     compile. A kernel makes and returns no arrays: who calls it from Python passes the memory that it needs.
     Kept on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. A function
-    outside this package is kept until its file or this package changes; other files that it calls are not looked at.
+    outside this package is kept until its file, this package or one of the files `calls` changes; name there the other
+    files outside this package whose kernels it calls.
     """
     if function is None:
-        return partial(kernel, fuse=fuse, reorder=reorder, inline=inline)
+        return partial(kernel, fuse=fuse, reorder=reorder, inline=inline, calls=calls)
     freedom = REORDER if reorder else FUSE if fuse else frozenset()
     options: dict[str, Any] = {**OPTIONS, "fastmath": set(freedom)} if freedom else OPTIONS
     if inline:
@@ -52,6 +60,8 @@ def kernel(function: Any = None, *, fuse: bool = False, reorder: bool = False, i
     if _config().DISABLE_JIT:
         return function
     folder = cache_folder()
+    if folder is not None and calls:
+        folder /= hashlib.sha256(b"".join(Path(file).read_bytes() for file in calls)).hexdigest()[:16]
     made = _kept_in(folder, function, options) if folder is not None else None
     return made if made is not None else _made(function, options)
 

@@ -22,7 +22,6 @@ from tailwise.learner.ahead import End, Shown, Stretch
 from tailwise.learner.decisions import Decisions
 from tailwise.market.engine import look_up, step_accounts
 from tailwise.market.env import MarketEnv
-from tailwise.market.plain_market import PlainArrays, PlainMarket, advance
 from tailwise.market.simulator import MarketArrays
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def decide(
 
 
 @kernel(inline=True)
-def _write(
+def write_step(
     shown: Shown, t: int, mine: slice, obs: np.ndarray, reward: np.ndarray, terminated: np.ndarray,
     truncated: np.ndarray,
 ) -> int:  # fmt: skip
@@ -95,36 +94,12 @@ def _write(
 
 
 @kernel
-def plain_ahead(
-    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: PlainArrays, t: int, first: int,
-    end: int, finite: bool,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
-    `step_bits`, those of all steps together)."""
-    steps, mine = shown.reward.shape[0], slice(first, end)
-    seen, together = 0 if finite else BROKEN_OBSERVATION, 0
-    while t < steps:
-        decide(policy, decided, state, shown, t, first, end, seen & BROKEN_OBSERVATION == 0)
-        obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
-        reward, done = market.reward[mine], market.done[mine]
-        advance(
-            decided.choice[t, mine], market.features, market.returns, market.place[mine], market.account[mine],
-            market.random[mine], obs, market.final[mine], reward, done,
-        )  # fmt: skip
-        seen = _write(shown, t, mine, obs, reward, done, market.never[mine])
-        together |= seen
-        t += 1
-        if seen & ENDED:
-            break
-    return t, seen, together
-
-
-@kernel
 def market_ahead(
     policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: MarketArrays, t: int, first: int,
     end: int, finite: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """`plain_ahead` for accounts of the simulator."""
+    """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
+    `step_bits`, those of all steps together)."""
     steps, mine = shown.reward.shape[0], slice(first, end)
     seen, together = 0 if finite else BROKEN_OBSERVATION, 0
     while t < steps:
@@ -138,7 +113,7 @@ def market_ahead(
             market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs, market.final[mine],
             reward, terminated, truncated, market.ledgers,
         )  # fmt: skip
-        seen = _write(shown, t, mine, obs, reward, terminated, truncated)
+        seen = write_step(shown, t, mine, obs, reward, terminated, truncated)
         together |= seen
         t += 1
         if seen & ENDED:
@@ -146,23 +121,29 @@ def market_ahead(
     return t, seen, together
 
 
-class FusedAhead:
-    """See `Ahead`. arrays: the market as it stands, with scratch of one worker; ended: to be told which accounts began
-    again."""
+class Loop(NamedTuple):
+    """The compiled loop of one kind of market.
 
-    def __init__(
-        self,
-        backend: FusedBackend,
-        code: Any,
-        arrays: Callable[[], PlainArrays | MarketArrays],
-        ended: Callable[[np.ndarray], None],
-    ) -> None:
-        self._backend, self._code, self._arrays, self._ended = backend, code, arrays, ended
+    code     a kernel with the arguments of `market_ahead`, in which `market` is what `arrays` returns
+    arrays   the market as it stands, with scratch memory of one worker; has `final` [B, D], the last observations
+    ended    called with the rows [n] whose episodes ended and began again
+    """
+
+    code: Any
+    arrays: Callable[[], Any]
+    ended: Callable[[np.ndarray], None]
+
+
+class FusedAhead:
+    """See `Ahead`."""
+
+    def __init__(self, backend: FusedBackend, loop: Loop) -> None:
+        self._backend, self._loop = backend, loop
         self._compiled: Callable[..., tuple[int, int, int]] | None = None
 
     def same_as(self, other: FusedAhead) -> bool:
         """Whether the other one runs through the same market."""
-        return self._arrays == other._arrays
+        return self._loop.arrays == other._loop.arrays
 
     def compile(self, envs: int) -> None:
         """Have the code compiled for these environments, without a step."""
@@ -208,7 +189,7 @@ class FusedAhead:
         )
         choice = made.actions.reshape(made.actions.shape[:2])
         decided = Decided(made.noise, choice, made.log_probs, made.parameters, made.looks, made.states)
-        return policy, decided, made.states if network.core != NO_CORE else None, shown, self._arrays()
+        return policy, decided, made.states if network.core != NO_CORE else None, shown, self._loop.arrays()
 
     def _note(self, t: int, first: int, end: int, made: Decisions, shown: Shown, final: np.ndarray) -> End:
         """Write down the episodes of environments `first` to `end` that ended in step t."""
@@ -218,23 +199,26 @@ class FusedAhead:
         noted = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], made.states[cut])
         shown.returns[rows] = 0.0
         shown.lengths[rows] = 0
-        self._ended(rows)
+        self._loop.ended(rows)
         return noted
 
     def _find(self, arguments: tuple[Any, ...]) -> Callable[..., tuple[int, int, int]]:
         """The machine code; the types of the arguments are the same in all rollouts."""
         if self._compiled is None:
-            self._compiled = compiled_for(self._code, arguments)
+            self._compiled = compiled_for(self._loop.code, arguments)
         return self._compiled
 
 
 def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:
-    """For exactly the markets whose steps are compiled here; None for everything else, also for what inherits or
-    replaces their steps."""
+    """For exactly the markets whose steps are compiled; None for everything else, also for what inherits or replaces
+    their steps.
+
+    Ours is `MarketEnv`; a vector environment of somebody else offers its own by a method `ahead_loop() -> Loop`.
+    """
     if not backend.model.law.discrete or "step" in vars(venv):
         return None
-    if type(venv) is PlainMarket:
-        return FusedAhead(backend, plain_ahead, venv.arrays, lambda rows: None)
     if type(venv) is MarketEnv and venv.simulator.says_little:
-        return FusedAhead(backend, market_ahead, venv.simulator.arrays, venv.simulator.prepare_starts)
-    return None
+        simulator = venv.simulator
+        return FusedAhead(backend, Loop(market_ahead, simulator.arrays, simulator.prepare_starts))
+    offered = vars(type(venv)).get("ahead_loop")  # of this very class: one that inherits it may step differently
+    return None if offered is None else FusedAhead(backend, offered(venv))

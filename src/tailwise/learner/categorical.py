@@ -66,9 +66,3 @@ def cross_entropy(logits: Tensor, target_probs: Tensor) -> Tensor:
     require_shape("target_probs", target_probs, tuple(logits.shape))
     log_probs = torch.log_softmax(logits, dim=-1)
     return -(target_probs.detach() * log_probs).sum(-1) / math.log(logits.shape[-1])
-
-
-def mean_of(logits: Tensor, atoms: Tensor) -> Tensor:
-    """Mean of the predicted law. logits: [..., N]; atoms: [N]. Returns [...]."""
-    require_shape("atoms", atoms, (logits.shape[-1],))
-    return (torch.softmax(logits, dim=-1) * atoms).sum(-1)

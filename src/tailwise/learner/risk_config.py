@@ -110,4 +110,3 @@ class RiskConstraint(Section):
 
 
 RiskConfig = Annotated[RiskOff | RiskReport | RiskPenalty | RiskConstraint, Field(discriminator="mode")]
-ActingRisk = RiskPenalty | RiskConstraint

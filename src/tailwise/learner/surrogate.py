@@ -35,11 +35,6 @@ class SurrogateTerms:
     clamp_active: Tensor
     excluded: Tensor
 
-    @property
-    def excluded_count(self) -> int:
-        """Number of samples without a finite log-ratio; above 0, the update's report must say so."""
-        return int(self.excluded.sum())
-
 
 def policy_loss_terms(
     logp_new: Tensor,

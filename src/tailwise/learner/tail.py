@@ -140,19 +140,6 @@ def cvar_from_atoms(values: Tensor, weights: Tensor | None, alpha: float) -> Ten
     return (tail.sum(-1) / alpha).to(values.dtype)
 
 
-def var_from_atoms(values: Tensor, weights: Tensor | None, alpha: float) -> Tensor:
-    """The alpha-quantile of weighted atoms: the lowest value whose cumulative mass reaches alpha.
-
-    values: [..., M], any order, or [M] common to all rows. weights: [..., M], >= 0, or None for equal ones.
-    Returns [...].
-    """
-    _check_alpha(alpha)
-    ordered, _, cumulative = _sorted_atoms(values, weights)
-    below = cumulative < alpha - _ROUNDING
-    index = below.sum(-1, keepdim=True).clamp(max=ordered.shape[-1] - 1)
-    return ordered.gather(-1, index).squeeze(-1).to(values.dtype)
-
-
 def pooled_tail(values: Tensor, alpha: float) -> tuple[float, float]:
     """(VaR_alpha, CVaR_alpha) of equally weighted values [n], without sorting them: for a million particles.
 
@@ -201,7 +188,10 @@ def _blocks_below(values: NDArray[Any], bound: float) -> NDArray[Any]:
 
 
 def mean_utility(values: Tensor, zeta: float, alpha: float) -> float:
-    """E[u] of `risk_utility` over equally weighted values [...], summed in float64 without a copy in it."""
+    """E[u], u(y) = zeta - max(zeta - y, 0) / alpha, of equally weighted values [...] (Rockafellar & Uryasev 2000).
+
+    CVaR_alpha where zeta is VaR_alpha, and less for any other zeta. Summed in float64 without a copy in it.
+    """
     _check_alpha(alpha)
     below = (zeta - values).clamp_(min=0.0).sum(dtype=torch.float64)
     return zeta - float(below) / values.numel() / alpha
@@ -219,12 +209,3 @@ def wang_from_quantiles(theta: Tensor, eta: float) -> Tensor:
     edges = torch.arange(count + 1, dtype=torch.float64, device=theta.device) / count
     distorted = torch.special.ndtr(torch.special.ndtri(edges) + eta)
     return _weighted_sum(theta.sort(dim=-1).values, distorted.diff())
-
-
-def risk_utility(y: Tensor, zeta: Tensor | float, alpha: float) -> Tensor:
-    """u(y) = zeta - max(zeta - y, 0) / alpha (Rockafellar & Uryasev 2000): with zeta = VaR_alpha, E[u] = CVaR_alpha.
-
-    y: [...]. zeta: a number or a tensor that broadcasts to y. Returns [...].
-    """
-    _check_alpha(alpha)
-    return zeta - (zeta - y).clamp(min=0.0) / alpha

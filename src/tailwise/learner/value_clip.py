@@ -218,13 +218,3 @@ def categorical_clip_active(
     require_shape("The old probabilities", probs_old, tuple(logits_new.shape))
     probs = torch.softmax(logits_new.detach(), dim=-1)
     return (_atom_correction(probs, probs_old.detach(), atoms, mode, range, factor) != 0).any(-1)
-
-
-def active_fraction(active: Tensor, valid: Tensor | None = None) -> float | None:
-    """Share of samples in which clipping changed the prediction; None when there is no sample.
-
-    active: bool [...]. valid: bool, the shape of `active` or its leading part (samples without the critic dimension).
-    """
-    if valid is not None:
-        active = active[valid]
-    return float(active.double().mean()) if active.numel() else None

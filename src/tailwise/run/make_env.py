@@ -18,7 +18,6 @@ from tailwise.market.single_env import ENV_ID as MARKET_ID
 from tailwise.run.env_results import cause
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv
-from tailwise.run.toy_envs import register_toys
 
 Purpose = Literal["train", "select", "test"]
 _ID = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?(?:[\w-]+/)?[\w.-]+")  # [module:][namespace/]name
@@ -78,7 +77,6 @@ def make_driver(
 
 
 def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int | None) -> gym.Env[Any, Any]:
-    register_toys()
     if not _ID.fullmatch(identifier):
         raise ConfigError(
             f"The environment id {identifier!r} cannot be read; write it as Name-v1, namespace/Name-v1 or, to import a "

@@ -164,11 +164,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in _lines(path) if row is not None] if path.exists() else []
 
 
-def equal_without_time(first: str | Path, second: str | Path) -> bool:
-    """Whether two metric files tell the same, apart from the names under `time/`."""
-    return not differences_without_time(first, second)
-
-
 def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
     """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
     rows = [read_rows(Path(path)) for path in (first, second)]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -33,7 +31,7 @@ def inside(path: Path, root: Path, *, must_exist: bool = True) -> Path:
         real, home = path.resolve(strict=must_exist), root.resolve(strict=True)
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; restore it from a copy.") from error
-    except (OSError, RuntimeError) as error:  # a loop of links
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a NUL in the name
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy.") from error
     if not real.is_relative_to(home):
         raise DataError(
@@ -54,19 +52,22 @@ def check_links(run_dir: Path) -> None:
                 inside(entry, run_dir, must_exist=False)  # what is written through a link need not exist yet
 
 
-@contextmanager
-def open_file(path: Path, *, root: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path, *, root: Path) -> BinaryIO:
     """A regular file inside `root`, opened for reading; DataError for anything else."""
-    real = inside(path, root)
+    return open_real(inside(path, root))
+
+
+def open_real(real: Path) -> BinaryIO:
+    """The regular file at a path that `inside` returned, opened for reading; DataError for anything else."""
     # NOFOLLOW: a link that was put there meanwhile is not followed; NONBLOCK: a pipe without a writer does not block.
-    handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise DataError(f"{path} is a folder, a pipe or a device instead of a file; restore it from a copy.")
-        with open(handle, "rb", closefd=False) as file:
-            yield file
-    finally:
+        handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataError(f"{real} cannot be opened ({error.strerror}); allow reading it, or restore it.") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
+        raise DataError(f"{real} is a folder, a pipe or a device instead of a file; restore it from a copy.")
+    return open(handle, "rb")
 
 
 def read_file(path: Path, *, root: Path, limit: int) -> bytes:

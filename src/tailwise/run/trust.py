@@ -18,7 +18,6 @@ from tailwise.core.signature import Origin
 from tailwise.run.config import Config, GymEnv
 from tailwise.run.notify_config import VARIABLE
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
-from tailwise.run.toy_envs import register_toys
 
 Trust = bool | Config  # True: whatever is named; a configuration of the caller's: the code that it names
 _OWN_PACKAGES = ("tailwise", "gymnasium")
@@ -73,7 +72,6 @@ def _environment_code(identifier: str) -> list[str]:
     module, separator, _ = identifier.partition(":")
     if separator:
         return [f"env.id {identifier!r}, which imports the module {module!r}"]
-    register_toys()
     # Gymnasium takes the newest version of an id that is given without one.
     specs = [spec for name, spec in gym.registry.items() if name == identifier or name.startswith(f"{identifier}-v")]
     homes = [_home(spec.entry_point) for spec in specs]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.toy_risk import ExposureVector
 from tailwise.run.health import probes
-from tailwise.run.health.drift import KEPT, WARMUP, Drift, psi
+from tailwise.run.health.drift import KEPT, TENTHS, WARMUP, Drift, psi
 from tailwise.run.health.step_facts import StepFacts
-from tailwise.run.toy_risk import ExposureVector
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 
@@ -19,8 +19,9 @@ def test_psi_by_hand() -> None:
     """Two equal halves against 90:10: (.4)(ln 1.8) + (-.4)(ln .2). Rejects a one-sided Kullback-Leibler divergence."""
     reference = np.repeat([0.0, 1.0], 500)
     sample = np.repeat([0.0, 1.0], [900, 100])
-    assert psi(reference, reference) == 0.0
-    assert psi(reference, sample) == pytest.approx(0.4 * np.log(0.9 / 0.5) - 0.4 * np.log(0.1 / 0.5))
+    tenths = np.quantile(reference, TENTHS)
+    assert psi(reference, reference, tenths) == 0.0
+    assert psi(reference, sample, tenths) == pytest.approx(0.4 * np.log(0.9 / 0.5) - 0.4 * np.log(0.1 / 0.5))
 
 
 def test_drift_is_in_recent_standard_deviations() -> None:

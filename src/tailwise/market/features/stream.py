@@ -41,7 +41,7 @@ class FeatureStream:
                     "@feature, or leave it out."
                 )
         self.symbol, self.names = symbol, tuple(column.name for column in columns)
-        self._columns, self._scales, self._clip = columns, scales, clip
+        self._scales, self._clip = scales, clip
         self._updates = [column.feature.compile() for column in columns]
         self._states = [
             column.feature.new_state(column.parameters, None if (fit := fitted[column.name]) is None else dict(fit))

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 Severity = Literal["info", "warn", "error"]
 Action = Literal["warn", "shrink", "skip", "rollback", "stop"]
-Event = Literal["raised", "cleared", "acted"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
 ACTIONS: tuple[Action, ...] = ("warn", "shrink", "skip", "rollback", "stop")  # from the mildest to the strongest
 
 

@@ -17,18 +17,14 @@ SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts
 LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
 ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
 EMPTY = 1e-3  # share of an empty bin
-_TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
+TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
 
 
-def psi(reference: Floats, sample: Floats) -> float:
-    """Population stability index of sample [n] against reference [m], over the tenths of the reference.
+def psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
+    """Population stability index of sample [n] against reference [m], over bins that end at `tenths` of the reference.
 
     sum over bins of (q - p) ln(q / p); 0: the same law. A bin without entries counts as `EMPTY`.
     """
-    return _psi(reference, sample, np.quantile(reference, _TENTHS))
-
-
-def _psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
     edges = np.unique(tenths)
     p, q = (
         np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1) / len(values)
@@ -94,8 +90,8 @@ class Drift:
         found = {}
         if len(self.samples) == KEPT:
             reference = np.concatenate(self.samples)
-            triples = zip(reference.T, rows.T, np.quantile(reference, _TENTHS, axis=0).T)
-            found["obs/drift_psi"] = max(_psi(*triple) for triple in triples)
+            triples = zip(reference.T, rows.T, np.quantile(reference, TENTHS, axis=0).T)
+            found["obs/drift_psi"] = max(psi(*triple) for triple in triples)
         self.samples = [*self.samples[-(KEPT - 1) :], rows]
         return found
 
