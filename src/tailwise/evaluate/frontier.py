@@ -19,7 +19,6 @@ from tailwise.evaluate.statistics import forward_returns, window_returns
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
-from tailwise.model.config import QuantileCritic, ScalarCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, parse_config
@@ -63,15 +62,10 @@ def plan(limits: Sequence[float], *, first_seed: int, seeds: int, unconstrained:
 
 def check_base(base: Config) -> None:
     """Raise when runs of this configuration have no tail that a limit could speak of."""
-    critic = base.model.critic
-    if isinstance(critic, ScalarCritic):
+    missing = base.model.critic.no_tail
+    if missing is not None:
         raise ConfigError(
-            "model.critic.kind is scalar, and a limit on CVaR needs the law of the return, which it does not predict; "
-            "use model.critic.kind quantile."
-        )
-    if isinstance(critic, QuantileCritic) and critic.target == "scalar":
-        raise ConfigError(
-            "model.critic.target is scalar, and a limit on CVaR needs the law of the return; use target particles."
+            f"{missing.setting}, and a limit on CVaR needs the law of the return: {missing.because}; {missing.use}."
         )
     if isinstance(base.risk, RiskConstraint | RiskPenalty) and not isinstance(base.risk.measure, CvarMeasure):
         raise ConfigError(

@@ -21,7 +21,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.data_config import DataConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import FeaturesConfig
-from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+from tailwise.model.config import ModelConfig, NoCore
 from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify_config import NotifyConfig
@@ -266,18 +266,14 @@ class Config(Section):
         if isinstance(self.risk, RiskOff):
             return
         critic, mode = self.model.critic, self.risk.mode
-        if isinstance(critic, ScalarCritic):
+        missing = critic.no_tail
+        if missing is not None:
             raise ValueError(
-                f"risk.mode {mode} reads CVaR from the law of the return and model.critic.kind scalar has none; "
-                "use critic.kind quantile, or risk.mode off"
+                f"risk.mode {mode} reads CVaR from the law of the return, but {missing.setting}: {missing.because}; "
+                f"{missing.use}, or risk.mode off"
             )
-        if isinstance(critic, QuantileCritic):
-            if critic.target == "scalar":
-                raise ValueError(
-                    f"risk.mode {mode} needs the law of the return and model.critic.target scalar regresses on the "
-                    "lambda-return, whose tail is too thin; use target particles, or risk.mode off"
-                )
-            check_resolution(self.risk.alpha, critic.quantiles)
+        if critic.tail_levels is not None:
+            check_resolution(self.risk.alpha, critic.tail_levels)
 
     @property
     def tail_alpha(self) -> float | None:
@@ -319,8 +315,8 @@ def warnings_of(config: Config) -> list[str]:
     """Sentences about settings that work but are likely not meant."""
     found = []
     critic = config.model.critic
-    if not isinstance(config.risk, RiskOff) and isinstance(critic, QuantileCritic):
-        sentence = check_resolution(config.risk.alpha, critic.quantiles)
+    if not isinstance(config.risk, RiskOff) and critic.tail_levels is not None:
+        sentence = check_resolution(config.risk.alpha, critic.tail_levels)
         if sentence is not None:
             found.append(sentence)
     steps, gamma = config.run.rollout_steps, config.learner.gamma
