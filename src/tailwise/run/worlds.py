@@ -11,12 +11,12 @@ from gymnasium.vector import VectorEnv
 
 from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.core.streams import Streams
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.make_env import make_market_env
 from tailwise.market.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
@@ -236,7 +236,7 @@ class MarketWorld:
     @property
     def portfolio(self) -> bool:
         """Whether each account holds all symbols."""
-        return isinstance(self.settings.action, WeightsAction)
+        return action_kind(self.settings.action).portfolio
 
     def episodes(self, wanted: int) -> int:
         return 1 if self.portfolio else len(self.dataset.bars)
