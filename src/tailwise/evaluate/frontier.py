@@ -25,7 +25,7 @@ from tailwise.run.config import Config, parse_config
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
-from tailwise.run.worlds import MarketWorld, World
+from tailwise.run.worlds import World
 
 Floats = npt.NDArray[np.float64]
 SAMPLED, MOST_LIKELY = "sampled", "most likely"  # how actions are chosen; the limit speaks of sampled ones
@@ -163,15 +163,15 @@ def judge_run(
     policy = policy_of(load_policy(newest, trust=world.config))
     torch.set_num_threads(policy.config.run.threads)
     references: dict[str, Score] = {}
-    if isinstance(world, MarketWorld):
-        alpha, gamma = alpha_of(policy.config), policy.config.learner.gamma
-        judged = judge(policy, deterministic=True, market=world)
+    if world.config.env.judged_whole:
+        market, alpha, gamma = world.market(), alpha_of(policy.config), policy.config.learner.gamma
+        judged = judge(policy, deterministic=True, market=market)
         paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
         found = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
         likely = found.pop(POLICY)
         sampled = found.pop(SAMPLED_POLICY, None)  # judge plays it too where there is a limit
         if sampled is None:
-            sampled = market_score(policy.trade(deterministic=False, market=world), alpha=alpha, gamma=gamma)
+            sampled = market_score(policy.trade(deterministic=False, market=market), alpha=alpha, gamma=gamma)
         references = {name: score for name, score in found.items() if name != NO_POINT}
     else:
         sampled, likely = (

@@ -11,7 +11,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.learner.config import Awr, LearnerConfig
 from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.config import Critic, GruCore, LstmCore, MlpEncoder, ModelConfig, NoValueClip
+from tailwise.model.config import Critic, GruCore, LstmCore, MlpEncoder, ModelConfig
 
 COVERED_ACTIVATIONS = ("tanh", "relu")
 
@@ -47,7 +47,7 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.critic.kind {critic.kind} is not covered; use quantile, or backend torch"
     if critic.mean_from_law:
         return "model.critic.mean quantiles is not covered; use head, or backend torch"
-    if not isinstance(critic.clip, NoValueClip):
+    if critic.clip.active:
         return f"model.critic.clip.kind {critic.clip.kind} is not covered; use disable, or backend torch"
     if isinstance(learner.awr, Awr):
         return "learner.awr.kind on is not covered; use off, or backend torch"

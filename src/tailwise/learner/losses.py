@@ -18,7 +18,6 @@ from tailwise.learner.divergence import kl_categorical, kl_gaussian
 from tailwise.learner.return_laws import RowLoss, return_law
 from tailwise.learner.surrogate import policy_loss_terms
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import NoValueClip
 from tailwise.model.critics import CriticOutput
 from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw
 
@@ -180,7 +179,7 @@ def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> 
     """Squared error with the ordinary PPO value clip."""
     clip = model.config.critic.clip
     plain = (new - target) ** 2
-    if isinstance(clip, NoValueClip):
+    if not clip.active:
         return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
-    clipped = value_clip.clip_mean(new, old, clip.range)
+    clipped = value_clip.clip_mean(new, old, clip.limits[0])
     return RowLoss(value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach())

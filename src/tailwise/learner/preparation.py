@@ -20,7 +20,6 @@ from tailwise.learner.rollout import Rollout
 from tailwise.learner.tail import pooled_tail
 from tailwise.learner.targets import Targets
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import NoValueClip
 from tailwise.model.return_scale import preserve_outputs
 
 
@@ -217,7 +216,7 @@ def old_outputs(rollout: Rollout, model: ActorCritic, moved: Tensor | None = Non
     """
     record, scale = rollout.critic, model.return_scale
     mean, law = record.mean[:-1], None if record.law is None else record.law[:-1]
-    if isinstance(model.config.critic.clip, NoValueClip):
+    if not model.config.critic.clip.active:
         law = None
     if record.sigma > 0:
         mean = scale.to_normalised(record.raw(mean))

@@ -30,11 +30,8 @@ from tailwise.learner.rollout import CriticRecord
 from tailwise.model.config import (
     CategoricalCritic,
     Critic,
-    MeanAndVarianceClip,
-    NoValueClip,
     QuantileCritic,
     ScalarCritic,
-    ValueClip,
 )
 from tailwise.model.critics import CriticOutput
 from tailwise.model.return_scale import ReturnScale, preserve_outputs
@@ -194,7 +191,7 @@ class QuantileReturn(ReturnLaw):
         return returns[..., None]
 
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
-        limit, factor = _clip_numbers(self.clip)
+        limit, factor = self.clip.limits
         around = new.detach() if old is None else old
         result = value_clip.clipped_quantile_loss(
             new, around, particles, mode=self.clip.kind, range=limit, factor=factor, kappa=self.kappa
@@ -253,9 +250,9 @@ class CategoricalReturn(ReturnLaw):
         atoms = self.support.to(new.dtype)
         target = categorical.project(particles, None, atoms)
         plain = categorical.cross_entropy(new, target)
-        if isinstance(self.clip, NoValueClip):
+        if not self.clip.active:
             return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
-        limit, factor = _clip_numbers(self.clip)
+        limit, factor = self.clip.limits
         around = new.detach() if old is None else old
         moved = value_clip.clip_categorical(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
         active = value_clip.categorical_clip_active(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
@@ -306,12 +303,6 @@ class CategoricalReturn(ReturnLaw):
 
     def places(self, levels: Tensor) -> tuple[Integers, NDArray[np.float32] | None]:
         return (levels * self.size).long().numpy(), None
-
-
-def _clip_numbers(clip: ValueClip) -> tuple[float, float]:
-    """(range, factor) of a value clip; 1 where its kind has none."""
-    limit = 1.0 if isinstance(clip, NoValueClip) else clip.range
-    return limit, clip.factor if isinstance(clip, MeanAndVarianceClip) else 1.0
 
 
 def return_law(config: Critic) -> ReturnLaw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field, JsonValue, model_validator
@@ -72,32 +72,56 @@ class ActorConfig(Section):
     )
 
 
-class NoValueClip(Section):
+class ClipSection(Section):
+    """What every kind of value clip has; active: whether it clips anything."""
+
+    active: ClassVar[bool] = True
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """(range, factor) as `learner.value_clip` takes them, 1 where the kind has none."""
+        return 1.0, 1.0
+
+
+class NoValueClip(ClipSection):
     """Value predictions are not clipped (default)."""
 
+    active: ClassVar[bool] = False
     kind: Literal["disable"] = "disable"
 
 
-class MeanOnlyClip(Section):
+class MeanOnlyClip(ClipSection):
     """The mean of the law may move by `range` per update; the shape moves freely."""
 
     kind: Literal["mean_only"] = "mean_only"
     range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, 1.0
 
-class MeanAndVarianceClip(Section):
+
+class MeanAndVarianceClip(ClipSection):
     """The mean may move by `range`, the standard deviation may grow by `factor`, per update."""
 
     kind: Literal["mean_and_variance"] = "mean_and_variance"
     range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
     factor: float = Field(2.0, ge=1, le=100, description="largest growth of the law's standard deviation, ratio")
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, self.factor
 
-class PerQuantileClip(Section):
+
+class PerQuantileClip(ClipSection):
     """Every quantile may move by `range` per update (quantile critics only)."""
 
     kind: Literal["per_quantile"] = "per_quantile"
     range: float = Field(0.2, gt=0, le=100, description="largest move of a quantile, in return standard deviations")
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, 1.0
 
 
 ValueClip = Annotated[
