@@ -394,7 +394,7 @@ MUTANTS = (
     Mutant(
         "the heads keep their outputs in the old scale",
         "learner/preparation.py",
-        "            preserve_outputs(critic.mean_head, **rescale)\n",
+        "            preserve_outputs(critic.mean_head, **move._asdict())\n",
         "",
         POPART,
     ),

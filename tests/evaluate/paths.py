@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
-from tailwise.market.records import COMPONENTS
 
 Floats = npt.NDArray[np.float64]
 MINUTE = np.timedelta64(1, "m")

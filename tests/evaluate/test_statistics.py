@@ -13,9 +13,8 @@ from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import discounted_forward_returns, empirical_cvar, tail_horizon
 from tailwise.evaluate.words import columns, exposures, held, ruins
-from tailwise.market.costs import NO_COSTS
+from tailwise.market.costs import COMPONENTS, NO_COSTS
 from tailwise.market.path import AccountPath
-from tailwise.market.records import COMPONENTS
 from tailwise.market.synthetic import random_walk
 
 

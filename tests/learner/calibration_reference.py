@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration import KEPT, Calibration, CalibrationReport
+from tailwise.learner.return_laws import return_law
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.learner.targets import law_particles
 from tailwise.model.config import CategoricalCritic, QuantileCritic
-from tailwise.model.critics import quantile_midpoints
+from tailwise.model.supports import quantile_midpoints
 
 
 def quantile_critic(n: int = 64, **changes: Any) -> QuantileCritic:
@@ -225,7 +225,7 @@ def reference(
             if step.truncated or age == horizon:
                 state = "done"
                 law = step.final_law if step.truncated else step.next_law
-                drawn = law_particles(law, critic, torch.from_numpy(luck[:1]), mu=step.mu, sigma=step.sigma)
+                drawn = return_law(critic).particles(law, torch.from_numpy(luck[:1]), mu=step.mu, sigma=step.sigma)
                 total += discount * float(drawn)
                 break
         if state == "open":
@@ -236,7 +236,7 @@ def reference(
                 law = begin.law.sort(-1).values.mean(0) * begin.sigma + begin.mu
             else:
                 levels = (torch.arange(critic.atoms) + luck[3]) / critic.atoms
-                law = law_particles(begin.law, critic, levels, mu=begin.mu, sigma=begin.sigma)
+                law = return_law(critic).particles(begin.law, levels, mu=begin.mu, sigma=begin.sigma)
             done.append((s, b, total, 1 - discount, law.tolist()))
     oldest = min(open_starts, default=clock)
     return [w for w in done if w[0] < oldest][-KEPT:], dropped

@@ -16,11 +16,11 @@ from tailwise.core.errors import CheckpointError, ShapeError
 from tailwise.core.metrics import check_declared
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration import KEPT, Calibration
-from tailwise.learner.calibration_windows import distribution_of_quantiles
+from tailwise.learner.calibration_laws import distribution_of_quantiles
 from tailwise.learner.particles import inverse_cdf_quantiles
 from tailwise.learner.tail import cvar_from_atoms
 from tailwise.model.config import CategoricalCritic, QuantileCritic
-from tailwise.model.critics import normalised_atoms, quantile_midpoints
+from tailwise.model.supports import quantile_midpoints
 from tests.learner.calibration_reference import (
     SD,
     every,
@@ -191,7 +191,7 @@ def test_a_point_law_that_is_wrong_is_not() -> None:
 
 def projected_normal(critic: CategoricalCritic, sd: float, mu: float, sigma: float) -> Tensor:
     """Logits [2, N] of the law of N(0, sd^2) projected onto the atoms, both critics alike."""
-    atoms = mu + sigma * normalised_atoms(critic).double()
+    atoms = mu + sigma * critic.support().double()
     y = sd * torch.special.ndtri(quantile_midpoints(20_000))
     spacing = atoms[1] - atoms[0]
     share = (1 - (y[:, None].clamp(atoms[0], atoms[-1]) - atoms).abs() / spacing).clamp(0, 1).mean(0)

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from tailwise.learner.targets import build_targets, combine_means, law_particles, particle_returns
+from tailwise.learner.return_laws import return_law
+from tailwise.learner.targets import build_targets, combine_means, particle_returns
 from tailwise.learner.torch_backend import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, small_model
 
@@ -29,7 +30,7 @@ def test_common_law_is_the_average_of_sorted_quantiles_and_not_the_lower_one() -
     """Rejects the lower of two for the law, which would bias its mean downwards (asserted)."""
     critic = small_model().critic
     law = torch.tensor([[[3.0, 1.0, 2.0, 0.0], [10.0, 30.0, 20.0, 40.0]]])
-    got = law_particles(law, critic, torch.tensor([[0.125, 0.375, 0.625, 0.875]]), mu=100.0, sigma=2.0)
+    got = return_law(critic).particles(law, torch.tensor([[0.125, 0.375, 0.625, 0.875]]), mu=100.0, sigma=2.0)
     assert got.tolist() == [[110.0, 121.0, 132.0, 143.0]]
     assert float(law.amin(-2).mean()) * 2 + 100 < float(got.mean())
 

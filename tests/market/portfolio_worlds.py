@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tailwise.market.costs import CostConfig
+from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_simulator import PortfolioSimulator
-from tailwise.market.records import COMPONENTS
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
 from tests.market.reference import exact

@@ -9,9 +9,17 @@ import pytest
 
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.costs import NO_COSTS, CostConfig
+from tailwise.market.costs import (
+    COMPONENTS,
+    COSTS,
+    NO_COSTS,
+    CostConfig,
+    components_of,
+    cost_words,
+    guessed_costs,
+)
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
-from tailwise.market.records import COMPONENTS
+from tailwise.market.records import make_rules
 from tailwise.market.tables import MarketTable
 from tests.market.worlds import exposure_config, flat_bars, play, table_of
 
@@ -117,3 +125,42 @@ def test_bad_bars_are_refused_with_row_and_value(change: dict[str, Any], sentenc
     table = table_of(*columns.values(), features=features)
     with pytest.raises(ValueError, match=sentence):
         MarketTable.build([table], CostConfig())
+
+
+def test_every_setting_is_in_the_table_or_known_to_reach_the_engine_otherwise() -> None:
+    """A setting without an entry would be read by nobody: funding is added to the bars, latency delays targets."""
+    assert set(CostConfig.model_fields) - set(COSTS) == {"funding_bps", "latency"}
+    assert len({cost.rule for cost in COSTS.values()}) == len(COSTS)
+
+
+def test_rules_are_fractions_of_the_settings() -> None:
+    costs = CostConfig(taker_fee_bps=3.0, half_spread_bps=2.0, slippage_bps=1.0, borrow_rate=0.03, lot_size=7.0)
+    rules = make_rules(MarketEnvConfig(), costs)[0]
+    assert (rules["taker"], rules["half_spread"], rules["borrow"], rules["lot"]) == (3.0 * 1e-4, 2.0 * 1e-4, 0.03, 7.0)
+    assert rules["linear"] == costs.taker_rate == (3.0 + 2.0 + 1.0) * 1e-4
+    assert costs.linear == {"fee": 3.0, "half-spread": 2.0, "slippage": 1.0}
+
+
+def test_no_costs_are_those_that_a_stress_test_scales_times_zero() -> None:
+    """What is received, and what is no money, stays."""
+    costs = CostConfig(cash_rate=0.02, lot_size=3.0)
+    scaled = costs.scaled(2.0)
+    assert scaled["taker_fee_bps"] == 4.0 and scaled["liquidation_bps"] == 100.0
+    assert not {"cash_rate", "lot_size", "minimum_notional", "funding_bps", "latency"} & set(scaled)
+    assert set(scaled) == {name for name, value in NO_COSTS if value != getattr(CostConfig(), name)}
+    assert not any(getattr(NO_COSTS, name) for name in scaled)
+
+
+def test_components_by_their_cause() -> None:
+    assert components_of("fills", sign=-1) == ("fee", "spread", "slippage", "impact", "liquidation")
+    assert components_of("holding", sign=-1) == ("borrow", "funding")
+    assert components_of("holding", sign=1) == ("dividends",)
+    assert cost_words() == "fees, spread, slippage, impact, borrow, funding, liquidations"
+
+
+def test_guesses_for_a_new_configuration_are_settings() -> None:
+    """Crypto is dearer to trade and to borrow; a pair at a broker has no fee, its spread is the price."""
+    session, crypto, pair = guessed_costs("session"), guessed_costs("round_the_clock"), guessed_costs("pair")
+    assert (session["taker_fee_bps"], crypto["taker_fee_bps"], pair["taker_fee_bps"]) == (1.0, 5.0, 0.0)
+    assert (session["borrow_rate"], crypto["borrow_rate"], pair["borrow_rate"]) == (0.01, 0.1, 0.01)
+    assert CostConfig.model_validate(session).impact_bps == 10.0

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.market.costs import CostConfig
+from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
 from tailwise.market.guards import guard_names
-from tailwise.market.records import COMPONENTS, EVENTS
+from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.reference import BPS, INFINITY, ZERO, Bar, Reference, Result, Settings, exact

@@ -22,7 +22,6 @@ from benchmarks.toy_vector import RewardProcessVector
 from tailwise.learner.tail import cvar_from_atoms, cvar_from_quantiles
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import CategoricalCritic
-from tailwise.model.critics import normalised_atoms
 from tailwise.run.agent import PPO
 
 ALPHA = 0.05
@@ -59,7 +58,7 @@ def predicted_law(model: ActorCritic, obs: torch.Tensor) -> tuple[torch.Tensor, 
         law = model.values(features).law
         assert law is not None
         if isinstance(model.config.critic, CategoricalCritic):
-            atoms = model.return_scale.to_raw(normalised_atoms(model.config.critic))
+            atoms = model.return_scale.to_raw(model.config.critic.support())
             weights = law.softmax(-1).mean(-2)
             return atoms.expand_as(weights), weights
         points = model.return_scale.to_raw(law).sort(-1).values.mean(-2)

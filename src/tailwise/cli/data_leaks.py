@@ -19,13 +19,13 @@ from tailwise.market.leak_check import LeakReport, check_environment, check_fit
 from tailwise.market.make_env import make_market_env
 from tailwise.market.own_features import feature_report
 from tailwise.market.tables import SymbolTable
-from tailwise.run.config import Config, MarketEnvSection
+from tailwise.run.config import Config
 
 
 def check_leaks(config: str, overrides: list[str], *, cuts: int, seed: int, as_json: bool) -> int:
     """Print what was found; the exit code is 1 when something depends on the future."""
     _, full = read_effective(config, overrides)
-    if not isinstance(full.env, MarketEnvSection) or full.data is None or full.features is None:
+    if full.env.market is None or full.data is None or full.features is None:
         raise ConfigError(f"{config}: env.kind is gym; a leak-check needs the bars and features of a market.")
     dataset = build_dataset(full.data, full.features)
     reports = leak_reports(full, dataset, cuts=cuts, seed=seed)
@@ -41,8 +41,8 @@ def check_leaks(config: str, overrides: list[str], *, cuts: int, seed: int, as_j
 
 def leak_reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[LeakReport]:
     """Features of every symbol, the fit, and the environment."""
-    assert isinstance(config.env, MarketEnvSection) and config.features is not None and config.costs is not None
-    settings, costs, features = config.env, config.costs, config.features
+    settings, costs, features = config.env.market, config.costs, config.features
+    assert settings is not None and features is not None and costs is not None
     # Columns that came with the bars are given, in the scale of the train rows: no probe may seem to change them.
     given = {bars.symbol: whole for bars, whole in zip(dataset.bars, dataset.features, strict=True)}
 

@@ -15,7 +15,6 @@ from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.evaluate.ensemble import Ensemble, Trader, as_how
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
-from tailwise.run.config import GymEnv
 from tailwise.run.play import Played
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import read_config
@@ -56,7 +55,7 @@ def evaluate_run(
     policy: Trader = loaded[0] if ensemble is None else Ensemble(loaded, as_how(ensemble))
     told = () if ensemble is None else (ensemble, *members)
     config = policy.config
-    if not isinstance(config.env, GymEnv):
+    if config.env.judged_whole:
         if episodes is not None:
             raise ConfigError(
                 f"{run} was trained on a market: its test window is played whole, once; leave out --episodes."
@@ -82,7 +81,7 @@ def evaluate_run(
         "run_dir": str(run),
         "checkpoint": name,
         **({} if not told else {"members": list(told)}),
-        "environment": config.env.id,
+        "environment": config.env.gym_id,
         "seed": used_seed,
         "deterministic": deterministic,
         **statistics(played),
@@ -181,8 +180,8 @@ def find_checkpoint(run: Path, name: str | None) -> Path:
 def open_market_policy(run: Path, checkpoint: str | None, *, otherwise: str, trust: bool) -> tuple[Policy, Path]:
     """The policy of a run on a market, and its checkpoint; `otherwise` ends the sentence about any other run."""
     config = read_config(run)  # says so when this is not the folder of a run
-    if isinstance(config.env, GymEnv):
-        raise ConfigError(f"{run} was trained on {config.env.id}{otherwise}")
+    if config.env.market is None:
+        raise ConfigError(f"{run} was trained on {config.env.gym_id}{otherwise}")
     folder = find_checkpoint(run, checkpoint)
     return policy_of(load_policy(folder, trust=trust)), folder
 

@@ -14,7 +14,7 @@ from tailwise.cli.side_by_side import do_all, trained
 from tailwise.cli.training import require_environment, run_folder
 from tailwise.core.atomic import write_json
 from tailwise.core.discount import tail_horizon
-from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.errors import ConfigError
 from tailwise.evaluate.frontier import (
     EPISODES,
     MOST_LIKELY,
@@ -30,9 +30,9 @@ from tailwise.evaluate.frontier import (
     plan,
 )
 from tailwise.evaluate.frontier_page import HOW, headings, legend, table_rows, warnings_about, write_frontier_page
-from tailwise.run.config import Config, GymEnv, warnings_of
+from tailwise.run.config import Config, warnings_of
 from tailwise.run.trials import TrialBook
-from tailwise.run.worlds import MarketWorld, World, make_world
+from tailwise.run.worlds import World, make_world
 
 SUMMARY, PAGE = "frontier.json", "frontier.html"
 
@@ -88,15 +88,16 @@ def run_frontier(
     check_base(base)
     cells = plan(wanted, first_seed=base.seed, seeds=seeds, unconstrained=unconstrained)
     configs = [cell_config(base, cell) for cell in cells]
-    if episodes is not None and not isinstance(base.env, GymEnv):
+    if episodes is not None and base.env.judged_whole:
         raise ConfigError(f"{source.label} is a market: its test window is played whole, once; leave out --episodes.")
     played = episodes or max(base.evaluate.episodes, EPISODES)
     world = check_world(base, played)
     warned = dict.fromkeys(sentence for one in configs for sentence in warnings_of(one))
     for sentence in [*warned, *world.warnings(), *_about_limits(wanted, base)]:
         note(f"warning: {sentence}")
-    if isinstance(world, MarketWorld):
-        say_leak_check(world.leak_verdict())  # which refuses features that look ahead, before hours are spent on them
+    verdict = world.leak_verdict()  # which refuses features that look ahead, before hours are spent on them
+    if verdict is not None:
+        say_leak_check(verdict)
     with run_folder(out, "frontier") as folder:
         check_folder(folder, base)
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,12 +120,12 @@ def run_frontier(
     frontier = Frontier(
         name=f"{source.name}: return against realised CVaR",
         environment=world.name,
-        label=world.dataset.label if isinstance(world, MarketWorld) else "",
-        market=isinstance(world, MarketWorld),
+        label=world.label(),
+        market=base.env.words.percent,
         alpha=alpha_of(configs[0]),
         gamma=base.learner.gamma,
         horizon=tail_horizon(base.learner.gamma),
-        episodes=None if isinstance(world, MarketWorld) else played,
+        episodes=None if base.env.judged_whole else played,
         facts=tuple(facts),
         results=tuple(results),
     )
@@ -162,20 +163,12 @@ def check_world(base: Config, episodes: int) -> World:
     driver = world.judging("test", episodes=episodes, seed=base.seed)
     driver.close()
     horizon = tail_horizon(base.learner.gamma)
-    if isinstance(world, MarketWorld):
-        tables = world.dataset.tables("test", together=world.portfolio)
-        longest = max(len(table.close) - 1 - table.first_valid for table in tables)
-        if longest < horizon:
-            raise DataError(
-                f"the test window has {longest} bars, and the tail of learner.gamma {base.learner.gamma:g} looks "
-                f"{horizon} bars ahead, so the realised CVaR could not be measured; widen the test window or lower "
-                "learner.gamma."
-            )
+    world.check_tail(horizon)
     return world
 
 
 def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
-    if isinstance(base.env, GymEnv):
+    if not base.env.words.percent:  # of rewards, more than 0 may be the rule
         return []
     return [
         f"the limit {limit!r} is not below 0: it demands a gain, or at least no loss, even in the worst cases; losses "
@@ -191,11 +184,9 @@ def _runs(count: int) -> str:
 
 def _facts(base: Config, world: World) -> list[str]:
     """What is trained, a sentence each."""
-    found = [f"environment {world.name}"]
-    if isinstance(world, MarketWorld):
-        found, verdict = world.dataset.describe(), world.leak_verdict()
-        if verdict.features:
-            found.append(f"leak-check: {verdict.sentence}")
+    found, verdict = world.describe() or [f"environment {world.name}"], world.leak_verdict()
+    if verdict is not None and verdict.features:
+        found.append(f"leak-check: {verdict.sentence}")
     return [
         *found,
         f"core {base.model.core.kind}, {base.model.critic.kind} critic, gamma {base.learner.gamma:g}, "

@@ -19,7 +19,7 @@ from tailwise.cli.standard_streams import reader_left
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run.callbacks import Callback
 from tailwise.run.callbacks import Progress as Update
-from tailwise.run.config import Config, MarketEnvSection
+from tailwise.run.config import Config
 from tailwise.run.health import Alert
 from tailwise.run.risk_words import tail_name
 
@@ -78,7 +78,7 @@ class Labels:
 
 def labels_of(config: Config) -> Labels:
     """The labels for the runs of a configuration."""
-    market = isinstance(config.env, MarketEnvSection)
+    market = config.env.words.percent
     risk = config.risk
     if isinstance(risk, RiskOff):
         return Labels(None, None, market)

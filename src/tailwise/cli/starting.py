@@ -16,6 +16,7 @@ from tailwise.core.config import load_yaml
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
+from tailwise.market.costs import COSTS, MarketKind, guessed_costs
 from tailwise.market.data_config import SharesSplit
 from tailwise.market.dataset import Dataset, build_dataset, split_windows
 from tailwise.market.env_config import MarketEnvConfig
@@ -49,11 +50,7 @@ env:
   stop_loss: null # a fraction of the entry price, e.g. 0.05; gap-aware
 
 costs: # {costs_note}
-  taker_fee_bps: {fee:g}
-  half_spread_bps: {spread:g}
-  slippage_bps: {slippage:g}
-  borrow_rate: {borrow:g} # per year, on shorts
-  impact_bps: {impact:g}{impact_words}
+{costs}
 
 learner:
   # Discount per bar: the horizon of tails in all tables is {horizon} bars{horizon_words}, where a weight of 5% is left.
@@ -128,17 +125,22 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),
         costs_note=_costs_note(pair, round_the_clock=round_the_clock),
-        fee=0 if pair else 5 if round_the_clock else 1,
-        spread=1,
-        slippage=1,
-        borrow=0.1 if round_the_clock and not pair else 0.01,
-        impact=10 if doubt is None else 0,
-        impact_words="" if doubt is None else f" # off: {doubt}",
+        costs=_costs("pair" if pair else "round_the_clock" if round_the_clock else "session", doubt),
         gamma=gamma,
         horizon=horizon,
         horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{1_000_000:_}",
     )
+
+
+def _costs(market: MarketKind, doubt: str | None) -> str:
+    """A line for each guessed cost; doubt: why impact cannot be computed, which turns it off."""
+    guesses = guessed_costs(market)
+    comments = {name: COSTS[name].comment for name in guesses}
+    if doubt is not None:
+        guesses["impact_bps"], comments["impact_bps"] = 0.0, f"off: {doubt}"
+    lines = (f"{name}: {value:g} # {comments[name]}" for name, value in guesses.items())
+    return "\n".join(f"  {line.removesuffix(' # ')}" for line in lines)
 
 
 def _costs_note(pair: tuple[str, str] | None, *, round_the_clock: bool) -> str:

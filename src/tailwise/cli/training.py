@@ -22,13 +22,13 @@ from tailwise.core.errors import ConfigError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import Config, GymEnv, warnings_of
+from tailwise.run.config import Config, warnings_of
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts
 from tailwise.run.tracking import make_trackers
 from tailwise.run.trust import open_config
-from tailwise.run.worlds import MarketWorld, World
+from tailwise.run.worlds import World
 
 JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
 
@@ -135,7 +135,7 @@ def stop_after_update(recorder: Recorder) -> Iterator[None]:
 
 def require_environment(config: Config, label: str) -> None:
     """A configuration without environment can be used from Python only."""
-    if isinstance(config.env, GymEnv) and config.env.id is None:
+    if config.env.from_python:
         raise ConfigError(f"{label}: env.id is not set; write the id of an environment, e.g. -s env.id=CartPole-v1")
 
 
@@ -184,12 +184,11 @@ def print_facts(agent: PPO, folder: Path) -> None:
     print(f"configuration  {folder / CONFIG}")
     print(f"backend        {agent.trainer.backend_choice}")
     world = agent.world()
-    if isinstance(world, MarketWorld):
-        for sentence in world.dataset.describe():
-            print(f"data           {sentence}")
-        verdict = read_leak_verdict(folder, agent.features)
-        if verdict is not None:
-            print(f"leak-check     {verdict.sentence}")
+    for sentence in world.describe():
+        print(f"data           {sentence}")
+    verdict = read_leak_verdict(folder, agent.features)
+    if verdict is not None:
+        print(f"leak-check     {verdict.sentence}")
     print(
         f"environment    {world.name} x {driver.num_envs}, {driver.spaces.observation.size} observed numbers, "
         f"{action.kind} actions"
@@ -207,9 +206,9 @@ def print_facts(agent: PPO, folder: Path) -> None:
 
 def told_limit(config: Config, world: World) -> list[str]:
     """What the limit means, with the bars of this market."""
-    if not isinstance(world, MarketWorld):
+    frequency = world.frequency()
+    if frequency is None:
         return limit_sentences(config, bars_per_day=None, bars_per_year=None)
-    frequency = world.dataset.bars[0].frequency  # that of all symbols
     return limit_sentences(config, bars_per_day=bars_in_a_day(frequency), bars_per_year=frequency.periods_per_year)
 
 

@@ -179,8 +179,7 @@ def _seed(cell: Cell) -> int:
 
 
 def _world(base: Config, plan: Plan, fold: int, seed: int) -> MarketWorld:
-    world = make_world(fold_config(base, plan, plan.folds[fold], seed))
-    assert isinstance(world, MarketWorld)  # the plan refuses anything else
+    world = make_world(fold_config(base, plan, plan.folds[fold], seed)).market()
     check_world(world, plan, plan.folds[fold])
     return world
 

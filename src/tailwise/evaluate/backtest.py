@@ -13,9 +13,10 @@ import numpy.typing as npt
 from tailwise.core.errors import ConfigWarning, DataError, ShapeError
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.words import costly_impact
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
-from tailwise.market.env_config import ExposureAction, MarketEnvConfig
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.portfolio_simulator import PortfolioSimulator
@@ -109,10 +110,10 @@ def backtest_portfolio(
             f"weights of shape {given.shape} were given; one finite number for each of {len(tables)} assets is needed, "
             "once or for each decision."
         )
-    action = None if config is None else config.action
-    if not isinstance(action, WeightsAction):
-        gross = max(float(np.abs(given).sum(axis=-1).max()), 1.0)
-        action = WeightsAction(low=-gross, high=gross, gross=gross)
+    gross = max(float(np.abs(given).sum(axis=-1).max()), 1.0)
+    action: Action = WeightsAction(low=-gross, high=gross, gross=gross)
+    if config is not None and action_kind(config.action).portfolio:
+        action = config.action
     simulator = PortfolioSimulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
     steps = int(simulator.table.last_rows[0] - simulator.table.first_rows[0])
     if given.ndim == 2 and len(given) != steps:
@@ -123,7 +124,7 @@ def backtest_portfolio(
     return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 
-def _settings(config: MarketEnvConfig | None, action: ExposureAction | WeightsAction) -> MarketEnvConfig:
+def _settings(config: MarketEnvConfig | None, action: Action) -> MarketEnvConfig:
     """The account and execution of `config`, over the whole window."""
     return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action})
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError
-from tailwise.market.env_config import PositionsAction
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import Policy
-from tailwise.run.config import Config, MarketEnvSection
+from tailwise.run.config import Config
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.worlds import MarketWorld, World, play_world, trade_window
 
@@ -147,9 +147,11 @@ def as_how(text: str) -> How:
 
 def _positions(config: Config) -> npt.NDArray[np.float64] | None:
     """Target exposures by action of a market with a list of positions; None elsewhere."""
-    if isinstance(config.env, MarketEnvSection) and isinstance(config.env.action, PositionsAction):
-        return np.array(config.env.action.positions, dtype=np.float64)
-    return None
+    market = config.env.market
+    if market is None:
+        return None
+    choices = action_kind(market.action).choices
+    return choices if choices.size else None
 
 
 def _check_alike(members: Sequence[Policy]) -> None:

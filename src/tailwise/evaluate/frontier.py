@@ -19,14 +19,13 @@ from tailwise.evaluate.statistics import forward_returns, window_returns
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
-from tailwise.model.config import QuantileCritic, ScalarCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, parse_config
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
-from tailwise.run.worlds import MarketWorld, World
+from tailwise.run.worlds import World
 
 Floats = npt.NDArray[np.float64]
 SAMPLED, MOST_LIKELY = "sampled", "most likely"  # how actions are chosen; the limit speaks of sampled ones
@@ -63,15 +62,10 @@ def plan(limits: Sequence[float], *, first_seed: int, seeds: int, unconstrained:
 
 def check_base(base: Config) -> None:
     """Raise when runs of this configuration have no tail that a limit could speak of."""
-    critic = base.model.critic
-    if isinstance(critic, ScalarCritic):
+    missing = base.model.critic.no_tail
+    if missing is not None:
         raise ConfigError(
-            "model.critic.kind is scalar, and a limit on CVaR needs the law of the return, which it does not predict; "
-            "use model.critic.kind quantile."
-        )
-    if isinstance(critic, QuantileCritic) and critic.target == "scalar":
-        raise ConfigError(
-            "model.critic.target is scalar, and a limit on CVaR needs the law of the return; use target particles."
+            f"{missing.setting}, and a limit on CVaR needs the law of the return: {missing.because}; {missing.use}."
         )
     if isinstance(base.risk, RiskConstraint | RiskPenalty) and not isinstance(base.risk.measure, CvarMeasure):
         raise ConfigError(
@@ -169,15 +163,15 @@ def judge_run(
     policy = policy_of(load_policy(newest, trust=world.config))
     torch.set_num_threads(policy.config.run.threads)
     references: dict[str, Score] = {}
-    if isinstance(world, MarketWorld):
-        alpha, gamma = alpha_of(policy.config), policy.config.learner.gamma
-        judged = judge(policy, deterministic=True, market=world)
+    if world.config.env.judged_whole:
+        market, alpha, gamma = world.market(), alpha_of(policy.config), policy.config.learner.gamma
+        judged = judge(policy, deterministic=True, market=market)
         paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
         found = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
         likely = found.pop(POLICY)
         sampled = found.pop(SAMPLED_POLICY, None)  # judge plays it too where there is a limit
         if sampled is None:
-            sampled = market_score(policy.trade(deterministic=False, market=world), alpha=alpha, gamma=gamma)
+            sampled = market_score(policy.trade(deterministic=False, market=market), alpha=alpha, gamma=gamma)
         references = {name: score for name, score in found.items() if name != NO_POINT}
     else:
         sampled, likely = (

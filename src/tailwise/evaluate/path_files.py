@@ -24,9 +24,9 @@ from tailwise.core.errors import DataError
 from tailwise.core.limited_json import parse_json
 from tailwise.core.stored import Stored, as_stored
 from tailwise.evaluate.trips import round_trips, trips_frame
+from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
-from tailwise.market.records import COMPONENTS
 from tailwise.run.run_files import LARGE, read_parquet
 from tailwise.run.stored import Count
 

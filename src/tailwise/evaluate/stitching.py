@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import DataError
+from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
-from tailwise.market.records import COMPONENTS
 
 _SCALED = (*COMPONENTS, "equity_before", "equity", "shortfall", "units", "order_units", "exit_units")
 

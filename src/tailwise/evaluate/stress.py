@@ -24,16 +24,6 @@ Floats = npt.NDArray[np.float64]
 Player = Callable[[Bars, CostConfig], AccountPath]
 ManyPlayer = Callable[[Sequence[Bars], CostConfig], list[AccountPath]]
 
-_SCALED = (
-    "taker_fee_bps",
-    "maker_fee_bps",
-    "half_spread_bps",
-    "slippage_bps",
-    "impact_bps",
-    "borrow_rate",
-    "loan_rate",
-    "liquidation_bps",
-)
 _PRICES = ("open", "high", "low", "close")
 
 
@@ -134,11 +124,10 @@ def missing_scenario(share: float, *, seed: int = 0) -> Scenario:
 
 
 def scaled_costs(costs: CostConfig, factor: float) -> CostConfig:
-    """Fees, spread, slippage, impact, borrow, loans and liquidations times `factor`; what is received stays."""
+    """All costs (`Cost.stressed`) times `factor`; what is received stays."""
     if factor < 0:
         raise ConfigError(f"costs times {factor} would be paid to the account; the factor is at least 0.")
-    changed = {name: getattr(costs, name) * factor for name in _SCALED}
-    return parse(CostConfig, {**costs.model_dump(), **changed}, source=f"costs x {factor:g}")
+    return parse(CostConfig, {**costs.model_dump(), **costs.scaled(factor)}, source=f"costs x {factor:g}")
 
 
 def with_latency(costs: CostConfig, latency: int) -> CostConfig:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.market.costs import components_of
 from tailwise.market.path import AccountPath
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-_TRADING = ("fee", "spread", "slippage", "impact", "liquidation")
+_OF_FILLS = components_of("fills", sign=-1)
+_RECEIVED, _PAID = components_of("holding", sign=1), components_of("holding", sign=-1)
 
 
 @dataclass
@@ -57,10 +59,12 @@ def round_trips(path: AccountPath) -> list[RoundTrip]:
         np.abs(ledger["exit_units"]) * ledger["exit_price"]
     )
     rate = _share(
-        np.sum([ledger[name] for name in _TRADING], axis=0), notional.sum(axis=1)
+        np.sum([ledger[name] for name in _OF_FILLS], axis=0), notional.sum(axis=1)
     )  # cost per unit of notional, [n]
     held = np.abs(np.where(ordered != 0, ordered, before)) * path.close
-    carried = _share(ledger["dividends"] - ledger["borrow"] - ledger["funding"], held.sum(axis=1))[:, None] * held
+    received = np.add.reduce([ledger[name] for name in _RECEIVED])
+    carry = np.subtract.reduce([received, *(ledger[name] for name in _PAID)])
+    carried = _share(carry, held.sum(axis=1))[:, None] * held
     found: list[RoundTrip] = []
     for a in range(len(path.assets)):
         found += _trips_of_asset(path, a, before[:, a], ordered[:, a], after[:, a], rate, carried[:, a])

@@ -69,6 +69,7 @@ from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import Fold
 from tailwise.evaluate.stored_folds import FoldPlan, FoldResult
 from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, json_spans, spans_of_account
+from tailwise.market.action_kinds import action_kind
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config
@@ -210,8 +211,9 @@ def judge_ensemble(
 
 def ensemble_kind(config: Config) -> How:
     """Votes where actions are choices, averages where they are numbers."""
-    assert config.env.kind == "market"
-    return "vote" if config.env.action.kind == "positions" else "average"
+    market = config.env.market
+    assert market is not None  # the plan refuses anything else
+    return action_kind(market.action).together
 
 
 def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:

@@ -17,7 +17,7 @@ from tailwise.market.data_config import SharesSplit, TimesSplit
 from tailwise.market.dataset import PURPOSES, load_data
 from tailwise.market.features.columns import columns_of
 from tailwise.market.features.spec import FeatureSpec, longest_warm_up
-from tailwise.run.config import Config, MarketEnvSection, parse_config
+from tailwise.run.config import Config, parse_config
 from tailwise.run.worlds import MarketWorld
 
 Kind = Literal["anchored", "rolling"]
@@ -89,7 +89,7 @@ def as_kind(text: str) -> Kind:
 
 def make_plan(base: Config, settings: Settings) -> Plan:
     """Cut the bars of a market configuration into folds and check every one of them."""
-    if not isinstance(base.env, MarketEnvSection) or base.data is None or base.features is None or base.costs is None:
+    if base.env.market is None or base.data is None or base.features is None or base.costs is None:
         raise ConfigError("walk-forward cuts bars into folds, and env.kind is gym; use env.kind market.")
     bars = [item.bars for item in load_data(base.data)]
     clock, bar = common_clock([one.time for one in bars]), bars[0].frequency.bar

@@ -8,8 +8,8 @@ import numpy as np
 
 from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.market.costs import COMPONENTS, cost_words
 from tailwise.market.path import AccountPath
-from tailwise.market.records import COMPONENTS
 from tailwise.market.volumes import LEAST_IMPACT
 
 
@@ -150,7 +150,7 @@ def glossary_rows(example: PathStatistics) -> list[tuple[str, str, Callable[[Pat
         ("excess_kurtosis", "excess kurtosis", lambda s: plain(s.excess_kurtosis), "above 0: fatter tails than normal"),
         ("tail_ratio", "tail ratio", lambda s: plain(s.tail_ratio), f"upper {tail} quantile over the lower one"),
         ("turnover", "turnover per year", lambda s: plain(s.turnover, 1), "notional traded, multiple of equity"),
-        ("costs", "costs per year", lambda s: percent(s.costs, 2), "fees, spread, slippage, impact, borrow, funding"),
+        ("costs", "costs per year", lambda s: percent(s.costs, 2), cost_words()),
         (
             "cost_share",
             "cost share",

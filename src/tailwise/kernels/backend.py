@@ -22,7 +22,7 @@ from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.kernels.adam import adam_step
 from tailwise.kernels.ahead import FusedAhead, ahead_of
-from tailwise.kernels.coverage import why_not_fused
+from tailwise.kernels.coverage import kernel_of, why_not_fused
 from tailwise.kernels.credit import risk_credit
 from tailwise.kernels.epochs import FusedEpochs
 from tailwise.kernels.inference import Standard, StepMemory, act, standard_of, step_memory, values
@@ -42,9 +42,9 @@ from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import Epochs, TorchBackend
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import QuantileCritic
-from tailwise.model.critics import CriticOutput, quantile_midpoints
+from tailwise.model.critics import CriticOutput
 from tailwise.model.inference import Decision
+from tailwise.model.supports import quantile_midpoints
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
 _NO_NOISE = np.zeros((0, 0))
@@ -156,8 +156,8 @@ class FusedBackend(TorchBackend):
         self._floats = [self.flat, *floats]  # what `first_non_finite` looks at
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
-        assert isinstance(model.config.critic, QuantileCritic)
-        self.lean = (2.0 * quantile_midpoints(model.config.critic.quantiles) - 1.0).to(torch.float32).numpy()
+        quantiles = kernel_of(model.config.critic).quantiles
+        self.lean = (2.0 * quantile_midpoints(quantiles) - 1.0).to(torch.float32).numpy()
         self.groups = _groups(model)
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
 

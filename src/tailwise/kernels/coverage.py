@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from tailwise.core.errors import ConfigError
 from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.config import GruCore, LstmCore, MlpEncoder, ModelConfig, NoValueClip, QuantileCritic
+from tailwise.model.config import Critic, GruCore, LstmCore, MlpEncoder, ModelConfig
 
 COVERED_ACTIVATIONS = ("tanh", "relu")
 
@@ -41,15 +43,23 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.norm {model.norm} is not covered; use none, or backend torch"
     if isinstance(core, LstmCore | GruCore) and core.layers > 1:
         return f"model.core.layers {core.layers} is not covered; use 1, or backend torch"
-    if not isinstance(critic, QuantileCritic):
+    if return_law(critic).kernel is None:
         return f"model.critic.kind {critic.kind} is not covered; use quantile, or backend torch"
-    if critic.mean != "head":
-        return f"model.critic.mean {critic.mean} is not covered; use head, or backend torch"
-    if not isinstance(critic.clip, NoValueClip):
+    if critic.mean_from_law:
+        return "model.critic.mean quantiles is not covered; use head, or backend torch"
+    if critic.clip.active:
         return f"model.critic.clip.kind {critic.clip.kind} is not covered; use disable, or backend torch"
     if isinstance(learner.awr, Awr):
         return "learner.awr.kind on is not covered; use off, or backend torch"
     return None
+
+
+def kernel_of(critic: Critic) -> QuantileKernel:
+    """What the compiled loss needs to know of the critics' law, which must be covered."""
+    kernel = return_law(critic).kernel
+    if kernel is None:
+        raise ConfigError(f"backend fused: model.critic.kind {critic.kind} is not covered; use quantile")
+    return kernel
 
 
 def _why_not_actions(action: ActionSpec) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.kernels import rows as numbers
+from tailwise.kernels.coverage import kernel_of
 from tailwise.kernels.policy import policy_kl
 from tailwise.kernels.prepare_rows import rows_of
 from tailwise.kernels.recurrent import Tape
@@ -21,7 +22,6 @@ from tailwise.learner.gradients import term_gradients
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.torch_backend import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
-from tailwise.model.config import QuantileCritic
 
 if TYPE_CHECKING:
     from tailwise.kernels.backend import FusedBackend
@@ -38,9 +38,8 @@ class FusedEpochs(Epochs):
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
         assert prepared.particles is not None
         self._particles: np.ndarray = prepared.particles.contiguous().numpy()
-        critic = backend.model.config.critic
-        assert isinstance(critic, QuantileCritic)
-        self._sampled, self._ids = critic.minibatch_particles, rollout.environment.numpy()
+        law = kernel_of(backend.model.config.critic)
+        self._sampled, self._ids = law.sampled, rollout.environment.numpy()
         config, network = backend.config, backend.bound.network
         self._read = (network, backend.flat, backend.panels, backend.log_std, self.rows)
         self._weights = Weights(
@@ -48,7 +47,7 @@ class FusedEpochs(Epochs):
             dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
             entropy=float(knobs.entropy_weight),
             value=config.value_weight / network.critics,
-            kappa=critic.kappa,
+            kappa=law.kappa,
             per_row=math.nan,  # each minibatch has its own
             lean=backend.lean,
         )

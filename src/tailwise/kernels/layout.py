@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tailwise.kernels.activations import NONE, RELU, TANH
 from tailwise.kernels.products import panel_floats
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import MlpEncoder, QuantileCritic
+from tailwise.model.config import MlpEncoder
 
 # Columns of an operation out[:, part] = f(in[:, part] @ W' + b); buffers are named by their offset per row.
 IN, IN_LEAD, IN_COLUMN, IN_WIDTH, OUT, OUT_LEAD, OUT_COLUMN, OUT_WIDTH, WEIGHT, BIAS, ACTIVATION, IN_GRADIENT = range(
@@ -227,7 +227,7 @@ class _Table:
 
 def bind(model: ActorCritic) -> Bound:
     """Move the model's parameters into one flat buffer and describe its layers; the model must be covered."""
-    assert isinstance(model.config.encoder, MlpEncoder) and isinstance(model.config.critic, QuantileCritic)
+    assert isinstance(model.config.encoder, MlpEncoder)
     activation = _ACTIVATIONS[model.config.encoder.activation]
     places = _Places()
     layers, state = _linears(model.encoder), 0 if model.core is None else model.core.hidden
@@ -291,7 +291,7 @@ def bind(model: ActorCritic) -> Bound:
         hidden_back=hidden_back,
         actor=model.actor.head.out_features,
         critics=model.critic_count,
-        quantiles=model.config.critic.quantiles,
+        quantiles=model.config.critic.law_size,
         core=core,
         hidden=hidden,
         w_in=at[0],

@@ -11,13 +11,12 @@ from tailwise.kernels.rows import Rows
 from tailwise.learner.preparation import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.distributions import CategoricalLaw
 
 
 @torch.no_grad()
 def rows_of(model: ActorCritic, standard: Standard, rollout: Rollout, prepared: Prepared) -> Rows:
     """Views where the layout allows it; standard: the model's normaliser, which stays the same during an update."""
-    discrete = isinstance(model.law, CategoricalLaw)
+    discrete = model.law.discrete
     rows = prepared.log_prob.shape[0]
     action = prepared.action
     scalars = np.empty((rows, 3), dtype=np.float32)

@@ -31,26 +31,14 @@ from tailwise.core.errors import CheckpointError, ShapeError
 from tailwise.core.golden import golden_fractions
 from tailwise.core.loops.discounted import follow_windows
 from tailwise.core.streams import Streams
-from tailwise.learner.calibration_windows import (
-    ROUNDING,
-    Completed,
-    Flags,
-    Floats,
-    Integers,
-    Laws,
-    OpenWindows,
-    draw_from_laws,
-    raw_laws,
-    start_rows,
-    transform_by_atoms,
-    transform_by_quantiles,
-)
-from tailwise.learner.particles import places_between, stratified_levels
+from tailwise.learner.calibration_laws import ROUNDING, Floats, Integers, Laws
+from tailwise.learner.calibration_windows import Completed, Flags, OpenWindows, start_rows
+from tailwise.learner.particles import stratified_levels
+from tailwise.learner.return_laws import return_law
 from tailwise.learner.returns import require_fraction
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.tail import pooled_tail
-from tailwise.model.config import CategoricalCritic, QuantileCritic
-from tailwise.model.critics import normalised_atoms
+from tailwise.model.config import Critic
 
 TRACKED = 64  # environments, the first ones
 KEPT = 2048  # completed windows
@@ -119,7 +107,7 @@ class Calibration:
 
     def __init__(
         self,
-        critic: QuantileCritic | CategoricalCritic,
+        critic: Critic,
         streams: Streams,
         *,
         gamma: float,
@@ -130,13 +118,13 @@ class Calibration:
         self.critic, self.streams, self.gamma, self.alpha = critic, streams, gamma, alpha
         self.environments = environments
         self.tracked = min(environments, TRACKED)
-        self.quantiles = critic.quantiles if isinstance(critic, QuantileCritic) else critic.atoms
+        self.law = return_law(critic)
         self.horizon = LONGEST if gamma == 1 else min(LONGEST, tail_horizon(gamma))
         self.discount = np.multiply.accumulate(np.array([1.0] + [gamma] * self.horizon))  # by age
         self.clock = 0  # steps absorbed so far
         self.next_update = 0  # number of the rollout that continues the open windows
         self.dropped = 0
-        self.laws: Laws = np.zeros((0, self.quantiles), dtype=np.float32)  # predicted, of all windows
+        self.laws: Laws = np.zeros((0, self.law.size), dtype=np.float32)  # predicted, of all windows
         self.open = OpenWindows.empty()
         self.waiting = Completed.empty()  # complete, but an older window is still open
         self.completed = Completed.empty()  # the newest, oldest first
@@ -181,7 +169,7 @@ class Calibration:
         after = record.law.numpy()[last + 1, ended.column]  # the law at the state that follows the last step
         cut_off = np.flatnonzero(truncated[last, ended.column])
         after[cut_off] = record.final_law.numpy()[last[cut_off], ended.column[cut_off]]
-        rest = draw_from_laws(after, record, self.critic, ended.luck[:, 0])
+        rest = self.law.draw(after, record, ended.luck[:, 0])
         weight = self.discount[ended.age]
         realised = np.where(final, ended.total, ended.total + weight * rest)
         observed = np.where(final, 1.0, 1.0 - weight)
@@ -216,15 +204,11 @@ class Calibration:
         order = np.argsort(rows[index, column], kind="stable")
         index, column = index[order], column[order]
         row, luck = rows[index, column], uniform[index, column]
-        predicted = raw_laws(law[row, column], record, self.critic, luck[:, 3:])
+        predicted = self.law.raw_values(law[row, column], record, luck[:, 3:])
         finite = np.isfinite(predicted)
         if not finite.all():
             sound = finite.all(1)
             row, column, luck, predicted = row[sound], column[sound], luck[sound], predicted[sound]
-        atoms = np.zeros(2)
-        if isinstance(self.critic, CategoricalCritic):
-            support = record.mu + record.sigma * normalised_atoms(self.critic).double().numpy()
-            atoms = np.array([support[0], support[1] - support[0]])
         windows = OpenWindows(
             law=self._keep(predicted),
             column=column,
@@ -232,7 +216,7 @@ class Calibration:
             age=np.zeros(len(row), dtype=np.int64),
             total=np.zeros(len(row)),
             luck=luck[:, :3],
-            grid=np.full((len(row), 2), atoms),
+            grid=np.full((len(row), 2), self.law.grid(record.mu, record.sigma)),
         )
         return windows, row
 
@@ -243,16 +227,13 @@ class Calibration:
             unused[table.law] = False
         rows = np.flatnonzero(unused)[: len(predicted)]
         if len(rows) and rows[-1] >= len(self.laws):
-            self.laws = np.concatenate([self.laws, np.empty_like(self.laws, shape=(len(predicted), self.quantiles))])
+            self.laws = np.concatenate([self.laws, np.empty_like(self.laws, shape=(len(predicted), self.law.size))])
         self.laws[rows] = predicted
         return rows
 
     def _judged(self, ended: OpenWindows, realised: Floats, observed: Floats) -> Completed:
         predicted = self.laws.take(ended.law, axis=0)
-        if isinstance(self.critic, QuantileCritic):
-            pit = transform_by_quantiles(ended, predicted, realised)
-        else:
-            pit = transform_by_atoms(ended, predicted, realised, self.critic.atoms)
+        pit = self.law.transform(predicted, realised, ended.luck, ended.grid)
         return Completed(
             law=ended.law, column=ended.column, start=ended.start, realised=realised, pit=pit, observed=observed
         )
@@ -299,16 +280,13 @@ class Calibration:
         it is to the next one [KEPT * 16], None where only the values themselves are read."""
         offset = golden_fractions(torch.arange(KEPT, dtype=torch.float64))
         levels = stratified_levels(offset[:, None].expand(-1, _POOLED))
-        if isinstance(self.critic, CategoricalCritic):
-            return (levels * self.quantiles).long().numpy(), None
-        left, beyond = places_between(levels, self.quantiles)
-        return left.numpy(), beyond.float().numpy().reshape(-1)
+        return self.law.places(levels)
 
     def _pooled(self) -> NDArray[np.float32]:
         """Equally likely values of the predicted laws of all completed windows together, flat."""
         left, fraction = self._places
         rows, values = self.completed.law[:, None], self.laws.reshape(-1)
-        places = (self.quantiles * rows + left[: len(rows)]).reshape(-1)
+        places = (self.law.size * rows + left[: len(rows)]).reshape(-1)
         low: NDArray[np.float32] = values.take(places)
         if fraction is None:
             return low

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tailwise.learner import categorical, value_clip
+from tailwise.learner import value_clip
 from tailwise.learner.awr import awr_loss_terms
 from tailwise.learner.config import Awr, LearnerConfig
 from tailwise.learner.divergence import kl_categorical, kl_gaussian
+from tailwise.learner.return_laws import RowLoss, return_law
 from tailwise.learner.surrogate import policy_loss_terms
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import CategoricalCritic, MeanAndVarianceClip, NoValueClip, QuantileCritic
-from tailwise.model.critics import CriticOutput, normalised_atoms
+from tailwise.model.critics import CriticOutput
 from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw
 
 
@@ -150,14 +150,15 @@ def _logit_range(law: CategoricalLaw, params: Tensor) -> Tensor:
 def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Unweighted losses `mean_i` and `law_i` per critic i, each clipped (if at all) around its own old output."""
     critic = model.config.critic
-    rows: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    law = return_law(critic)
+    rows: dict[str, RowLoss] = {}
     for i in range(model.critic_count):
-        if not (isinstance(critic, QuantileCritic) and critic.mean == "quantiles"):
+        if not critic.mean_from_law:
             rows[f"mean_{i}"] = _mean_loss(model, out.mean[:, i], batch.old_mean[:, i], batch.mean_target)
         if out.law is not None:
             assert batch.particles is not None
             old = None if batch.old_law is None else batch.old_law[:, i]
-            rows[f"law_{i}"] = _law_loss(model, out.law[:, i], old, batch.particles)
+            rows[f"law_{i}"] = law.loss(out.law[:, i], old, batch.particles)
     terms = {name: loss.mean() for name, (loss, _, _) in rows.items()}
     spread = out.mean.detach().amax(-1) - out.mean.detach().amin(-1)
     means = {
@@ -169,44 +170,16 @@ def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[
         ),
         "critic/disagreement": float(spread.mean()),
     }
-    if isinstance(critic, QuantileCritic) and out.law is not None:
-        law = out.law.detach()
-        means["critic/quantile_crossing"] = float((law[..., 1:] < law[..., :-1]).float().mean())
-        means["critic/mean_gap"] = float((law.mean(-1) - out.mean.detach()).mean())
-    if isinstance(critic, CategoricalCritic) and batch.particles is not None:
-        atoms = normalised_atoms(critic).to(batch.particles.dtype)
-        means["critic/out_of_support"] = float(categorical.out_of_support_fraction(batch.particles, atoms))
+    if batch.particles is not None:
+        means |= law.describe(out, batch.particles)
     return terms, means
 
 
-def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared error with the ordinary PPO value clip, per row [n]: (loss, loss without clip, whether clipped)."""
+def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> RowLoss:
+    """Squared error with the ordinary PPO value clip."""
     clip = model.config.critic.clip
     plain = (new - target) ** 2
-    if isinstance(clip, NoValueClip):
-        return plain, plain, torch.zeros_like(plain, dtype=torch.bool)
-    clipped = value_clip.clip_mean(new, old, clip.range)
-    return value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach()
-
-
-def _law_loss(model: ActorCritic, new: Tensor, old: Tensor | None, particles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss of one critic's law [n, N] on particles [n, m], per row [n]: (loss, loss without clip, whether clipped)."""
-    critic = model.config.critic
-    clip = critic.clip
-    limit = 1.0 if isinstance(clip, NoValueClip) else clip.range
-    factor = clip.factor if isinstance(clip, MeanAndVarianceClip) else 1.0
-    around = new.detach() if old is None else old
-    if isinstance(critic, QuantileCritic):
-        result = value_clip.clipped_quantile_loss(
-            new, around, particles, mode=clip.kind, range=limit, factor=factor, kappa=critic.kappa
-        )
-        return result.loss, result.loss_new, result.active
-    assert isinstance(critic, CategoricalCritic)
-    atoms = normalised_atoms(critic).to(new.dtype)
-    target = categorical.project(particles, None, atoms)
-    plain = categorical.cross_entropy(new, target)
-    if isinstance(clip, NoValueClip):
-        return plain, plain, torch.zeros_like(plain, dtype=torch.bool)
-    moved = value_clip.clip_categorical(new, around, atoms, mode=clip.kind, range=limit, factor=factor)
-    active = value_clip.categorical_clip_active(new, around, atoms, mode=clip.kind, range=limit, factor=factor)
-    return value_clip.clipped_loss(plain, categorical.cross_entropy(moved, target)), plain, active
+    if not clip.active:
+        return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
+    clipped = value_clip.clip_mean(new, old, clip.limits[0])
+    return RowLoss(value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach())

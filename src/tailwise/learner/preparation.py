@@ -13,15 +13,13 @@ from torch import Tensor
 from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.learner.advantages import normalise, part_of_normalised
-from tailwise.learner.categorical import project
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
+from tailwise.learner.return_laws import ScaleMove, return_law
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.tail import pooled_tail
 from tailwise.learner.targets import Targets
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.config import CategoricalCritic, NoValueClip, QuantileCritic
-from tailwise.model.critics import normalised_atoms, quantile_midpoints
 from tailwise.model.return_scale import preserve_outputs
 
 
@@ -64,7 +62,7 @@ class Prepared:
         address: dict[str, Any] = {"update": update, "epoch": epoch, "environments": ids, "steps": steps}
 
         chosen: Tensor | None = None
-        sampled = getattr(model.config.critic, "minibatch_particles", 0)
+        sampled = return_law(model.config.critic).sampled
         if self.particles is not None and self.particles.shape[-1] > sampled > 0:
             # One particle per stratum: unbiased, and each row sees the whole range of levels.
             width = self.particles.shape[-1] // sampled
@@ -174,17 +172,17 @@ def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns
         return start_laws(model, raw_returns) if sigma > 0 else None
     if (old_mu, old_sigma) == (mu, sigma):
         return None
-    rescale = {"old_mu": old_mu, "old_sigma": old_sigma, "mu": mu, "sigma": sigma}
+    law, move = return_law(model.config.critic), ScaleMove(old_mu, old_sigma, mu, sigma)
     for critic in model.critic_heads():
         if critic.mean_head is not None:
-            preserve_outputs(critic.mean_head, **rescale)
+            preserve_outputs(critic.mean_head, **move._asdict())
             for parameter in (critic.mean_head.weight, critic.mean_head.bias):
                 state = optimiser.state.get(parameter, {})
                 if state:
                     state["exp_avg"].mul_(old_sigma / sigma)
                     state["exp_avg_sq"].mul_((old_sigma / sigma) ** 2)
-        if critic.law_head is not None and not isinstance(model.config.critic, CategoricalCritic):
-            preserve_outputs(critic.law_head, **rescale)
+        if critic.law_head is not None:
+            law.rescale(critic.law_head, move)
     return None
 
 
@@ -197,19 +195,16 @@ def start_laws(model: ActorCritic, raw_returns: Tensor) -> Tensor | None:
     (docs/decisions/0005). Returns by how much the quantiles moved, [C, N]; None where nothing did: other critics, or
     returns without a spread.
     """
-    heads = [critic.law_head for critic in model.critic_heads()]
-    if not isinstance(model.config.critic, QuantileCritic):
-        return None
     returns = model.return_scale.to_normalised(raw_returns).double().numpy(force=True)
-    if not returns.min() < returns.max():
+    start = return_law(model.config.critic).start(returns)
+    if start is None:
         return None
-    levels = quantile_midpoints(model.config.critic.quantiles).double().numpy()
-    start = torch.from_numpy(np.quantile(returns, levels))
     moves = []
-    for head in heads:
-        assert head is not None
-        moves.append(start.to(head.bias.dtype) - head.bias)
-        head.bias.copy_(start)
+    for critic in model.critic_heads():
+        assert critic.law_head is not None
+        bias = critic.law_head.bias
+        moves.append(start.to(bias.dtype) - bias)
+        bias.copy_(start)
     return torch.stack(moves)
 
 
@@ -221,23 +216,13 @@ def old_outputs(rollout: Rollout, model: ActorCritic, moved: Tensor | None = Non
     """
     record, scale = rollout.critic, model.return_scale
     mean, law = record.mean[:-1], None if record.law is None else record.law[:-1]
-    if isinstance(model.config.critic.clip, NoValueClip):
+    if not model.config.critic.clip.active:
         law = None
-    known = record.sigma > 0
-    if known:
+    if record.sigma > 0:
         mean = scale.to_normalised(record.raw(mean))
     if law is None:
         return mean, None
-    if not isinstance(model.config.critic, CategoricalCritic):
-        if known:
-            return mean, scale.to_normalised(record.raw(law))
-        return mean, law if moved is None else law + moved
-    probs = law.softmax(-1)
-    if not known:
-        return mean, probs
-    atoms = normalised_atoms(model.config.critic).to(law.dtype)
-    moved = scale.to_normalised(record.raw(atoms)).expand_as(probs)
-    return mean, project(moved, probs, atoms)
+    return mean, return_law(model.config.critic).in_scale(law, record, scale, moved)
 
 
 def describe_targets(

@@ -11,20 +11,11 @@ import torch
 from torch import Tensor
 
 from tailwise.core.streams import Streams
-from tailwise.learner.particles import (
-    average_law,
-    inverse_cdf_atoms,
-    inverse_cdf_quantiles,
-    sr_lambda,
-    stratified_levels,
-)
+from tailwise.learner.particles import sr_lambda, stratified_levels
+from tailwise.learner.return_laws import return_law
 from tailwise.learner.returns import gae, lambda_return, next_values
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
-from tailwise.model.critics import normalised_atoms
-
-CriticConfig = ScalarCritic | QuantileCritic | CategoricalCritic
-
+from tailwise.model.config import Critic
 
 #: What `particle_returns` is, for implementations in compiled code.
 MakeParticles = Callable[..., tuple[Tensor | None, list[Tensor]]]
@@ -52,24 +43,9 @@ def combine_means(mean: Tensor, how: str) -> Tensor:
     return mean.amin(-1) if how == "lower" else mean.mean(-1)
 
 
-def law_particles(law: Tensor, config: CriticConfig, levels: Tensor, *, mu: float, sigma: float) -> Tensor:
-    """Particles [..., M] of the critics' common law: the average over critics of their inverse CDFs.
-
-    law [..., C, N]: normalised quantiles, or logits on atoms, in the scale (mu, sigma); levels [..., M] in (0, 1). Raw
-    units come out. "Lower of two" would bias an on-policy law; averages do not. Even where M = N the quantiles
-    themselves are not used: their outermost levels are 0.5/N from the ends, so every bootstrap would trim the tail.
-    """
-    if isinstance(config, QuantileCritic):
-        return mu + sigma * inverse_cdf_quantiles(average_law(law), levels)
-    assert isinstance(config, CategoricalCritic)
-    atoms = mu + sigma * normalised_atoms(config).to(law.dtype)
-    per_critic = [inverse_cdf_atoms(atoms, law[..., c, :].softmax(-1), levels) for c in range(law.shape[-2])]
-    return torch.stack(per_critic).mean(0)
-
-
 def build_targets(
     rollout: Rollout,
-    config: CriticConfig,
+    config: Critic,
     streams: Streams,
     *,
     gamma: float,
@@ -99,10 +75,11 @@ def build_targets(
     particles: Tensor | None = None
     predicted: Tensor | None = None
     nearer: Tensor | None = None
-    if isinstance(config, QuantileCritic) and config.target == "scalar":
-        particles = returns[..., None]
-    elif isinstance(config, QuantileCritic | CategoricalCritic):
-        lambdas = (config.lam, lam) if near else (config.lam,)
+    law = return_law(config)
+    if law.lam is None:
+        particles = law.target_of(returns)
+    else:
+        lambdas = (law.lam, lam) if near else (law.lam,)
         predicted, (particles, *others) = (make_particles or particle_returns)(
             rollout, record, config, streams, gamma=gamma, lambdas=lambdas
         )
@@ -113,7 +90,7 @@ def build_targets(
 def particle_returns(
     rollout: Rollout,
     record: CriticRecord,
-    config: QuantileCritic | CategoricalCritic,
+    config: Critic,
     streams: Streams,
     *,
     gamma: float,
@@ -121,18 +98,18 @@ def particle_returns(
 ) -> tuple[Tensor, list[Tensor]]:
     """Particles of the critics' law at every state, and SR(lambda) ones for each lambda, all [T, B, M]."""
     assert record.law is not None and record.final_law is not None
-    count, dtype = config.particle_count, rollout.reward.dtype
+    law, dtype = return_law(config), rollout.reward.dtype
+    count = law.particle_count
     ids: np.ndarray = rollout.environment.numpy()
 
     # One set of levels per environment and update: steps bootstrap at independent moments, and draws cost time.
     address: dict[str, Any] = {"update": rollout.update, "environments": ids, "draws": count}
     levels = stratified_levels(torch.from_numpy(streams.uniforms("levels", steps=1, **address)).to(dtype))
-    every = levels.expand(rollout.steps + 1, -1, -1)
-    by_steps = levels if isinstance(config, QuantileCritic) else every  # atoms are searched row by row
-    z = law_particles(record.law, config, by_steps, mu=record.mu, sigma=record.sigma)
+    z = law.particles(record.law, levels, mu=record.mu, sigma=record.sigma)
     z_final = torch.zeros_like(z[1:])
     ends = rollout.truncated & ~rollout.terminated & rollout.valid
-    z_final[ends] = law_particles(record.final_law[ends], config, every[1:][ends], mu=record.mu, sigma=record.sigma)
+    at_ends = levels.expand(rollout.steps, -1, -1)[ends]
+    z_final[ends] = law.particles(record.final_law[ends], at_ends, mu=record.mu, sigma=record.sigma)
     uniform = torch.from_numpy(streams.uniforms("bootstrap", steps=rollout.steps, short=True, **address))
     return z[:-1], [
         sr_lambda(

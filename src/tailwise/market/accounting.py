@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import literal_unroll
 
 from tailwise.core.compiled import kernel
-from tailwise.market.records import COMPONENTS
+from tailwise.market.costs import COMPONENTS
+
+_NAMES = tuple(COMPONENTS)
 
 
 @kernel
@@ -81,17 +84,9 @@ def pay_dividend(account: Any, ledger: Any, per_unit: float) -> None:
 
 @kernel
 def clear_components(ledger: Any, equity: float) -> None:
-    """Start the record of a step at `equity`: no component has changed it yet (the names of `records.COMPONENTS`)."""
-    ledger.price_pnl = 0.0
-    ledger.fee = 0.0
-    ledger.spread = 0.0
-    ledger.slippage = 0.0
-    ledger.impact = 0.0
-    ledger.borrow = 0.0
-    ledger.funding = 0.0
-    ledger.liquidation = 0.0
-    ledger.interest = 0.0
-    ledger.dividends = 0.0
+    """Start the record of a step at `equity`: no component has changed it yet."""
+    for name in literal_unroll(_NAMES):  # a field of a record needs a name that is known when compiling
+        ledger[name] = 0.0
     ledger.equity_before = equity
 
 

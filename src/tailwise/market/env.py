@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from tailwise.core.errors import EnvironmentContractError
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
 from tailwise.market.simulator import Simulator, first_episode
@@ -21,11 +22,8 @@ __all__ = ["ExposureAction", "MarketEnv", "MarketEnvConfig", "PositionsAction", 
 
 
 def action_space(config: MarketEnvConfig) -> spaces.Space[Any]:
-    """Discrete(K) for `positions`, Box of shape (1,) for `exposure`."""
-    if isinstance(config.action, PositionsAction):
-        return spaces.Discrete(len(config.action.positions))
-    assert isinstance(config.action, ExposureAction)  # the simulator refuses weights
-    return spaces.Box(config.action.low, config.action.high, (1,), np.float32)
+    """What one account with one asset may choose from: Discrete(K) for `positions`, a Box for `exposure`."""
+    return action_kind(config.action).space(1)
 
 
 def observation_space(simulator: Simulator) -> spaces.Box:

@@ -54,12 +54,13 @@ class ExposureAction(Section):
         return max(abs(self.low), abs(self.high))
 
 
+Action = Annotated[PositionsAction | ExposureAction | WeightsAction, Field(discriminator="kind")]
+
+
 class MarketEnvConfig(Section):
     """An account and its rules. docs/market.md tells what happens in a bar, docs/portfolio.md with several assets."""
 
-    action: Annotated[PositionsAction | ExposureAction | WeightsAction, Field(discriminator="kind")] = Field(
-        default=PositionsAction(), description="how the policy names its target exposure"
-    )
+    action: Action = Field(default=PositionsAction(), description="how the policy names its target exposure")
     fill: Literal["next_open", "close"] = Field(
         "next_open",
         description="price of a fill: the open of the next bar, or the close that was just seen (optimistic)",

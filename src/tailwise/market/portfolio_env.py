@@ -46,9 +46,7 @@ class PortfolioEnv(MarketEnv):
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (self.simulator.size,), np.float32)
-        self.single_action_space = spaces.Box(
-            self.simulator.low.astype(np.float32), self.simulator.high.astype(np.float32), dtype=np.float32
-        )
+        self.single_action_space = self.simulator.kind.space(self.simulator.assets)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._started = False

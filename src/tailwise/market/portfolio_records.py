@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError
-from tailwise.market.records import BAR, COMPONENTS, EVENTS
+from tailwise.market.costs import COMPONENTS
+from tailwise.market.records import BAR, EVENTS
 
 SETTLEMENT = len(EVENTS)  # the history of an asset ended and its position was closed at the last close
 PORTFOLIO_EVENTS = (*EVENTS, "settlement")

@@ -8,11 +8,13 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError, NotBuiltError
+from tailwise.core.errors import CheckpointError, ConfigError, NotBuiltError
+from tailwise.market.action_kinds import Desk, WeightsKind, action_kind
+from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guards_config import NO_GUARDS
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_engine import (
     begin_portfolios,
     observation_names,
@@ -41,22 +43,27 @@ class PortfolioSimulator:
         accounts: int,
         first_environment: int = 0,
     ) -> None:
-        action: object = config.action
-        if not isinstance(action, WeightsAction):
-            raise ConfigError(f"env.action is {action!r}; an account with several assets needs the kind 'weights'.")
+        kind = action_kind(config.action)
+        if not isinstance(kind, WeightsKind):
+            raise ConfigError(
+                f"env.action is {config.action!r}; an account with several assets needs the kind 'weights'."
+            )
         if config.guards != NO_GUARDS:
             raise NotBuiltError("env.guards stand before the orders of one asset; with weights they are not built yet.")
         if accounts < 1:
             raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
         config.check_with(costs)
-        self.config, self.costs, self.accounts, self.action = config, costs, accounts, action
+        self.config, self.costs, self.accounts, self.kind = config, costs, accounts, kind
         self.table = PortfolioTable.build(assets, costs)
         self.assets = len(self.table.symbols)
-        self.low, self.high = action.bounds(self.assets)
+        self.low, self.high = kind.action.bounds(self.assets)
         # Bounds can differ from those of the action space only where an asset is outside its history.
         self.has_mask = not (self.table.bars["available"][self.table.first_rows[0] :] == 1).all()
         self.rules = make_rules(config, costs)
         self.state = PortfolioState.empty(accounts, self.assets, costs.latency)
+        self._desk = Desk(
+            self.state.accounts, self.table.bars, self.rules, None, costs.latency == 0, False, self.table.symbols
+        )
         self.names = observation_names(self.table.symbols, self.table.feature_names, costs.latency)
         self.size = len(self.names)
         # StartPlan reads `first_rows` and `last_rows` only: the whole clock is one symbol to it.
@@ -102,19 +109,7 @@ class PortfolioSimulator:
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
         """Weights float64 [N, A] as the policy named them, checked; bounds are applied by `step`."""
-        values = np.asarray(actions)
-        if values.shape != (self.accounts, self.assets) or values.dtype.kind not in "fiu":
-            raise EnvironmentContractError(
-                f"Actions are {values.dtype} of shape {values.shape}, expected numbers of shape "
-                f"({self.accounts}, {self.assets}), a weight for each account and asset."
-            )
-        weights = np.ascontiguousarray(values, dtype=np.float64)
-        if not np.isfinite(weights).all():
-            i, a = (int(index) for index in np.argwhere(~np.isfinite(weights))[0])
-            raise EnvironmentContractError(
-                f"Action of account {i} for {self.table.symbols[a]} is {weights[i, a]}; weights must be finite."
-            )
-        return weights
+        return self.kind.targets(np.asarray(actions), self._desk)
 
     def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
         """Advance by one bar towards weights float64 [N, A]."""
@@ -134,7 +129,7 @@ class PortfolioSimulator:
             table.features,
             self.low,
             self.high,
-            self.action.gross,
+            self.kind.action.gross,
             1.0 / table.periods_per_year,
             self.rules,
             self._plan.rows,
@@ -159,9 +154,18 @@ class PortfolioSimulator:
 
     def mask(self) -> npt.NDArray[np.float32]:
         """Bounds float32 [N, A, 2] of the next decision: [low, high], [0, 0] for an asset that is not available."""
-        available = self.table.bars["available"][self.state.accounts["row"]] == 1
-        bounds = np.stack([self.low, self.high], axis=-1).astype(np.float32)
-        return np.where(available[:, :, None], bounds[None], np.float32(0.0))
+        return self.kind.mask(self._desk)
+
+    def paths(
+        self,
+        bars: Sequence[Bars],
+        ledgers: Sequence[Mapping[str, npt.NDArray[Any]]],
+        targets: Sequence[npt.NDArray[np.float64]],
+        planned: Sequence[int],
+    ) -> list[AccountPath]:
+        """What became of the first account, from its ledger and targets; bars: of the assets."""
+        label = "; ".join(dict.fromkeys(one.label for one in bars))
+        return [AccountPath.of_portfolio(self.table, ledgers[0], targets[0], label=label, planned=planned[0])]
 
     def guard_counts(self) -> dict[str, int]:
         """Empty: guards are refused."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError
-from tailwise.market.costs import CostConfig
+from tailwise.market.costs import COMPONENTS, COSTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 
 BANKRUPT = 0.01  # an episode terminates when equity falls to this fraction of its start
@@ -44,20 +44,6 @@ ACCOUNT = np.dtype(
     ]
 )
 
-# Components of the change of equity with the sign they have in it.
-COMPONENTS: Mapping[str, int] = {
-    "price_pnl": 1,
-    "fee": -1,
-    "spread": -1,
-    "slippage": -1,
-    "impact": -1,
-    "borrow": -1,
-    "funding": -1,
-    "liquidation": -1,
-    "interest": 1,
-    "dividends": 1,
-}
-
 # What happened to one account in one step. Amounts in account currency; prices before costs, 0 where nothing happened.
 LEDGER = np.dtype(
     [(name, np.float64) for name in COMPONENTS]
@@ -81,28 +67,13 @@ RULES = np.dtype(
     [
         ("fill_at_open", np.int64),
         ("episode_length", np.int64),
-        *[
-            (name, np.float64)
-            for name in (
-                "initial_cash",
-                "taker",
-                "maker",
-                "half_spread",
-                "slippage",
-                "impact",
-                "linear",
-                "borrow",
-                "loan",
-                "cash",
-                "liquidation",
-                "maintenance",
-                "stop_loss",
-                "take_profit",
-                "lot",
-                "minimum_notional",
-                "tolerance",
-            )
-        ],
+        ("initial_cash", np.float64),
+        *[(cost.rule, np.float64) for cost in COSTS.values()],
+        ("linear", np.float64),  # what a taking order pays on its notional without impact
+        ("maintenance", np.float64),
+        ("stop_loss", np.float64),
+        ("take_profit", np.float64),
+        ("tolerance", np.float64),
     ]
 )
 
@@ -114,21 +85,11 @@ def make_rules(config: MarketEnvConfig, costs: CostConfig) -> npt.NDArray[Any]:
         "fill_at_open": int(config.fill == "next_open"),
         "episode_length": config.episode_length or np.iinfo(np.int64).max,
         "initial_cash": config.initial_cash,
-        "taker": costs.taker_fee_bps * 1e-4,
-        "maker": costs.maker_fee_bps * 1e-4,
-        "half_spread": costs.half_spread_bps * 1e-4,
-        "slippage": costs.slippage_bps * 1e-4,
-        "impact": costs.impact_bps * 1e-4,
+        **costs.rules(),
         "linear": costs.taker_rate,
-        "borrow": costs.borrow_rate,
-        "loan": costs.loan_rate,
-        "cash": costs.cash_rate,
-        "liquidation": costs.liquidation_bps * 1e-4,
         "maintenance": config.maintenance_margin,
         "stop_loss": np.inf if config.stop_loss is None else config.stop_loss,
         "take_profit": np.inf if config.take_profit is None else config.take_profit,
-        "lot": costs.lot_size,
-        "minimum_notional": costs.minimum_notional,
         "tolerance": config.tolerance,
     }
     for name, value in values.items():

@@ -9,25 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
-from tailwise.market.bounds import (
-    guard_bounds_of_accounts,
-    margin_can_bind,
-    mask_positions,
-    venue_bounds_of_accounts,
-)
+from tailwise.market.action_kinds import Desk, action_kind
+from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
     GUARD_OBSERVATIONS,
     begin_accounts,
-    look_up,
     observation_names,
     observe_accounts,
     step_accounts,
 )
-from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guard_arrays import build_guard_arrays, guard_state, load_guard_state
 from tailwise.market.guards import GUARDS
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.path import AccountPath
 from tailwise.market.records import LEDGER, AccountState, make_rules
 from tailwise.market.starts import StartPlan
 from tailwise.market.tables import MarketTable, SymbolTable
@@ -91,8 +86,11 @@ class Simulator:
     ) -> None:
         if accounts < 1:
             raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
-        if isinstance(config.action, WeightsAction):
-            raise ConfigError("env.action.kind is weights: an account with all assets is a `PortfolioEnv`.")
+        self.kind = action_kind(config.action)
+        if self.kind.portfolio:
+            raise ConfigError(
+                f"env.action.kind is {config.action.kind}: an account with all assets is a `PortfolioEnv`."
+            )
         config.check_with(costs)
         self.config, self.costs, self.accounts = config, costs, accounts
         self.table = MarketTable.build(symbols, costs)
@@ -102,19 +100,17 @@ class Simulator:
         shown = () if self._guards is None else GUARD_OBSERVATIONS[: 1 if config.guards.daily_turnover is None else 2]
         self.names = observation_names(self.table.feature_names, costs.latency, shown)
         self.size = len(self.names)
-        action = config.action
-        self._positions = np.asarray(action.positions) if isinstance(action, PositionsAction) else np.zeros(0)
-        self._range = (action.low, action.high) if isinstance(action, ExposureAction) else (0.0, 0.0)
-        # A mask can forbid something only where an order can be too small, or where guards stand. Bounds also know the
-        # margin; with latency the order meets another account than the one that is known now.
-        small_orders = costs.lot_size > 0 or costs.minimum_notional > 0
-        self._venue_bounds = (
-            isinstance(action, ExposureAction)
-            and costs.latency == 0
-            and (small_orders or margin_can_bind(config, costs))
-        )
-        self.has_mask = (
-            self._guards is not None or self._venue_bounds or (small_orders and isinstance(action, PositionsAction))
+        # A mask can forbid something only where the venue or guards can.
+        narrowed = self.kind.venue_narrows(config, costs)
+        self.has_mask = self._guards is not None or narrowed
+        self._desk = Desk(
+            self.state.records,
+            self.table.bars,
+            self.rules,
+            self._guards,
+            costs.latency == 0,
+            narrowed,
+            self.table.symbols,
         )
         self._plan = StartPlan(self.table, config, accounts, first_environment)
         self._final = np.zeros((accounts, self.size), dtype=np.float32)
@@ -164,30 +160,7 @@ class Simulator:
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
         """Target exposures float64 [N] of actions: indices for `positions`, exposures [N] or [N, 1] for `exposure`."""
-        action = self.config.action
-        values = np.asarray(actions)
-        if values.size != self.accounts:
-            raise EnvironmentContractError(
-                f"Actions have shape {values.shape}, expected one per account, ({self.accounts},)."
-            )
-        if values.ndim != 1:
-            values = values.reshape(-1)
-        if isinstance(action, ExposureAction):
-            exposures = np.clip(values.astype(np.float64), action.low, action.high)
-            if np.isnan(exposures).any():
-                raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
-            if self._venue_bounds:
-                bounds = self._venue_range()
-                exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
-            return exposures
-        targets = np.empty(self.accounts)
-        bad = look_up(self._positions, values, targets) if values.dtype.kind in "iu" else 0
-        if bad >= 0:
-            raise EnvironmentContractError(
-                f"Action of account {bad} is {values[bad]} ({values.dtype}); positions are chosen by integers from 0 "
-                f"to {self._positions.size - 1}."
-            )
-        return targets
+        return self.kind.targets(np.asarray(actions), self._desk)
 
     def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
         """Advance by one bar towards target exposures float64 [N]."""
@@ -226,14 +199,14 @@ class Simulator:
     def says_little(self) -> bool:
         """Whether a step says nothing but observation, reward and end (no mask, guard or report), and an action is a
         choice of positions: what `arrays` is for."""
-        return not (self.has_mask or self.config.report) and isinstance(self.config.action, PositionsAction)
+        return not (self.has_mask or self.config.report) and self.kind.choices.size > 0
 
     def arrays(self) -> MarketArrays:
         """The accounts as they stand, for compiled code that steps by itself; their numbers move on with that, and
         `prepare_starts` is due where episodes end. Guards are left out."""
         n, table, plan = self.accounts, self.table, self._plan
         return MarketArrays(
-            *(self.state.records, self.state.pending, self._positions, table.bars, table.features, self.rules),
+            *(self.state.records, self.state.pending, self.kind.choices, table.bars, table.features, self.rules),
             *(table.last_rows, plan.rows, plan.symbols, self._final),
             *(np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)),
             np.zeros(1, dtype=LEDGER),
@@ -245,15 +218,20 @@ class Simulator:
 
     def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] for `positions`, [low, high] float32 [N, 2] for `exposure`."""
-        records, bars, immediate = self.state.records, self.table.bars, self.costs.latency == 0
-        if isinstance(self.config.action, PositionsAction):
-            mask = np.empty((self.accounts, self._positions.size), dtype=np.int8)
-            mask_positions(records, bars, self._positions, self.rules, self._guards, immediate, mask)
-            return mask
-        bounds = self._venue_range()
-        if self._guards is not None:
-            guard_bounds_of_accounts(records, bars, self._guards, immediate, bounds)
-        return bounds.astype(np.float32)
+        return self.kind.mask(self._desk)
+
+    def paths(
+        self,
+        bars: Sequence[Bars],
+        ledgers: Sequence[Mapping[str, npt.NDArray[Any]]],
+        targets: Sequence[npt.NDArray[np.float64]],
+        planned: Sequence[int],
+    ) -> list[AccountPath]:
+        """What became of each account, from its ledger and targets; bars: of the symbols, in the order of the table."""
+        return [
+            AccountPath.of_asset(bars[i], ledgers[i], targets[i], offset=int(self.table.offsets[i]), planned=planned[i])
+            for i in range(self.accounts)
+        ]
 
     def guard_counts(self) -> dict[str, int]:
         """In how many steps of all accounts each guard changed a target or an order; empty without guards."""
@@ -278,14 +256,6 @@ class Simulator:
         self.state.load(state)
         load_guard_state(self._guards, state)
         self._plan.set_state(state, self.state.records["episode"])
-
-    def _venue_range(self) -> npt.NDArray[np.float64]:
-        """[low, high] float64 [N, 2] of `exposure`, cut to what margin and the smallest order leave."""
-        low, high = self._range
-        bounds = np.tile([low, high], (self.accounts, 1))
-        if self._venue_bounds:
-            venue_bounds_of_accounts(self.state.records, self.table.bars, low, high, self.rules, bounds)
-        return bounds
 
     def _chosen_starts(self, count: int, rows: Any, symbols: Any) -> tuple[Integers, Integers]:
         table = self.table

@@ -80,7 +80,7 @@ def expected_impact(bars: Bars, costs: CostConfig, account: float) -> float:
 def impact_warning(bars: Bars, costs: CostConfig, account: float) -> str | None:
     """A sentence when impact would be the largest cost of an order of the whole account; None otherwise."""
     impact = expected_impact(bars, costs, account)
-    others = {"fee": costs.taker_fee_bps, "half-spread": costs.half_spread_bps, "slippage": costs.slippage_bps}
+    others = costs.linear
     if impact < LEAST_IMPACT or impact <= max(others.values()) * 1e-4:
         return None
     listed = ", ".join(f"{name} {bps:g}" for name, bps in others.items())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import Field, JsonValue, model_validator
+from torch import Tensor
 
 from tailwise.core.config import Section
+from tailwise.model.supports import even_atoms, quantile_midpoints
 
 # .7 of half the range: with .5 HalfCheetah learns faster still, but Hopper ends at 900 instead of 2,100; with all of it
 # HalfCheetah fails with two seeds of five (docs/geometry.md).
@@ -71,32 +75,56 @@ class ActorConfig(Section):
     )
 
 
-class NoValueClip(Section):
+class ClipSection(Section):
+    """What every kind of value clip has; active: whether it clips anything."""
+
+    active: ClassVar[bool] = True
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """(range, factor) as `learner.value_clip` takes them, 1 where the kind has none."""
+        return 1.0, 1.0
+
+
+class NoValueClip(ClipSection):
     """Value predictions are not clipped (default)."""
 
+    active: ClassVar[bool] = False
     kind: Literal["disable"] = "disable"
 
 
-class MeanOnlyClip(Section):
+class MeanOnlyClip(ClipSection):
     """The mean of the law may move by `range` per update; the shape moves freely."""
 
     kind: Literal["mean_only"] = "mean_only"
     range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, 1.0
 
-class MeanAndVarianceClip(Section):
+
+class MeanAndVarianceClip(ClipSection):
     """The mean may move by `range`, the standard deviation may grow by `factor`, per update."""
 
     kind: Literal["mean_and_variance"] = "mean_and_variance"
     range: float = Field(0.2, gt=0, le=100, description="largest move of the mean, in return standard deviations")
     factor: float = Field(2.0, ge=1, le=100, description="largest growth of the law's standard deviation, ratio")
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, self.factor
 
-class PerQuantileClip(Section):
+
+class PerQuantileClip(ClipSection):
     """Every quantile may move by `range` per update (quantile critics only)."""
 
     kind: Literal["per_quantile"] = "per_quantile"
     range: float = Field(0.2, gt=0, le=100, description="largest move of a quantile, in return standard deviations")
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.range, 1.0
 
 
 ValueClip = Annotated[
@@ -105,8 +133,16 @@ ValueClip = Annotated[
 ]
 
 
+class NoTail(NamedTuple):
+    """Why no tail can be read from a critic's law: the setting, what follows from it, what to use instead."""
+
+    setting: str
+    because: str
+    use: str
+
+
 class CriticBase(Section):
-    """What every critic kind has."""
+    """What every critic kind has. `tailwise.learner.return_laws` says how the learner treats the law it predicts."""
 
     hidden: Layers = Field((64,), description="units per hidden layer of each critic's own head")
     twin: bool = Field(True, description="two critics with their own parameters from the core output on")
@@ -120,6 +156,33 @@ class CriticBase(Section):
         if not self.twin and self.combine != "lower":
             raise ValueError("combine says how two critics become one value and twin is false; remove combine")
         return self
+
+    @property
+    def law_size(self) -> int:
+        """N, how many numbers describe the law of the return; 0 where only the mean is predicted."""
+        return 0
+
+    @property
+    def mean_from_law(self) -> bool:
+        """Whether the value is the mean of the law, without a head of its own."""
+        return False
+
+    def initial_law(self) -> Tensor | None:
+        """Outputs [N] of a new critic, in normalised units; None where only the mean is predicted.
+
+        The law starts with mean 0 and variance 1, the best guess before any data.
+        """
+        return None
+
+    @property
+    def no_tail(self) -> NoTail | None:
+        """Why no tail of the return can be read from the law; None where it can."""
+        return None
+
+    @property
+    def tail_levels(self) -> int | None:
+        """Quantiles whose number bounds how small a tail can be read; None where no such bound exists."""
+        return None
 
 
 class ScalarCritic(CriticBase):
@@ -135,6 +198,10 @@ class ScalarCritic(CriticBase):
                 "use clip.kind disable or mean_only, or critic.kind quantile"
             )
         return self
+
+    @property
+    def no_tail(self) -> NoTail:
+        return NoTail("model.critic.kind is scalar", "it predicts a mean only", "use model.critic.kind quantile")
 
 
 class DistributionalBase(CriticBase):
@@ -193,6 +260,30 @@ class QuantileCritic(DistributionalBase):
         """M, particles per target."""
         return self.particles if self.particles is not None else self.quantiles
 
+    @property
+    def law_size(self) -> int:
+        return self.quantiles
+
+    @property
+    def mean_from_law(self) -> bool:
+        return self.mean == "quantiles"
+
+    def initial_law(self) -> Tensor:
+        """A standard normal, until the first returns (`learner.preparation.start_laws`)."""
+        start: Tensor = torch.special.ndtri(quantile_midpoints(self.quantiles))
+        return start
+
+    @property
+    def no_tail(self) -> NoTail | None:
+        if self.target == "particles":
+            return None
+        because = "its quantiles regress on the lambda-return, whose tail is too thin"
+        return NoTail("model.critic.target is scalar", because, "use target particles")
+
+    @property
+    def tail_levels(self) -> int:
+        return self.quantiles
+
 
 class CategoricalCritic(DistributionalBase):
     """A critic that predicts probabilities on fixed atoms (C51), and the mean beside them."""
@@ -218,6 +309,18 @@ class CategoricalCritic(DistributionalBase):
     def particle_count(self) -> int:
         """M, particles per target."""
         return self.particles
+
+    @property
+    def law_size(self) -> int:
+        return self.atoms
+
+    def support(self) -> Tensor:
+        """The atoms in normalised return units, [N]."""
+        return even_atoms(self.atoms, self.span)
+
+    def initial_law(self) -> Tensor:
+        """Logits of a Laplace law: a far atom that starts without mass, as a normal law has it, is slow to gain any."""
+        return -math.sqrt(2.0) * self.support().abs()
 
 
 def _require_split(particles: int, sampled: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from tailwise.model.config import CategoricalCritic, QuantileCritic, ScalarCritic
+from tailwise.model.config import Critic
 from tailwise.model.networks import hidden_stack, linear
 
 
@@ -20,22 +19,12 @@ class CriticOutput:
     law: Tensor | None
 
 
-def quantile_midpoints(n: int) -> Tensor:
-    """tau_i = (i + 0.5) / n, float64 [n]: in float32 the sum would round before the division."""
-    return (torch.arange(n, dtype=torch.float64) + 0.5) / n
-
-
-def normalised_atoms(config: CategoricalCritic) -> Tensor:
-    """The support in normalised return units, [N]."""
-    return torch.linspace(-config.span, config.span, config.atoms)
-
-
 class CriticHead(nn.Module):
     """latent [..., H] -> mean [...], law [..., N] or None."""
 
     def __init__(
         self,
-        config: ScalarCritic | QuantileCritic | CategoricalCritic,
+        config: Critic,
         in_features: int,
         *,
         activation: str,
@@ -45,20 +34,13 @@ class CriticHead(nn.Module):
         super().__init__()
         self.body = hidden_stack(in_features, config.hidden, activation=activation, norm=norm, generator=generator)
         width = config.hidden[-1] if config.hidden else in_features
-        self.mean_from_law = isinstance(config, QuantileCritic) and config.mean == "quantiles"
-        self.mean_head = None if self.mean_from_law else linear(width, 1, gain=1.0, generator=generator)
+        self.mean_head = None if config.mean_from_law else linear(width, 1, gain=1.0, generator=generator)
         self.law_head: nn.Linear | None = None
-        # The law starts with mean 0 and variance 1 in normalised units, the best guess before any data: quantiles as
-        # a standard normal (until the first returns, `learner.preparation.start_laws`), atoms as a Laplace law, because
-        # a far atom that starts without mass is slow to gain any.
-        if isinstance(config, QuantileCritic):
-            self.law_head = linear(width, config.quantiles, gain=0.01, generator=generator)
+        start = config.initial_law()
+        if start is not None:
+            self.law_head = linear(width, config.law_size, gain=0.01, generator=generator)
             with torch.no_grad():
-                self.law_head.bias.copy_(torch.special.ndtri(quantile_midpoints(config.quantiles)))
-        elif isinstance(config, CategoricalCritic):
-            self.law_head = linear(width, config.atoms, gain=0.01, generator=generator)
-            with torch.no_grad():
-                self.law_head.bias.copy_(-math.sqrt(2.0) * normalised_atoms(config).abs())
+                self.law_head.bias.copy_(start)
 
     def forward(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
         """See the class."""

@@ -24,7 +24,7 @@ from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
-from tailwise.run.config import Config, GymEnv, parse_config, warnings_of
+from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.health import Alert
 from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
@@ -129,10 +129,7 @@ class Policy:
 
     def market(self) -> MarketWorld:
         """The market that the policy was trained for; its bars are read again at every call."""
-        world = self.world()
-        if not isinstance(world, MarketWorld):
-            raise ConfigError(f"{world.name} is not a market (env.kind is gym); use evaluate")
-        return world
+        return self.world().market()
 
     def trade(
         self,
@@ -274,21 +271,19 @@ class PPO(Policy):
         """
         folder = Path(run_dir)
         config = open_config(folder, training=True, trust=trust)
-        if isinstance(config.env, GymEnv):
-            if env is None and config.env.id is None:
-                raise CheckpointError(
-                    f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
-                    f"build it and call tailwise.PPO.resume({str(folder)!r}, env=...)"
-                )
-            if env is not None and config.env.id is not None:
-                raise ConfigError(f"{folder}: this run's environment is {config.env.id!r}; leave env out")
+        if env is None and config.env.from_python:
+            raise CheckpointError(
+                f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
+                f"build it and call tailwise.PPO.resume({str(folder)!r}, env=...)"
+            )
+        if env is not None and config.env.gym_id is not None:
+            raise ConfigError(f"{folder}: this run's environment is {config.env.gym_id!r}; leave env out")
         agent = cls.__new__(cls)
         lock = RunLock(folder)
         with lock.held():
             remove_unfinished(folder)
             world, manifest = make_world(config, env), read_manifest(folder)
-            if isinstance(world, MarketWorld):
-                world.check_same_bars(manifest, run=str(folder))
+            world.check_same_bars(manifest, run=str(folder))
             world.check_before_training()
             trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
             agent._attach(trainer, trials)
@@ -382,9 +377,10 @@ class PPO(Policy):
         named = "total_steps" in self.config.run.model_fields_set
         if steps is not None and self.trainer.update == 0 and not named:
             self._refit(self.config.fitted(total_steps=steps, environments=self.world().copies))
-        folder, world = self.trainer.run_dir, self.world()
-        if self._trials is not None and folder is not None and isinstance(world, MarketWorld):
-            self._trials.begin(folder, self.config, data=world.dataset.data_hash())
+        folder = self.trainer.run_dir
+        data = None if self._trials is None or folder is None else self.world().data_hash()
+        if self._trials is not None and folder is not None and data is not None:
+            self._trials.begin(folder, self.config, data=data)
         return self.trainer.train(None if steps is None else self.trainer.steps + steps)
 
     def save(self, path: str | Path) -> None:
@@ -431,19 +427,20 @@ def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
 
 def _one_environment(config: Config, env: Environment | None) -> tuple[Config, Environment | None]:
     """The configuration with the id of an environment passed by it, and the environment if it was built in Python."""
-    if not isinstance(config.env, GymEnv):
+    if config.env.market is not None:
         return config, env
     if isinstance(env, str):
-        if config.env.id not in (None, env):
+        if config.env.gym_id not in (None, env):
             raise ConfigError(
-                f"the environment is {env!r} and env.id in the configuration is {config.env.id!r}; remove one of them"
+                f"the environment is {env!r} and env.id in the configuration is {config.env.gym_id!r}; remove one of "
+                "them"
             )
         return config.model_copy(update={"env": config.env.model_copy(update={"id": env})}), None
     if env is None:
         return config, None
-    if config.env.id is not None:
+    if config.env.gym_id is not None:
         raise ConfigError(
-            f"env.id is {config.env.id!r} and an environment was passed from Python too, which would be evaluated "
+            f"env.id is {config.env.gym_id!r} and an environment was passed from Python too, which would be evaluated "
             "in another one; remove env.id from the configuration, or pass the id instead of the environment"
         )
     if config.evaluate.every is not None:

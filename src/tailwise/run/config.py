@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from tailwise.core.config import Section, SectionType, parse
 from tailwise.core.discount import tail_horizon
@@ -19,9 +19,9 @@ from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, Ri
 from tailwise.learner.tail import check_resolution
 from tailwise.market.costs import CostConfig
 from tailwise.market.data_config import DataConfig
-from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.features.config import FeaturesConfig
-from tailwise.model.config import ModelConfig, NoCore, QuantileCritic, ScalarCritic
+from tailwise.model.config import ModelConfig, NoCore
+from tailwise.run.env_sections import Env, GymEnv
 from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify_config import NotifyConfig
@@ -44,32 +44,6 @@ THREADS = (
     "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
     "seldom help small networks"
 )
-
-
-class GymEnv(Section):
-    """Any Gymnasium environment, and what is changed about it."""
-
-    kind: Literal["gym"] = "gym"
-    id: str | None = Field(None, description="Gymnasium id, e.g. CartPole-v1; null when Python passes an environment")
-    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
-    hide: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (), description="indices of observation entries that the agent does not see (flat Box observations)"
-    )
-    time_limit: int | None = Field(
-        None, ge=1, description="truncate episodes after this many steps; null keeps its own"
-    )
-
-
-class MarketEnvSection(MarketEnvConfig):
-    """The market of the sections data, features and costs."""
-
-    kind: Literal["market"] = "market"
-
-    @model_validator(mode="after")
-    def _reports_by_itself(self) -> MarketEnvSection:
-        if self.report:
-            raise ValueError("report is for MarketEnv in Python; a run reports where it reads the parts, leave it out")
-        return self
 
 
 class RunConfig(Section):
@@ -125,9 +99,7 @@ class Config(Section):
     )
     data: DataConfig | None = Field(None, discriminator="kind", description="bars, for env.kind market")
     features: FeaturesConfig | None = Field(None, description="what is observed of the bars, for env.kind market")
-    env: Annotated[GymEnv | MarketEnvSection, Field(discriminator="kind")] = Field(
-        default=GymEnv(), description="environment"
-    )
+    env: Env = Field(default=GymEnv(), description="environment")
     costs: CostConfig | None = Field(None, description="costs of trading, for env.kind market")
     model: ModelConfig = Field(default=ModelConfig(), description="networks")
     learner: LearnerConfig = Field(default=LearnerConfig(), description="mathematics of the update")
@@ -209,7 +181,7 @@ class Config(Section):
         if self.run.geometry == "auto":
             task = Task(
                 recurrent=not isinstance(self.model.core, NoCore),
-                noisy=isinstance(self.env, MarketEnvSection) or self.acting_risk is not None,
+                noisy=self.env.noisy or self.acting_risk is not None,
             )
             explicit = dataclasses.asdict(choose_geometry(task, total_steps=total_steps, **explicit))
         return {
@@ -236,14 +208,15 @@ class Config(Section):
             )
 
     def _check_market(self) -> None:
-        if isinstance(self.env, MarketEnvSection):
+        market = self.env.market
+        if market is not None:
             if self.data is None:
                 raise ValueError(
                     "env.kind market trades the bars of the section data, which is missing; write for instance "
                     "data: {kind: builtin, names: [sp500]} or data: {kind: files, paths: [bars.csv]}"
                 )
             assert self.costs is not None
-            self.env.check_with(self.costs)
+            market.check_with(self.costs)
             if self.evaluate.episodes != EvaluateConfig.model_fields["episodes"].default:
                 raise ValueError(
                     f"evaluate.episodes is {self.evaluate.episodes}, but a market's windows are played whole, "
@@ -266,18 +239,14 @@ class Config(Section):
         if isinstance(self.risk, RiskOff):
             return
         critic, mode = self.model.critic, self.risk.mode
-        if isinstance(critic, ScalarCritic):
+        missing = critic.no_tail
+        if missing is not None:
             raise ValueError(
-                f"risk.mode {mode} reads CVaR from the law of the return and model.critic.kind scalar has none; "
-                "use critic.kind quantile, or risk.mode off"
+                f"risk.mode {mode} reads CVaR from the law of the return, but {missing.setting}: {missing.because}; "
+                f"{missing.use}, or risk.mode off"
             )
-        if isinstance(critic, QuantileCritic):
-            if critic.target == "scalar":
-                raise ValueError(
-                    f"risk.mode {mode} needs the law of the return and model.critic.target scalar regresses on the "
-                    "lambda-return, whose tail is too thin; use target particles, or risk.mode off"
-                )
-            check_resolution(self.risk.alpha, critic.quantiles)
+        if critic.tail_levels is not None:
+            check_resolution(self.risk.alpha, critic.tail_levels)
 
     @property
     def tail_alpha(self) -> float | None:
@@ -319,8 +288,8 @@ def warnings_of(config: Config) -> list[str]:
     """Sentences about settings that work but are likely not meant."""
     found = []
     critic = config.model.critic
-    if not isinstance(config.risk, RiskOff) and isinstance(critic, QuantileCritic):
-        sentence = check_resolution(config.risk.alpha, critic.quantiles)
+    if not isinstance(config.risk, RiskOff) and critic.tail_levels is not None:
+        sentence = check_resolution(config.risk.alpha, critic.tail_levels)
         if sentence is not None:
             found.append(sentence)
     steps, gamma = config.run.rollout_steps, config.learner.gamma

@@ -14,7 +14,6 @@ from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_simulator import PortfolioSimulator
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded
 from tailwise.run.envs import EnvDriver, StepResult
@@ -187,14 +186,5 @@ def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -
         if not running.any():
             break
     ledgers = [{name: np.array(values) for name, values in part.items()} for part in parts]
-    if isinstance(simulator, PortfolioSimulator):
-        label = "; ".join(dict.fromkeys(one.label for one in bars))
-        return [
-            AccountPath.of_portfolio(simulator.table, ledgers[0], np.array(targets[0]), label=label, planned=planned[0])
-        ]
-    return [
-        AccountPath.of_asset(
-            bars[i], ledgers[i], np.array(targets[i]), offset=int(simulator.table.offsets[i]), planned=planned[i]
-        )
-        for i in range(driver.num_envs)
-    ]
+    paths: list[AccountPath] = simulator.paths(bars, ledgers, [np.array(one) for one in targets], planned)
+    return paths

@@ -14,13 +14,12 @@ from tailwise.core.errors import CheckpointError, DataError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import Config, GymEnv
+from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.run_folder import read_manifest
 from tailwise.run.trust import Trust, open_config
 from tailwise.run.versions import made_otherwise
-from tailwise.run.worlds import MarketWorld
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class StopAt(Callback):
 def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust: Trust = False) -> Reproduction:
     """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare."""
     config = open_config(run, training=True, trust=trust)
-    if isinstance(config.env, GymEnv) and config.env.id is None:
+    if config.env.from_python:
         raise DataError(
             f"{run}: its environment was passed from Python and cannot be built again by its configuration."
         )
@@ -66,9 +65,7 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
     updates = int(ckpt.read_training(newest).json["update"])
     agent = PPO(config=config, run_dir=again, callbacks=[StopAt(updates), *callbacks])
     try:
-        world = agent.world()
-        if isinstance(world, MarketWorld):
-            world.check_same_bars(read_manifest(run), run=str(run))
+        agent.world().check_same_bars(read_manifest(run), run=str(run))
         agent.learn()
     finally:
         agent.trainer.driver.close()

@@ -13,7 +13,6 @@ from tailwise.learner.backend import UpdateReport
 from tailwise.learner.calibration import Calibration
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.rollout import Rollout
-from tailwise.model.config import ScalarCritic
 from tailwise.run.config import Config
 
 PREFIX = "calibration/"  # of tensors in a checkpoint
@@ -27,7 +26,7 @@ class RiskWatch:
         self.constraint = None if acting is None else Constraint(acting)
         self.calibration: Calibration | None = None
         critic = config.model.critic
-        if config.tail_alpha is not None and not isinstance(critic, ScalarCritic):
+        if config.tail_alpha is not None and critic.law_size > 0:
             self.calibration = Calibration(
                 critic, streams, gamma=config.learner.gamma, alpha=config.tail_alpha, environments=environments
             )

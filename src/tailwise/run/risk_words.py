@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from tailwise.core.discount import tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, RiskConstraint, RiskPenalty, WangMeasure
 from tailwise.market.frequency import DAY, TRADING_DAYS, Frequency
-from tailwise.run.config import Config, MarketEnvSection
+from tailwise.run.config import Config
 
 CALENDAR_DAYS = 365  # of a market that never closes
 
@@ -37,14 +37,12 @@ def share(alpha: float) -> str:
 
 def tail_name(measure: Measure, alpha: float, config: Config) -> str:
     """The same with its horizon: CVaR 5% over 100 bars."""
-    unit = "bars" if isinstance(config.env, MarketEnvSection) else "steps"
-    return f"{measure_name(measure, alpha)} over {tail_horizon(config.learner.gamma):,} {unit}"
+    return f"{measure_name(measure, alpha)} over {tail_horizon(config.learner.gamma):,} {config.env.words.step}s"
 
 
 def amount(value: float, config: Config, digits: int = 3) -> str:
     """A return or a tail with its unit: log-returns of a market in percent, elsewhere rewards."""
-    market = isinstance(config.env, MarketEnvSection)
-    return f"{100 * value:.{digits}g}%" if market else f"{value:.{digits}g} reward"
+    return config.env.words.amount(value, digits)
 
 
 def limit_sentences(config: Config, *, bars_per_day: float | None, bars_per_year: float | None) -> list[str]:
@@ -56,13 +54,13 @@ def limit_sentences(config: Config, *, bars_per_day: float | None, bars_per_year
     if acting is None:
         return []
     gamma = config.learner.gamma
-    market = isinstance(config.env, MarketEnvSection)
-    horizon = _horizon(gamma, "bar" if market else "step", bars_per_year)
-    law = _law(acting.measure, acting.alpha, "log-return" if market else "reward")
+    words = config.env.words
+    horizon = _horizon(gamma, words.step, bars_per_year)
+    law = _law(acting.measure, acting.alpha, words.reward)
     if isinstance(acting, RiskPenalty):
         return [_penalty(acting, law), horizon]
-    told = [_limit(acting, law, market=market), horizon]
-    if market and bars_per_year is not None:
+    told = [_limit(acting, law, percent=words.percent), horizon]
+    if bars_per_year is not None:
         told += _translation(acting, gamma, bars_per_day, bars_per_year)
     return [*told, _beginning(acting), _steering(acting)]
 
@@ -77,9 +75,9 @@ def _law(measure: Measure, alpha: float, unit: str) -> str:
     return f"the mean of {pooled}"
 
 
-def _limit(constraint: RiskConstraint, law: str, *, market: bool) -> str:
+def _limit(constraint: RiskConstraint, law: str, *, percent: bool) -> str:
     limit = constraint.limit
-    unit = f"a log-return of {100 * limit:.3g}%, {_fraction(limit, 3)} of equity" if market else "reward"
+    unit = f"a log-return of {100 * limit:.3g}%, {_fraction(limit, 3)} of equity" if percent else "reward"
     demand = "; this limit demands a gain" if limit > 0 else ""
     return f"{law} is to stay at or above {limit:g} ({unit}{demand})"
 
@@ -182,9 +180,7 @@ def training_verdict(config: Config, rows: Sequence[Mapping[str, float]]) -> str
     mean = sum(row["risk/measure"] for row in acted) / len(acted)
     limit, multipliers = constraint.limit, [row["risk/multiplier"] for row in acted]
     short = limit - mean
-    market = isinstance(config.env, MarketEnvSection)
-    by = f"{100 * short:.2g} percentage points" if market else f"{short:.2g} reward"
-    verdict = "kept" if mean >= limit else f"missed by {by}"
+    verdict = "kept" if mean >= limit else f"missed by {config.env.words.difference(short)}"
     when = "in the last update" if len(acted) == 1 else f"on average over the last {len(acted)} updates"
     weight = f"the multiplier was {sum(multipliers) / len(multipliers):.2g}"
     if not any(multipliers):

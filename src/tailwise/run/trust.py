@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from tailwise.core.errors import TrustError
 from tailwise.core.signature import Origin
-from tailwise.run.config import Config, GymEnv
+from tailwise.run.config import Config
 from tailwise.run.notify_config import VARIABLE
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
 
@@ -59,8 +59,8 @@ def code_named_by(config: Config, *, training: bool, modules: Iterable[str] = ()
     """
     named = [*(() if config.features is None else config.features.modules), *modules]
     code = [f"features.modules {name!r}" for name in dict.fromkeys(named)]
-    if isinstance(config.env, GymEnv) and config.env.id is not None:
-        code += _environment_code(config.env.id)
+    if config.env.gym_id is not None:
+        code += _environment_code(config.env.gym_id)
     if training:
         code += [f"notify.commands {' '.join(map(repr, command.argv))}" for command in config.notify.commands]
         code += [_webhook(webhook.url) for webhook in config.notify.webhooks]

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.features.spec import FeatureSpec
+from tailwise.market.frequency import Frequency
 from tailwise.market.make_env import make_market_env
 from tailwise.market.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
-from tailwise.run.config import Config, GymEnv, MarketEnvSection
+from tailwise.run.config import Config
+from tailwise.run.env_sections import GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
 from tailwise.run.leak_verdict import LEAK_CHECK
 from tailwise.run.make_env import make_driver
@@ -77,6 +79,30 @@ class World(Protocol):
     def warnings(self) -> list[str]:
         """Sentences about data and costs that work but are likely not meant."""
 
+    def describe(self) -> list[str]:
+        """Sentences about the data; empty where there are none."""
+
+    def data_hash(self) -> str | None:
+        """Of the bars, under which trials are counted; None where there are none."""
+
+    def frequency(self) -> Frequency | None:
+        """Of the bars; None where there are none."""
+
+    def label(self) -> str:
+        """Where the data come from; empty where there are none."""
+
+    def leak_verdict(self) -> LeakVerdict | None:
+        """Leak-check of the user's own features; None where there are no features."""
+
+    def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
+        """Raise when the bars that train or select are not those that a run began with."""
+
+    def check_tail(self, horizon: int) -> None:
+        """Raise when the test window is too short for a tail that looks `horizon` steps ahead."""
+
+    def market(self) -> MarketWorld:
+        """This world if it is a market; raises otherwise."""
+
 
 def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Played:
     """Seeded episodes of the test, none of which served a selection; on a market its test window, whole."""
@@ -100,11 +126,15 @@ def trade_window(
 
 def make_world(config: Config, env: Environment | None = None, *, features: FeatureSpec | None = None) -> World:
     """The world of `config`; `env` is an environment passed from Python, `features` what a policy was trained with."""
-    if isinstance(config.env, MarketEnvSection):
-        if env is not None:
-            raise ConfigError("env.kind is market and an environment was passed from Python too; leave one of them out")
-        return MarketWorld(config, features=features)
-    return GymWorld(config, env)
+    match config.env:
+        case GymEnv():
+            return GymWorld(config, env)
+        case MarketEnvSection():
+            if env is not None:
+                raise ConfigError(
+                    "env.kind is market and an environment was passed from Python too; leave one of them out"
+                )
+            return MarketWorld(config, features=features)
 
 
 class GymWorld:
@@ -180,15 +210,40 @@ class GymWorld:
     def warnings(self) -> list[str]:
         return []
 
+    def describe(self) -> list[str]:
+        return []
+
+    def data_hash(self) -> None:
+        return None
+
+    def frequency(self) -> None:
+        return None
+
+    def label(self) -> str:
+        return ""
+
+    def leak_verdict(self) -> None:
+        return None
+
+    def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
+        """There are none."""
+
+    def check_tail(self, horizon: int) -> None:
+        """Episodes may be of any length."""
+
+    def market(self) -> NoReturn:
+        raise ConfigError(f"{self.name} is not a market (env.kind is gym); use evaluate")
+
 
 class MarketWorld:
     """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
     once for all of them in one account)."""
 
     def __init__(self, config: Config, *, features: FeatureSpec | None = None) -> None:
-        assert isinstance(config.env, MarketEnvSection) and config.data is not None
+        settings = config.env.market
+        assert settings is not None and config.data is not None
         assert config.features is not None and config.costs is not None
-        self.config, self.settings, self.costs = config, config.env, config.costs
+        self.config, self.settings, self.costs = config, settings, config.costs
         self.dataset: Dataset = build_dataset(config.data, config.features, spec=features)
         if features is not None:
             self.dataset.check_train_bars(features)
@@ -236,7 +291,7 @@ class MarketWorld:
     @property
     def portfolio(self) -> bool:
         """Whether each account holds all symbols."""
-        return isinstance(self.settings.action, WeightsAction)
+        return action_kind(self.settings.action).portfolio
 
     def episodes(self, wanted: int) -> int:
         return 1 if self.portfolio else len(self.dataset.bars)
@@ -244,8 +299,8 @@ class MarketWorld:
     def facts(self) -> dict[str, Any]:
         return {
             "data": self.dataset.hashes(),
-            "data_hash": self.dataset.data_hash(),
-            "label": self.dataset.label,
+            "data_hash": self.data_hash(),
+            "label": self.label(),
         }
 
     def check_before_training(self) -> dict[str, Any]:
@@ -261,8 +316,32 @@ class MarketWorld:
         impacts = [impact_warning(bars, self.costs, account) for bars in self.dataset.bars]
         return [*(sentence for sentence in impacts if sentence), *self.dataset.spec.notes]
 
+    def describe(self) -> list[str]:
+        return self.dataset.describe()
+
+    def data_hash(self) -> str:
+        return self.dataset.data_hash()
+
+    def frequency(self) -> Frequency:
+        return self.dataset.bars[0].frequency  # that of all symbols
+
+    def label(self) -> str:
+        return self.dataset.label
+
+    def market(self) -> MarketWorld:
+        return self
+
+    def check_tail(self, horizon: int) -> None:
+        tables = self.dataset.tables("test", together=self.portfolio)
+        longest = max(len(table.close) - 1 - table.first_valid for table in tables)
+        if longest < horizon:
+            raise DataError(
+                f"the test window has {longest} bars, and the tail of learner.gamma {self.config.learner.gamma:g} "
+                f"looks {horizon} bars ahead, so the realised CVaR could not be measured; widen the test window or "
+                "lower learner.gamma."
+            )
+
     def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
-        """Raise when the bars that train or select are not those that a run began with."""
         now = self.dataset.hashes()
         for purpose in ("train", "select"):
             before = manifest.get("data", {}).get(purpose)

@@ -15,7 +15,7 @@ from tailwise.run.run_files import LARGE, read_file
 from tailwise.run.run_folder import origin_of_run, read_config, read_manifest
 from tailwise.run.trust import code_named_by, open_config
 from tailwise.run.versions import made_otherwise
-from tailwise.run.worlds import MarketWorld, make_world
+from tailwise.run.worlds import make_world
 
 
 def check_config(run: Path) -> tuple[Check, Config | None]:
@@ -72,7 +72,6 @@ def check_bars(run: Path, config: Config | None, manifest: dict[str, Any] | None
         return Check("data", "unknown", str(error), meaning, "read that code, then pass --trust to compare the bars")
     try:
         world = make_world(config)
-        assert isinstance(world, MarketWorld)
         world.check_same_bars(manifest, run=str(run))
     except (TailwiseError, OSError) as error:
         return Check("data", "fail", str(error), meaning, "restore the bars that the run was trained on")

@@ -1,0 +1,210 @@
+"""Kinds of actions: how what a policy chooses becomes target exposures, and what it may choose next.
+
+One object per section of `env.action`. A new kind is such a section and an object here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from tailwise.core.errors import EnvironmentContractError
+from tailwise.market.bounds import (
+    guard_bounds_of_accounts,
+    margin_can_bind,
+    mask_positions,
+    venue_bounds_of_accounts,
+)
+from tailwise.market.costs import CostConfig
+from tailwise.market.engine import look_up
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.portfolio_config import WeightsAction
+
+Floats = npt.NDArray[np.float64]
+_NO_CHOICES = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the next decisions of N accounts are made on; the arrays are those of the simulator and change with it.
+
+    records    accounts [N]; bars: all bars of the market, the rows of which `records["row"]` names
+    rules      [1] RULES
+    guards     None where none is set
+    immediate  whether an order meets the account that is known now (no latency)
+    narrowed   what `ActionKind.venue_narrows` said
+    symbols    names of the assets
+    """
+
+    records: npt.NDArray[Any]
+    bars: npt.NDArray[Any]
+    rules: npt.NDArray[Any]
+    guards: Any
+    immediate: bool
+    narrowed: bool
+    symbols: tuple[str, ...]
+
+
+class ActionKind(ABC):
+    """How actions of one kind are read.
+
+    portfolio  whether an account holds all assets, one target for each
+    together   how policies that decide together join their actions, unless something else is asked for
+    choices    float64 [K]: target exposures of a discrete choice, empty for other kinds
+    """
+
+    portfolio: ClassVar[bool] = False
+    together: ClassVar[Literal["vote", "average"]] = "average"
+    choices: Floats = _NO_CHOICES
+
+    @abstractmethod
+    def space(self, assets: int) -> spaces.Space[Any]:
+        """The actions of one account that holds `assets` assets."""
+
+    @abstractmethod
+    def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
+        """Whether lots, the smallest order or the margin can forbid an action."""
+
+    @abstractmethod
+    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+        """Target exposures float64 [N], or [N, A] of a portfolio, of the actions of N accounts, checked."""
+
+    @abstractmethod
+    def mask(self, desk: Desk) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
+        """What the next decision may choose: int8 [N, K] of choices, [low, high] float32 [N, 2] or [N, A, 2] of
+        numbers."""
+
+
+def _one_each(actions: npt.NDArray[Any], accounts: int) -> npt.NDArray[Any]:
+    """Actions [N] of N accounts with one asset each."""
+    if actions.size != accounts:
+        raise EnvironmentContractError(f"Actions have shape {actions.shape}, expected one per account, ({accounts},).")
+    return actions if actions.ndim == 1 else actions.reshape(-1)
+
+
+def _small_orders(costs: CostConfig) -> bool:
+    """Whether an order can be too small."""
+    return costs.lot_size > 0 or costs.minimum_notional > 0
+
+
+class PositionsKind(ActionKind):
+    """Discrete(K): one of K target exposures."""
+
+    together = "vote"
+
+    def __init__(self, action: PositionsAction) -> None:
+        self.choices = np.asarray(action.positions)
+
+    def space(self, assets: int) -> spaces.Discrete:
+        return spaces.Discrete(self.choices.size)
+
+    def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
+        return _small_orders(costs)
+
+    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+        values = _one_each(actions, desk.records.size)
+        targets = np.empty(desk.records.size)
+        bad = look_up(self.choices, values, targets) if values.dtype.kind in "iu" else 0
+        if bad >= 0:
+            raise EnvironmentContractError(
+                f"Action of account {bad} is {values[bad]} ({values.dtype}); positions are chosen by integers from 0 "
+                f"to {self.choices.size - 1}."
+            )
+        return targets
+
+    def mask(self, desk: Desk) -> npt.NDArray[np.int8]:
+        mask = np.empty((desk.records.size, self.choices.size), dtype=np.int8)
+        mask_positions(desk.records, desk.bars, self.choices, desk.rules, desk.guards, desk.immediate, mask)
+        return mask
+
+
+class ExposureKind(ActionKind):
+    """Box of shape (1,): the target exposure itself, clipped to what may be held."""
+
+    def __init__(self, action: ExposureAction) -> None:
+        self.low, self.high = action.low, action.high
+
+    def space(self, assets: int) -> spaces.Box:
+        return spaces.Box(self.low, self.high, (1,), np.float32)
+
+    def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
+        # With latency the order meets another account than the one that is known now.
+        return costs.latency == 0 and (_small_orders(costs) or margin_can_bind(config, costs))
+
+    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+        values = _one_each(actions, desk.records.size)
+        exposures = np.clip(values.astype(np.float64), self.low, self.high)
+        if np.isnan(exposures).any():
+            raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
+        if desk.narrowed:
+            bounds = self._range(desk)
+            exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
+        return exposures
+
+    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
+        bounds = self._range(desk)
+        if desk.guards is not None:
+            guard_bounds_of_accounts(desk.records, desk.bars, desk.guards, desk.immediate, bounds)
+        return bounds.astype(np.float32)
+
+    def _range(self, desk: Desk) -> Floats:
+        """[low, high] float64 [N, 2], cut to what margin and the smallest order leave."""
+        bounds = np.tile([self.low, self.high], (desk.records.size, 1))
+        if desk.narrowed:
+            venue_bounds_of_accounts(desk.records, desk.bars, self.low, self.high, desk.rules, bounds)
+        return bounds
+
+
+class WeightsKind(ActionKind):
+    """Box of shape (A,): a weight for each asset of an account."""
+
+    portfolio = True
+
+    def __init__(self, action: WeightsAction) -> None:
+        self.action = action
+
+    def space(self, assets: int) -> spaces.Box:
+        low, high = self.action.bounds(assets)
+        return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+    def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
+        return False  # what a weight loses to lots and margin is shared with the other weights, in `step`
+
+    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+        """As the policy named them; bounds are applied by `step`."""
+        shape = (desk.records.size, len(desk.symbols))
+        if actions.shape != shape or actions.dtype.kind not in "fiu":
+            raise EnvironmentContractError(
+                f"Actions are {actions.dtype} of shape {actions.shape}, expected numbers of shape "
+                f"({shape[0]}, {shape[1]}), a weight for each account and asset."
+            )
+        weights = np.ascontiguousarray(actions, dtype=np.float64)
+        if not np.isfinite(weights).all():
+            i, a = (int(index) for index in np.argwhere(~np.isfinite(weights))[0])
+            raise EnvironmentContractError(
+                f"Action of account {i} for {desk.symbols[a]} is {weights[i, a]}; weights must be finite."
+            )
+        return weights
+
+    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
+        """[low, high], and [0, 0] for an asset that is not available."""
+        low, high = self.action.bounds(len(desk.symbols))
+        available = desk.bars["available"][desk.records["row"]] == 1
+        bounds = np.stack([low, high], axis=-1).astype(np.float32)
+        return np.where(available[:, :, None], bounds[None], np.float32(0.0))
+
+
+def action_kind(action: Action) -> ActionKind:
+    """The kind of a section `env.action`."""
+    match action:
+        case PositionsAction():
+            return PositionsKind(action)
+        case ExposureAction():
+            return ExposureKind(action)
+        case WeightsAction():
+            return WeightsKind(action)

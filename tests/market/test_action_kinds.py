@@ -1,0 +1,71 @@
+"""What each kind of action says of itself; what it does in a market is in test_env.py and test_portfolio_env.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailwise.core.errors import ConfigError
+from tailwise.market.action_kinds import action_kind
+from tailwise.market.costs import NO_COSTS, CostConfig
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.simulator import Simulator
+from tests.market.worlds import flat_bars
+
+POSITIONS = PositionsAction(positions=(-1.0, 0.0, 0.5))
+EXPOSURE = ExposureAction(low=-1.0, high=2.0)
+WEIGHTS = WeightsAction(low=(-0.5, 0.0), high=1.0)
+PRICES = [100.0, 101.0, 102.0]
+
+
+def test_spaces() -> None:
+    positions, exposure, weights = (action_kind(action) for action in (POSITIONS, EXPOSURE, WEIGHTS))
+    assert positions.space(1).n == 3  # type: ignore[attr-defined]
+    box, boxes = exposure.space(1), weights.space(2)
+    assert box.low.tolist() == [-1.0] and box.high.tolist() == [2.0]  # type: ignore[attr-defined]
+    assert boxes.low.tolist() == [-0.5, 0.0] and boxes.high.tolist() == [1.0, 1.0]  # type: ignore[attr-defined]
+
+
+def test_choices_vote_and_numbers_are_averaged() -> None:
+    found = {action.kind: action_kind(action) for action in (POSITIONS, EXPOSURE, WEIGHTS)}
+    assert {name: kind.together for name, kind in found.items()} == {
+        "positions": "vote",
+        "exposure": "average",
+        "weights": "average",
+    }
+    assert found["positions"].choices.tolist() == [-1.0, 0.0, 0.5]
+    assert found["exposure"].choices.size == found["weights"].choices.size == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "costs", "narrows"),
+    [
+        (POSITIONS, {}, False),
+        (POSITIONS, {"lot_size": 1.0, "latency": 1}, True),
+        (EXPOSURE, {}, False),
+        (EXPOSURE, {"minimum_notional": 10.0}, True),
+        (EXPOSURE, {"minimum_notional": 10.0, "latency": 1}, False),  # the order meets another account
+        (ExposureAction(low=-1.0, high=3.0), {"impact_bps": 10.0}, True),  # the margin is near
+        (WEIGHTS, {"lot_size": 1.0}, False),
+    ],
+)
+def test_when_the_venue_can_forbid_an_action(action: Action, costs: dict[str, float], narrows: bool) -> None:
+    settings = CostConfig.model_validate({**NO_COSTS.model_dump(), **costs})
+    assert action_kind(action).venue_narrows(MarketEnvConfig(action=action), settings) is narrows
+
+
+def test_an_account_with_one_asset_and_one_with_all_are_not_mixed_up() -> None:
+    tables = [flat_bars(PRICES)]
+    with pytest.raises(ConfigError, match="kind is weights: an account with all assets is a `PortfolioEnv`"):
+        Simulator(tables, MarketEnvConfig(action=WeightsAction()), NO_COSTS, accounts=1)
+    with pytest.raises(ConfigError, match="an account with several assets needs the kind 'weights'"):
+        PortfolioSimulator(tables, MarketEnvConfig(action=EXPOSURE), NO_COSTS, accounts=1)
+
+
+def test_targets_of_exposures_are_clipped_and_those_of_choices_looked_up() -> None:
+    exposures = Simulator([flat_bars(PRICES)], MarketEnvConfig(action=EXPOSURE), NO_COSTS, accounts=3)
+    assert exposures.targets(np.array([[-5.0], [0.25], [5.0]])).tolist() == [-1.0, 0.25, 2.0]
+    choices = Simulator([flat_bars(PRICES)], MarketEnvConfig(action=POSITIONS), NO_COSTS, accounts=3)
+    assert choices.targets(np.array([2, 0, 1])).tolist() == [0.5, -1.0, 0.0]
