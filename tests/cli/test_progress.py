@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tailwise.cli.output import duration, number
-from tailwise.cli.progress import Labels, LiveProgress, PlainProgress, Speed, figures, labels_of
+from tailwise.run.progress import Labels, LiveProgress, PlainProgress, Speed, figures, labels_of
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Progress
 from tailwise.run.config import parse_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from tailwise.cli.reference import reference
+from tailwise.core.config_reference import reference
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_preset, load_source
 from tests.fuzz.dice import MILD, VALUES, Dice

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from tailwise.cli.output import note
-from tailwise.cli.reference import Entry, reference
+from tailwise.core.config_reference import Entry, reference
 from tailwise.core.config import apply_overrides, dump_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.run.config import Config, parse_config, warnings_of

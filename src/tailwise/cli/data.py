@@ -67,7 +67,7 @@ def data_synth(
     json: JsonOption = False,
 ) -> None:
     """Write a synthetic market, labelled as one, and print its truth."""
-    from tailwise.cli.data_synth import write_market
+    from tailwise.market.synthetic_files import write_market
 
     write_market(kind, parameters or [], bars=bars, seed=seed, out=out, force=force, as_json=json)
 
@@ -82,7 +82,7 @@ def data_sets(
     json: JsonOption = False,
 ) -> None:
     """List the bars that are at hand without a network, and the synthetic markets."""
-    from tailwise.cli.data_sets import show_sets
+    from tailwise.market.shipped_sets import show_sets
 
     show_sets(name, out=out, force=force, as_json=json)
 
@@ -98,7 +98,7 @@ def data_leak_check(
     json: JsonOption = False,
 ) -> None:
     """Change the future and look whether features, fit or environment knew it (exit code 1 if so)."""
-    from tailwise.cli.data_leaks import check_leaks
+    from tailwise.run.leak_check import check_leaks
 
     raise typer.Exit(check_leaks(config, overrides or [], cuts=cuts, seed=seed, as_json=json))
 

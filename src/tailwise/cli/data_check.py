@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tailwise.cli.data_facts import facts, print_facts
-from tailwise.cli.data_files import check_target, save_and_read_back
+from tailwise.market.check_bars import facts, print_facts
+from tailwise.market.bar_files import check_target, save_and_read_back
 from tailwise.cli.main import BAD_INPUT, DONE
 from tailwise.cli.output import note, print_json, print_table
 from tailwise.core.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.evaluating import EVALUATIONS
-from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
+from tailwise.evaluate.judge import PAGE, Playing, judge_and_keep, print_findings
 from tailwise.cli.output import note
 from tailwise.cli.training import Recorder, make_display, print_facts, run_folder, train
 from tailwise.evaluate.report_verdict import CAVEAT

@@ -114,7 +114,7 @@ def evaluate_market(
     others: Sequence[Path] = (),
 ) -> None:
     """Trade the test window, compare with the baselines, keep paths and page in RUN/evaluations/<checkpoint>-<n>."""
-    from tailwise.cli.judging import PAGE, Playing, judge_and_keep, print_findings
+    from tailwise.evaluate.judge import PAGE, Playing, judge_and_keep, print_findings
 
     config = policy.config
     deterministic = policy.deterministic and not stochastic

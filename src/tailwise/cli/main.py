@@ -152,7 +152,7 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """Compare runs pair by pair on the same test bars, with intervals; the first is the one the others are held to."""
-    from tailwise.cli.compare import compare_runs
+    from tailwise.evaluate.compare import compare_runs
 
     compare_runs(runs, out=out, trust=trust, as_json=json)
 
@@ -285,7 +285,7 @@ def init(
 ) -> None:
     """Write a commented configuration that fits these bars."""
     from tailwise.cli.data_check import Reading, adjust_option
-    from tailwise.cli.starting import write_config
+    from tailwise.run.new_config import write_config
 
     how = Reading(repair, adjust_option(adjust, adjust_all), time_unit, periods_per_year, None)
     write_config(bars, how, out=out, force=force)

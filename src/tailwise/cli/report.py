@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailwise.cli.evaluating import open_market_policy
-from tailwise.cli.judging import PAGE, Playing, background_of, find, how_played
+from tailwise.evaluate.judge import PAGE, Playing, background_of, find, how_played
 from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.report import write_report

@@ -17,7 +17,7 @@ from rich.console import Console
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
 from tailwise.cli.output import duration, note, print_json, say_leak_check
-from tailwise.cli.progress import LiveProgress, PlainProgress, labels_of
+from tailwise.run.progress import LiveProgress, PlainProgress, labels_of
 from tailwise.core.errors import ConfigError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO

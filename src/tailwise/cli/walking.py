@@ -10,7 +10,7 @@ from typing import Any
 from tailwise.cli.configuring import read_effective
 from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
-from tailwise.cli.side_by_side import do_all, trained
+from tailwise.run.jobs import do_all, trained
 from tailwise.cli.training import require_environment, run_folder
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import ConfigError

@@ -37,7 +37,7 @@ from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box, unchecked_headline
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.stored_folds import StoredFolds
+from tailwise.evaluate.walk_forward_result import StoredFolds
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
 from tailwise.market.own_features import LeakVerdict

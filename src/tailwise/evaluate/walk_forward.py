@@ -67,7 +67,7 @@ from tailwise.evaluate.judgement import POLICY, Judgement, judge
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import Fold
-from tailwise.evaluate.stored_folds import FoldPlan, FoldResult
+from tailwise.evaluate.walk_forward_result import FoldPlan, FoldResult
 from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, json_spans, spans_of_account
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of

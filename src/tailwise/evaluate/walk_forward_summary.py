@@ -21,7 +21,7 @@ from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
 from tailwise.evaluate.seeds import summarise_seeds
 from tailwise.evaluate.statistics import annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.stitching import stitch
-from tailwise.evaluate.stored_folds import StoredFolds
+from tailwise.evaluate.walk_forward_result import StoredFolds
 from tailwise.evaluate.walk_forward import FORMAT, SUMMARY, limit_json
 from tailwise.evaluate.walk_forward_plan import Plan, iso, json_spans
 from tailwise.market.path import AccountPath

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tailwise.cli.data_files import check_target, save_and_read_back
-from tailwise.cli.data_truth import maker, truths, words
+from tailwise.market.bar_files import check_target, save_and_read_back
+from tailwise.market.synthetic_truth import maker, truths, words
 from tailwise.cli.output import number, print_json, print_table
 from tailwise.core import atomic
 from tailwise.core.config import apply_overrides

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tailwise.cli.output import note
-from tailwise.cli.progress import PlainProgress, labels_of
+from tailwise.run.progress import PlainProgress, labels_of
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigWarning, DataError, TailwiseError
 from tailwise.run.agent import PPO

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailwise.cli.data_facts import facts, print_facts
-from tailwise.cli.data_files import check_target, save_and_read_back
-from tailwise.cli.data_truth import meaning
+from tailwise.market.check_bars import facts, print_facts
+from tailwise.market.bar_files import check_target, save_and_read_back
+from tailwise.market.synthetic_truth import meaning
 from tailwise.cli.output import print_json
 from tailwise.core.errors import DataError
 from tailwise.market import builtin, synthetic
