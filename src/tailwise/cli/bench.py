@@ -6,7 +6,8 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from tailwise.cli.output import note, number, print_json, print_table
+from tailwise.cli.output import note, print_json, print_table
+from tailwise.core.texts import number
 from tailwise.run.speed.contenders import FUSED, GEMM, TORCH, Entry, peers_of
 from tailwise.run.speed.rounds import Result, compare, limits, ratio
 from tailwise.run.speed.work import Work, flops_per_sample, our_outputs

@@ -1,17 +1,17 @@
-"""`tailwise compare`: several runs, pair by pair, on the same test bars."""
+"""Several runs, pair by pair, on the same test bars."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tailwise.cli.evaluating import open_market_policy
-from tailwise.cli.output import print_json, print_table, say_leak_check
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge
-from tailwise.evaluate.report_compare import PAIR_HEADS, Compared, compare_accounts, pair_rows, write_comparison
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
+from tailwise.evaluate.opened_run import open_market_run
+from tailwise.evaluate.report_compare import Compared, compare_accounts, write_comparison
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.evaluate.words import columns
 from tailwise.market.own_features import LeakVerdict
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
@@ -19,72 +19,88 @@ from tailwise.run.worlds import MarketWorld
 PAGE = "compare.html"
 
 
-def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bool) -> None:
-    """Play the test window with every run, compare, print, write the page."""
-    if len(runs) < 2:
+@dataclass(frozen=True)
+class RunComparison:
+    """Runs on the same test bars, each against every other and against the rule that is always in the market.
+
+    runs         folders, the one that the others are held to first
+    accounts     one for each symbol: paths, statistics and evidence by run, intervals by pair
+    leak_check   of each run's own features, by name of the run; None: it has none
+    facts        sentences: what was played on what
+    notes        sentences about checkpoints that cannot be used
+    file         the page; None: none was written
+    """
+
+    runs: tuple[Path, ...]
+    accounts: tuple[Compared, ...]
+    leak_check: Mapping[str, LeakVerdict | None]
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+    file: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runs": [str(run) for run in self.runs],
+            "accounts": [one.to_json() for one in self.accounts],
+            "leak_check": {
+                name: None if verdict is None else verdict.model_dump(mode="json")
+                for name, verdict in self.leak_check.items()
+            },
+            "file": None if self.file is None else str(self.file),
+        }
+
+
+def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust: bool = False) -> RunComparison:
+    """Play the test window with every run and compare them bar by bar, so that the market they share cancels.
+
+    runs    folders of runs on the same test bars, two or more
+    page    HTML file to write; None: none
+    trust   execute the code that a run names although somebody else may have written it (docs/security.md)
+
+        compared = tailwise.compare(["runs/sp500-1", "runs/sp500-2"])
+        for (first, second), difference in compared.accounts[0].pairs.items():
+            print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
+    """
+    folders = [Path(run) for run in runs]
+    if len(folders) < 2:
         raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
-    names = _names(runs)
+    names = _names(folders)
     otherwise = "; runs are compared on the test bars of a market."
     opened = {
-        name: open_market_policy(run, None, otherwise=otherwise, trust=trust)
-        for name, run in zip(names, runs, strict=True)
+        name: open_market_run(run, otherwise=otherwise, trust=trust) for name, run in zip(names, folders, strict=True)
     }
-    worlds = {name: policy.market() for name, (policy, _) in opened.items()}
+    worlds = {name: one.policy.market() for name, one in opened.items()}
     _check_same_bars(worlds)
     first = names[0]
-    config = opened[first][0].config
-    alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
-    judged = judge(opened[first][0], deterministic=opened[first][0].deterministic, market=worlds[first])
+    policy = opened[first].policy
+    alpha, gamma = policy.config.tail_alpha or DEFAULT_ALPHA, policy.config.learner.gamma
+    judged = judge_policy(policy, deterministic=policy.deterministic, market=worlds[first])
     played = {first: [one.paths[POLICY] for one in judged]}
     for name in names[1:]:
-        policy = opened[name][0]
-        played[name] = policy.trade("test", deterministic=policy.deterministic, market=worlds[name])
+        other = opened[name].policy
+        played[name] = other.trade("test", deterministic=other.deterministic, market=worlds[name])
     accounts = []
     for number, one in enumerate(judged):
         paths = {name: played[name][number] for name in names} | {one.reference: one.paths[one.reference]}
         # One tail probability and one horizon for all, those of the first run, or the columns would not compare.
         numbers = {name: path_statistics(path, alpha=alpha, gamma=gamma) for name, path in paths.items()}
         accounts.append(compare_accounts(paths, one.reference, numbers))
-    leaks = {name: read_leak_verdict(run, worlds[name].features) for name, run in zip(names, runs, strict=True)}
-    file = Path(PAGE) if out is None else out
+    leaks = {name: read_leak_verdict(run, worlds[name].features) for name, run in zip(names, folders, strict=True)}
     time = judged[0].time
     facts = [
         f"Tested on {str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars that none of them was trained on, "
         "after all costs.",
-        *(f"{name}: checkpoint {folder.name}, seed {policy.config.seed}." for name, (policy, folder) in opened.items()),
+        *(f"{name}: checkpoint {run.checkpoint.name}, seed {run.policy.config.seed}." for name, run in opened.items()),
         *(f"{name}: leak-check: {verdict.sentence}." for name, verdict in leaks.items() if verdict is not None),
         f"The rule is played with the account and costs of {first}, tails with its alpha {alpha:g}, gamma {gamma:g}.",
     ]
     if len(names) > 2:
         facts.append("Choosing the best of several runs by this page makes it a trial like any other.")
-    write_comparison(file, accounts, title=f"{', '.join(names[:-1])} and {names[-1]}", facts=facts)
-    if as_json:
-        print_json(
-            {
-                "runs": [str(run) for run in runs],
-                "accounts": [one.to_json() for one in accounts],
-                "leak_check": {name: None if v is None else v.model_dump(mode="json") for name, v in leaks.items()},
-                "file": str(file),
-            }
-        )
-        return
-    for compared in accounts:
-        _print(compared, leaks)
-    for verdict in leaks.values():
-        say_leak_check(verdict)
-    print(f"page: {file}")
-
-
-def _print(compared: Compared, leaks: Mapping[str, LeakVerdict | None]) -> None:
-    heads = columns(next(iter(compared.statistics.values())))
-    rows = [(name, *(show(numbers) for numbers in compared.statistics.values())) for name, show in heads]
-    statuses = {name: verdict.status for name, verdict in leaks.items() if verdict is not None}
-    if statuses:
-        rows.append(("leak-check", *(statuses.get(name, "-") for name in compared.statistics)))
-    print_table(compared.symbol, ("after all costs", *compared.statistics), rows)
-    print_table("pair by pair", PAIR_HEADS, pair_rows(compared))
-    for sentence in compared.sentences():
-        print(sentence)
+    if page is not None:
+        write_comparison(Path(page), accounts, title=f"{', '.join(names[:-1])} and {names[-1]}", facts=facts)
+    notes = tuple(sentence for run in opened.values() for sentence in run.notes)
+    file = None if page is None else Path(page)
+    return RunComparison(tuple(folders), tuple(accounts), leaks, tuple(facts), notes, file)
 
 
 def _names(runs: list[Path]) -> list[str]:

@@ -1,200 +1,146 @@
-"""Several trainings of one command: one after the other or in processes side by side, each to be continued later."""
+"""Jobs and who runs them: one after the other in this process, or in processes side by side.
+
+A job is a plain description (`training_job.py` has that of a training); it is pickled on its way to a process, so it
+holds data and no open files. Executors share one interface: another one, on a cluster for instance, needs `run` and
+nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import signal
-import sys
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from tailwise.cli.output import note
-from tailwise.run.progress import PlainProgress, labels_of
-from tailwise.cli.training import Recorder, stop_after_update
-from tailwise.core.errors import ConfigWarning, DataError, TailwiseError
-from tailwise.run.agent import PPO
-from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.config import Config
-from tailwise.run.run_folder import CONFIG
-from tailwise.run.trials import TrialBook
+from tailwise.core.errors import DataError, TailwiseError
 
-LOOK_EVERY = 0.2  # seconds between looks at the keyboard while other processes work
-Result = TypeVar("Result", covariant=True)
-Found = TypeVar("Found")
+POLL_SECONDS = 0.2  # between two looks at `stop` while processes work
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Job(Protocol[Result]):
-    """One piece of work; it is pickled on its way to a process."""
+@dataclass(frozen=True)
+class Line:
+    """One line about a job that runs.
+
+    label   of the job
+    kind    "progress", or "note" for what a person should know even when progress is not shown
+    """
+
+    label: str
+    text: str
+    kind: Literal["progress", "note"] = "progress"
+
+
+Stop = Callable[[], bool]  # whether running jobs shall end after their update, with a checkpoint
+Say = Callable[[Line], None]
+
+
+def never() -> bool:
+    """A `stop` that is never asked for."""
+    return False
+
+
+def silent(line: Line) -> None:
+    """A `say` that drops the line."""
+
+
+class Job(Protocol[Result_co]):
+    """One piece of work."""
 
     @property
     def label(self) -> str:
-        """What its lines begin with."""
+        """Names the job in its lines and errors."""
 
-    def do(self, asked: Callable[[], bool]) -> Result | None:
-        """Work until the end, or until `asked` says stop; then None."""
-
-
-# ---------------------------------------------------------------- one training
+    def run(self, stop: Stop, say: Say) -> Result_co | None:
+        """Work to the end and return the result; None when `stop` was asked for before."""
 
 
-class StopWhen(Callback):
-    """Ends a run after its update, with a checkpoint, once `asked` says so."""
+class Executor(Protocol):
+    """Runs jobs somewhere."""
 
-    def __init__(self, asked: Callable[[], bool]) -> None:
-        self.asked = asked
+    def run(self, jobs: Sequence[Job[Result]], *, stop: Stop = never, say: Say = silent) -> list[Result] | None:
+        """All results in the order of `jobs`; None when `stop` was asked for before the last was done.
 
-    def on_update(self, progress: Progress) -> bool | None:
-        return False if self.asked() else None
-
-
-class RunLines(PlainProgress):
-    """The lines of one run, each beginning with its name; none when silent."""
-
-    def __init__(self, label: str, config: Config, *, silent: bool) -> None:
-        super().__init__(labels_of(config))
-        self.label, self.silent = label, silent
-
-    def say(self, text: str) -> None:
-        """One write per line, so that the lines of several processes do not mix."""
-        if not self.silent:
-            sys.stdout.write(f"{self.label}: {text}\n")
-            sys.stdout.flush()
+        The first error of a job is raised, after the others have ended with a checkpoint. `say` is called in this
+        process.
+        """
 
 
-class Trained:
-    """A run that was trained to its end. ended: why, a sentence."""
-
-    def __init__(self, agent: PPO, ended: str, lines: RunLines) -> None:
-        self.agent, self.ended, self.lines = agent, ended, lines
+def local_executor(count: int) -> Executor:
+    """`count` jobs side by side on this machine; 1 runs them in this process."""
+    return LocalProcesses(count) if count > 1 else OneByOne()
 
 
-@contextlib.contextmanager
-def trained(
-    config: Config,
-    folder: Path,
-    asked: Callable[[], bool],
-    *,
-    label: str,
-    silent: bool,
-    trials: TrialBook,
-    check: Callable[[PPO], None] | None = None,
-) -> Iterator[Trained | None]:
-    """Begin the run of a folder, or continue it, and train to the end; None when it was asked to stop before.
+class OneByOne:
+    """Runs jobs one after the other in this process."""
 
-    check: looks at the agent before it trains and raises when it must not.
-    """
-    with _alone(folder), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # the command printed them before the first run
-        lines = RunLines(label, config, silent=silent)
-        callbacks: list[Callback] = [StopWhen(asked), lines]
-        notes: list[str] = []
-        if (folder / CONFIG).exists():
-            agent, notes = PPO.resume(folder, callbacks=callbacks, trials=trials, trust=config)
-        else:
-            agent = PPO(config=config, run_dir=folder, callbacks=callbacks, trials=trials)
-        for sentence in notes:
-            note(f"note: {label}: {sentence}")
-        trainer = agent.trainer
+    def run(self, jobs: Sequence[Job[Result]], *, stop: Stop = never, say: Say = silent) -> list[Result] | None:
+        results: list[Result] = []
+        for job in jobs:
+            result = None if stop() else job.run(stop, say)
+            if result is None:
+                return None
+            results.append(result)
+        return results
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Runs `count` jobs at a time, each in a process of its own."""
+
+    count: int
+
+    def run(self, jobs: Sequence[Job[Result]], *, stop: Stop = never, say: Say = silent) -> list[Result] | None:
+        context = multiprocessing.get_context("spawn")
+        stopping = context.Event()
+        waiting = deque(enumerate(jobs))
+        running: dict[Connection, tuple[Any, int]] = {}
+        results: dict[int, Result] = {}
+        error: TailwiseError | None = None
         try:
-            if check is not None:
-                check(agent)
-            ended = trainer.finished()
-            if ended is None:
-                if trainer.update:
-                    lines.say(f"goes on after update {trainer.update}")
-                reason = agent.learn()
-                ended = trainer.finished() or reason  # Ctrl-C during the last update changes nothing
-                if asked() and trainer.finished() is None:
-                    yield None
-                    return
-            lines.say(f"{ended}; judged out of sample now")
-            yield Trained(agent, ended, lines)
+            while waiting or running:
+                if stop() or error is not None:
+                    stopping.set()
+                    waiting.clear()
+                while waiting and len(running) < self.count:
+                    place, job = waiting.popleft()
+                    receiver, sender = context.Pipe(duplex=False)
+                    process = context.Process(target=_work, args=(job, stopping, sender, os.getpid()))
+                    _start_ignoring_sigint(process)
+                    sender.close()  # its other end is in the process now: when that dies, reading here ends
+                    running[receiver] = (process, place)
+                ready = wait(list(running), timeout=POLL_SECONDS)
+                for receiver in [one for one in running if one in ready]:
+                    process, place = running[receiver]
+                    answer = _receive(receiver, process, jobs[place])
+                    if isinstance(answer, Line):
+                        say(answer)
+                        continue
+                    running.pop(receiver)
+                    process.join()
+                    if isinstance(answer, TailwiseError):
+                        error = error or answer
+                    elif answer is not None:
+                        results[place] = answer
         finally:
-            trainer.driver.close()
+            for process, _ in running.values():
+                process.kill()
+                process.join()
+        if error is not None:
+            raise error
+        return [results[place] for place in range(len(jobs))] if len(results) == len(jobs) else None
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process works on this run.
-
-    The processes of a command that was killed notice it after their update; the next command must not begin before.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
-        yield
-
-
-# ---------------------------------------------------------------- many of them
-
-
-def do_all(work: Sequence[Job[Found]], *, jobs: int) -> list[Found] | None:
-    """All results in the order of `work`; None after Ctrl-C, which lets the runs write a checkpoint first."""
-    recorder = Recorder()
-    try:
-        with stop_after_update(recorder):
-            if jobs > 1:
-                found = _side_by_side(work, jobs, recorder)
-            else:
-                found = []
-                for job in work:
-                    result = None if recorder.stop else job.do(lambda: recorder.stop)
-                    if result is None:
-                        break
-                    found.append(result)
-    except KeyboardInterrupt:
-        return None
-    return found if len(found) == len(work) else None
-
-
-def _side_by_side(work: Sequence[Job[Found]], jobs: int, recorder: Recorder) -> list[Found]:
-    """`jobs` processes at a time, each with one run. The first error stops the others after their update."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    waiting = deque(enumerate(work))
-    running: dict[Connection, tuple[Any, int]] = {}
-    found: dict[int, Found] = {}
-    error: TailwiseError | None = None
-    try:
-        while waiting or running:
-            if recorder.stop or error is not None:
-                stop.set()
-                waiting.clear()
-            while waiting and len(running) < jobs:
-                place, job = waiting.popleft()
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_process, args=(job, stop, sender, os.getpid()))
-                _start_deaf(process)
-                sender.close()  # its other end is in the process now: when that dies, reading here ends
-                running[receiver] = (process, place)
-            ready = wait(list(running), timeout=LOOK_EVERY)
-            for receiver in [one for one in running if one in ready]:
-                process, place = running.pop(receiver)
-                answer = _answer(receiver, process, work[place])
-                if isinstance(answer, TailwiseError):
-                    error = error or answer
-                elif answer is not None:
-                    found[place] = answer
-    finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
-    if error is not None:
-        raise error
-    return [found[place] for place in sorted(found)]
-
-
-def _start_deaf(process: BaseProcess) -> None:
-    """Start a process that never hears Ctrl-C: the parent does and tells it, so that it ends after an update."""
+def _start_ignoring_sigint(process: BaseProcess) -> None:
+    """Start a process that never sees Ctrl-C: the parent does and tells it, so that it ends after an update."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -202,27 +148,29 @@ def _start_deaf(process: BaseProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _answer(receiver: Connection, process: Any, job: Job[Found]) -> Found | TailwiseError | None:
+def _receive(receiver: Connection, process: Any, job: Job[Result]) -> Line | Result | TailwiseError | None:
+    """The next line of a process, or its result."""
     try:
-        answer: Found | TailwiseError | None = receiver.recv()
+        answer: Line | Result | TailwiseError | None = receiver.recv()
     except EOFError:
         process.join()
         return DataError(
             f"{job.label}: its process ended without a result (exit code {process.exitcode}); what it printed is "
             "above. Call the same command again to continue."
         )
-    process.join()
     return answer
 
 
-def _process(job: Job[Any], stop: Event, sender: Connection, parent: int) -> None:
-    """What a process does: one job; a sentence about what went wrong is sent like a result."""
-    answer: Any
+def _work(job: Job[Any], stopping: Event, sender: Connection, parent: int) -> None:
+    """Run one job in a process; its lines, then its result or its error, are sent to the parent."""
+
+    def send(message: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+            sender.send(message)
+
     try:
-        # An orphan stops too: it would go on writing into a folder that the next command continues.
-        answer = job.do(lambda: stop.is_set() or os.getppid() != parent)
+        # An orphan stops too: it would go on writing into a folder that the next study continues.
+        send(job.run(lambda: stopping.is_set() or os.getppid() != parent, send))
     except TailwiseError as error:
-        answer = error
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        sender.send(answer)
+        send(error)
     sender.close()

@@ -1,24 +1,15 @@
-"""How a run is watched: a live display on a terminal, a plain line every few seconds elsewhere."""
+"""How a run is told about while it trains: its figures with their units, its speed, a line every few seconds."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
-
-from tailwise.cli.output import duration, note, number
-from tailwise.cli.standard_streams import reader_left
+from tailwise.core.texts import duration, number
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
-from tailwise.run.callbacks import Callback
-from tailwise.run.callbacks import Progress as Update
+from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config, MarketEnvSection
 from tailwise.run.health import Alert
 from tailwise.run.risk_words import tail_name
@@ -125,7 +116,7 @@ class Watcher(Callback):
     def on_start(self, update: int, steps: int, total_steps: int) -> None:
         self.speed.mark(time.perf_counter(), steps)
 
-    def on_update(self, progress: Update) -> bool | None:
+    def on_update(self, progress: Progress) -> bool | None:
         self.speed.mark(time.perf_counter(), progress.steps)
         if progress.alerts:
             self.alert = progress.alerts[-1]
@@ -133,20 +124,22 @@ class Watcher(Callback):
 
 
 class PlainProgress(Watcher):
-    """One line every few seconds, and one per kind of alert: readable in a file and in the log of a job."""
+    """One line every few seconds, and one per kind of alert: readable in a file and in the log of a job.
 
-    def __init__(self, labels: Labels) -> None:
+    say: where a line goes, standard output by default.
+    """
+
+    def __init__(self, labels: Labels, say: Callable[[str], None] = print) -> None:
         super().__init__(labels)
+        self.say = say
         self._next_line = 0.0
-        self._alone = False  # whether it was said that nobody reads
-        self._told: set[tuple[str, str]] = (
-            set()
-        )  # rules whose alert was printed; the others of the same rule are counted at the end
+        # Rules whose alert was printed; the others of the same rule are counted at the end.
+        self._told: set[tuple[str, str]] = set()
 
     def on_note(self, sentence: str) -> None:
         self.say(sentence)
 
-    def on_update(self, progress: Update) -> bool | None:
+    def on_update(self, progress: Progress) -> bool | None:
         super().on_update(progress)
         for alert in progress.alerts:
             if (alert.rule, alert.event) in self._told:
@@ -167,67 +160,6 @@ class PlainProgress(Watcher):
         ]
         self.say(", ".join(parts))
         return None
-
-    def say(self, text: str) -> None:
-        """Print one line; say once, to whom it may still concern, that nobody reads them any more."""
-        print(text, flush=True)
-        if not self._alone and reader_left():
-            self._alone = True
-            note("note: nobody reads the output any more; the run goes on and writes its files as before")
-
-
-class LiveProgress(Watcher):
-    """A bar over the steps with the time that is left, and the newest figures below it."""
-
-    def __init__(self, labels: Labels, console: Console) -> None:
-        super().__init__(labels)
-        self._bar = Progress(
-            TextColumn("update {task.fields[update]}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("steps  {task.fields[speed]} steps/s  {task.fields[left]} left"),
-            console=console,
-            expand=True,
-        )
-        self._task: Any = None
-        self._live = Live(self._bar, console=console, refresh_per_second=4)
-
-    def on_start(self, update: int, steps: int, total_steps: int) -> None:
-        super().on_start(update, steps, total_steps)
-        self._task = self._bar.add_task("", total=total_steps, completed=steps, update=update, speed="-", left="-")
-        self._live.start()
-
-    def on_note(self, sentence: str) -> None:
-        self._live.console.print(sentence, highlight=False)
-
-    def on_update(self, progress: Update) -> bool | None:
-        super().on_update(progress)
-        left = self.speed.remaining(progress.total_steps)
-        self._bar.update(
-            self._task,
-            # The last update may go past the total, which ends with a whole rollout.
-            completed=min(progress.steps, progress.total_steps),
-            update=progress.update,
-            speed=number(self.speed.steps_per_second),
-            left="-" if left is None else duration(left),
-        )
-        table = Table.grid(padding=(0, 3))
-        found = figures(progress.metrics, self.labels)
-        table.add_row(*(Text(label, style="dim") for label, _ in found))
-        table.add_row(*(Text(value, style="bold") for _, value in found))
-        parts: list[Any] = [self._bar, table]
-        if self.alert is not None:
-            style = "red" if self.alert.severity == "error" else "yellow"
-            parts.append(Text(f"update {self.alert.update}: {alert_sentence(self.alert)}", style=style))
-        self._live.update(Group(*parts))
-        return None
-
-    def on_end(self, reason: str) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Give the terminal back; also when the run was interrupted."""
-        self._live.stop()
 
 
 def alert_sentence(alert: Alert) -> str:

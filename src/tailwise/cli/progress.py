@@ -1,0 +1,95 @@
+"""Progress of a run on standard output: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from tailwise.cli.output import note
+from tailwise.cli.standard_streams import reader_left
+from tailwise.core.texts import duration, number
+from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.config import Config
+from tailwise.run.progress import Labels, PlainProgress, Watcher, alert_sentence, figures, labels_of
+
+
+def make_display(config: Config, *, silent: bool) -> list[Callback]:
+    """Live on a terminal, plain lines elsewhere, nothing when silent."""
+    if silent:
+        return []
+    labels = labels_of(config)
+    return [LiveProgress(labels, Console()) if sys.stdout.isatty() else PlainProgress(labels, LinePrinter())]
+
+
+class LinePrinter:
+    """Prints one line at a time; says once, to whom it may still concern, that nobody reads them any more."""
+
+    def __init__(self) -> None:
+        self._alone = False
+
+    def __call__(self, text: str) -> None:
+        print(text, flush=True)
+        if not self._alone and reader_left():
+            self._alone = True
+            note("note: nobody reads the output any more; the run goes on and writes its files as before")
+
+
+class LiveProgress(Watcher):
+    """A bar over the steps with the time that is left, and the newest figures below it."""
+
+    def __init__(self, labels: Labels, console: Console) -> None:
+        super().__init__(labels)
+        self._bar = Bar(
+            TextColumn("update {task.fields[update]}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("steps  {task.fields[speed]} steps/s  {task.fields[left]} left"),
+            console=console,
+            expand=True,
+        )
+        self._task: Any = None
+        self._live = Live(self._bar, console=console, refresh_per_second=4)
+
+    def on_start(self, update: int, steps: int, total_steps: int) -> None:
+        super().on_start(update, steps, total_steps)
+        self._task = self._bar.add_task("", total=total_steps, completed=steps, update=update, speed="-", left="-")
+        self._live.start()
+
+    def on_note(self, sentence: str) -> None:
+        self._live.console.print(sentence, highlight=False)
+
+    def on_update(self, progress: Progress) -> bool | None:
+        super().on_update(progress)
+        left = self.speed.remaining(progress.total_steps)
+        self._bar.update(
+            self._task,
+            # The last update may go past the total, which ends with a whole rollout.
+            completed=min(progress.steps, progress.total_steps),
+            update=progress.update,
+            speed=number(self.speed.steps_per_second),
+            left="-" if left is None else duration(left),
+        )
+        table = Table.grid(padding=(0, 3))
+        found = figures(progress.metrics, self.labels)
+        table.add_row(*(Text(label, style="dim") for label, _ in found))
+        table.add_row(*(Text(value, style="bold") for _, value in found))
+        parts: list[Any] = [self._bar, table]
+        if self.alert is not None:
+            style = "red" if self.alert.severity == "error" else "yellow"
+            parts.append(Text(f"update {self.alert.update}: {alert_sentence(self.alert)}", style=style))
+        self._live.update(Group(*parts))
+        return None
+
+    def on_end(self, reason: str) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Give the terminal back; also when the run was interrupted."""
+        self._live.stop()
