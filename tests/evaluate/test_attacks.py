@@ -21,8 +21,8 @@ from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.doctor.check import Check
 from tailwise.evaluate.doctor.page import write_audit
 from tailwise.evaluate.findings import Findings, weigh
-from tailwise.evaluate.frontier import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.frontier_page import write_frontier_page
+from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.markup import Html, data_block, element, escape, join

@@ -48,11 +48,11 @@ def test_a_walk_forward_is_stopped_continued_and_read_again(tmp_path: Path) -> N
     """Rejects a study that loses what it has when it is stopped, a result that is not what its file holds, and lines
     without the name of their run."""
     out, lines = tmp_path / "folds", list[Line]()
+    answers = iter([False])  # the first run may begin; it is stopped after its first update
     with pytest.raises(StudyStopped, match="run it again with this folder") as stopped:
-        tailwise.walk_forward(MARKET, folds=2, seeds=2, out=out, stop=lambda: len(lines) > 0, say=lines.append)
+        tailwise.walk_forward(MARKET, folds=2, seeds=2, out=out, stop=lambda: next(answers, True))
     assert stopped.value.folder == out and not (out / "walk_forward.json").exists()
     assert [path.name for path in sorted(out.glob("fold_*"))] == ["fold_1_seed_0"]
-    lines.clear()
     result = tailwise.walk_forward(MARKET, folds=2, seeds=[0, 1], out=out, say=lines.append)
     assert Line("fold 1, seed 0", "goes on after update 1") in lines
     assert isinstance(result, WalkForward) and result.folder == out and result.seeds == (0, 1)
@@ -182,7 +182,7 @@ def test_bars_are_checked(tmp_path: Path) -> None:
     (gap,) = facts.largest_gaps
     assert facts.gaps == 1 and (gap.hours, gap.missing) == (3.0, 2)
     (move,) = facts.largest_moves
-    assert move.change == pytest.approx(-0.2) and move.time[:13] == str(time[200])[:13]
+    assert move.change == pytest.approx(-0.2) and move.time == "2024-01-09T10:00:00"
     assert facts.to_json()["largest_gaps"][0]["missing"] == 2
     frame.loc[time[5], "high"] = 90.0
     frame.to_csv(tmp_path / "x.csv", index_label="time")
