@@ -96,9 +96,9 @@ def _compiling(folder: Path, options: Options) -> Check:
 
 def train_until_first_update(folder: Path) -> float:
     """CPU-seconds of this process when the first update of the preset is done."""
-    from tailwise.cli.configuring import read_effective
     from tailwise.run.agent import PPO
     from tailwise.run.callbacks import Callback, Progress
+    from tailwise.run.effective_config import effective_config
 
     class First(Callback):
         seen = 0.0
@@ -108,7 +108,7 @@ def train_until_first_update(folder: Path) -> float:
             return False
 
     first = First()
-    _, config = read_effective(PRESET, [])
+    config = effective_config(PRESET).config
     PPO(config=config, run_dir=folder, callbacks=[first]).learn()
     return first.seen
 

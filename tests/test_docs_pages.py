@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tailwise.core.metrics import METRICS
 
@@ -25,3 +29,27 @@ def test_every_command_has_a_page() -> None:
     pages = {path.stem for path in (DOCS / "commands").glob("*.md")}
     assert len(commands) >= 6
     assert commands <= pages
+
+
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")  # its runs are far too small
+def test_the_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects a function whose page shows another name, argument or field than it has."""
+    snippets = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for snippet in snippets:
+        exec(snippet, names)
+    assert len(snippets) == 8
+    assert names["result"].folder == Path("runs/limits") and (tmp_path / "runs/limits/frontier.html").exists()
+
+
+def test_every_public_function_has_its_section() -> None:
+    """Rejects an export without a section, and one whose docstring shows no call of it."""
+    import tailwise
+
+    page = (DOCS / "python.md").read_text(encoding="utf-8")
+    functions = ("walk_forward", "frontier", "compare", "judge", "leak_check", "check_bars")
+    assert set(functions) <= set(tailwise.__all__)
+    for name in functions:
+        assert f"`tailwise.{name}(" in page
+        assert f"tailwise.{name}(" in (getattr(tailwise, name).__doc__ or "")

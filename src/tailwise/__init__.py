@@ -6,14 +6,35 @@ from typing import TYPE_CHECKING, Any
 
 from tailwise.core.version import VERSION as __version__
 
-__all__ = ["PPO", "Callback", "Config", "Policy", "Run", "__version__", "backtest", "load"]
+__all__ = [
+    "PPO",
+    "Callback",
+    "Config",
+    "Policy",
+    "Run",
+    "__version__",
+    "backtest",
+    "check_bars",
+    "compare",
+    "frontier",
+    "judge",
+    "leak_check",
+    "load",
+    "walk_forward",
+]
 
 if TYPE_CHECKING:
     from tailwise.evaluate.backtest import backtest
+    from tailwise.evaluate.compare import compare
+    from tailwise.evaluate.frontier import frontier
+    from tailwise.evaluate.judge import judge
     from tailwise.evaluate.run_view import Run
+    from tailwise.evaluate.walk_forward import walk_forward
+    from tailwise.market.check_bars import check_bars
     from tailwise.run.agent import PPO, Policy, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
+    from tailwise.run.leak_check import leak_check
 
 _HOMES = {
     "PPO": "tailwise.run.agent",
@@ -21,6 +42,12 @@ _HOMES = {
     "load": "tailwise.run.agent",
     "Run": "tailwise.evaluate.run_view",
     "backtest": "tailwise.evaluate.backtest",
+    "walk_forward": "tailwise.evaluate.walk_forward",
+    "frontier": "tailwise.evaluate.frontier",
+    "compare": "tailwise.evaluate.compare",
+    "judge": "tailwise.evaluate.judge",
+    "leak_check": "tailwise.run.leak_check",
+    "check_bars": "tailwise.market.check_bars",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",
 }

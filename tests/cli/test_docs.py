@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from tailwise.cli.reference import reference
 from tailwise.core.config_errors import _all_keys
+from tailwise.core.config_reference import reference
 from tailwise.core.metrics import METRICS
 from tailwise.run.config import Config
 

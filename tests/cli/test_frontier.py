@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tailwise as tw
-from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.tails import empirical_cvar
 from tailwise.run.metric_store import differences_without_time
 from tests.cli.terminal import SMALL, Terminal
@@ -80,7 +80,7 @@ def test_a_market_frontier_is_trained_judged_drawn_and_continued(tailwise: Termi
         assert run["checkpoint"] == "update-000003" and policy.config.seed == run["seed"]
         assert getattr(policy.config.risk, "limit", None) == run["limit"]
         for how, deterministic in (("sampled", False), ("most likely", True)):
-            known = judge(policy, deterministic=deterministic)[0].statistics["policy"]
+            known = judge_policy(policy, deterministic=deterministic)[0].statistics["policy"]
             assert run["scores"][how]["cvar_return"] == pytest.approx(known.cvar_return, rel=1e-12)
             assert run["scores"][how]["cvar_bar"] == pytest.approx(known.cvar_bar, rel=1e-12)
             yearly = np.log1p(known.total_return) / known.years

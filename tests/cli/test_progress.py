@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tailwise.cli.output import duration, number
-from tailwise.cli.progress import Labels, LiveProgress, PlainProgress, Speed, figures, labels_of
+from tailwise.cli.progress import LiveProgress
+from tailwise.core.texts import duration, number
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Progress
 from tailwise.run.config import parse_config
 from tailwise.run.health import Alert
+from tailwise.run.progress import Labels, PlainProgress, Speed, figures, labels_of
 
 
 def labels(**config: Any) -> Labels:

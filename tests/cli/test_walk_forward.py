@@ -12,10 +12,11 @@ import pytest
 
 import tailwise as tw
 from tailwise.core.errors import DataError
-from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.evaluate.walk_forward import FORMAT, RESULT, finished
+from tailwise.evaluate.walk_forward_folds import finished
+from tailwise.evaluate.walk_forward_result import FORMAT, RESULT
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import random_walk
 from tailwise.run.metric_store import differences_without_time
@@ -60,7 +61,7 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     for row in told["rows"][:4]:
         policy = tw.load(Path("w", row["folder"], "checkpoints", row["checkpoint"]))
         assert row["checkpoint"] == "best" and policy.config.seed == row["seed"]
-        known = judge(policy)[0]
+        known = judge_policy(policy)[0]
         assert row["statistics"]["policy"]["sharpe"] == known.statistics["policy"].sharpe
         assert row["cvar_return"] == known.statistics["policy"].cvar_return
         assert row["windows"]["test"]["bars"] == 175 == len(known.paths["policy"]) and row["updates"] in (1, 2, 3)

@@ -21,17 +21,18 @@ from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.doctor.check import Check
 from tailwise.evaluate.doctor.page import write_audit
 from tailwise.evaluate.findings import Findings, weigh
-from tailwise.evaluate.frontier import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.frontier_page import write_frontier_page
+from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.markup import Html, data_block, element, escape, join
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_compare import compare_accounts, write_comparison
-from tailwise.evaluate.report_folds import read_folds, write_folds_report
+from tailwise.evaluate.report_folds import write_folds_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult
+from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.market.builtin import sp500
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
@@ -96,8 +97,7 @@ def walk_forward(file: Path, attacks: Attacks) -> None:
     second = {**folds["stitched"][0], "account": "EURUSD"}
     folds["stitched"].append(second)
     folds["rows"] += [{**row, "account": "EURUSD"} for row in folds["rows"]]
-    # Numbers that the page prints without computing with them: a crafted file may hold texts there.
-    folds |= {"purge": "100", "embargo": "5", "label": "a wave", "doubts": ["D."]}
+    folds |= {"label": "a wave", "doubts": ["D."]}
     folds["verdict"] = ["D.", *folds["verdict"], "More."]
     attacks.keep = {*WORDS, "stitched", *_keys_of(folds), "buy and hold"}
     names = {"SP500": attacks.key("SP500", "account"), "EURUSD": attacks.key("EURUSD", "account")}
@@ -109,7 +109,7 @@ def walk_forward(file: Path, attacks: Attacks) -> None:
     own[attacks.key("a rule", "path")] = own["buy and hold"]
     save_paths(folder / "stitched", dict.fromkeys(names.values(), own))
     (folder / "walk_forward.json").write_text(json.dumps(hostile))
-    write_folds_report(file, read_folds(folder), folder)
+    write_folds_report(file, read_walk_forward(folder), folder)
 
 
 def _keys_of(value: Any) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 import tailwise
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.ensemble import Ensemble, nearest_position, vote
-from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.judgement import judge_policy
 from tests.support import merged
 
 SCALE = np.array([-1.0, 0.0, 1.0])
@@ -63,7 +63,7 @@ def test_the_majority_decides_bar_by_bar() -> None:
     alone, different = one.trade()[0], other.trade()[0]
     assert not np.array_equal(alone.target, different.target)
     team = Ensemble([other, one, one], "vote")
-    judged = judge(team)[0]
+    judged = judge_policy(team)[0]
     assert np.array_equal(judged.paths["policy"].target, alone.target)
     assert "buy and hold" in judged.statistics
 

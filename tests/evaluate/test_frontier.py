@@ -14,7 +14,8 @@ from scipy import stats
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.frontier import (
+from tailwise.evaluate.frontier_page import legend, shown_band, table_rows, verdict, warnings_about, write_frontier_page
+from tailwise.evaluate.frontier_result import (
     MOST_LIKELY,
     SAMPLED,
     Band,
@@ -23,15 +24,16 @@ from tailwise.evaluate.frontier import (
     Result,
     Score,
     band,
+    summarise,
+)
+from tailwise.evaluate.frontier_runs import (
     cell_config,
     check_base,
     check_folder,
     market_score,
     plan,
     play_rewards,
-    summarise,
 )
-from tailwise.evaluate.frontier_page import legend, shown_band, table_rows, verdict, warnings_about, write_frontier_page
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport

@@ -9,7 +9,7 @@ import pytest
 
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.findings import weigh
-from tailwise.evaluate.judgement import POLICY, SAMPLED, judge
+from tailwise.evaluate.judgement import POLICY, SAMPLED, judge_policy
 from tailwise.evaluate.limit import forward_returns, judge_limit, rule_sentence
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
@@ -125,7 +125,7 @@ def test_a_policy_with_a_limit_is_judged_both_ways_in_words_json_and_picture(tmp
     }
     data["data"] = {**data["data"], "parameters": {"length": 900, "noise": 0.002}}
     agent = PPO(config=parse_config(data, source="test"))
-    (judged,) = judge(agent)
+    (judged,) = judge_policy(agent)
     assert list(judged.paths)[:2] == [POLICY, SAMPLED]
     assert not np.array_equal(judged.paths[POLICY].target, judged.paths[SAMPLED].target)
     told = judged.limit_sentences()
@@ -139,8 +139,8 @@ def test_a_policy_with_a_limit_is_judged_both_ways_in_words_json_and_picture(tmp
     write_report(tmp_path / "page.html", [weigh(judged)], title="t", how="So.", gamma=0.9, background=Background())
     page = (tmp_path / "page.html").read_text()
     assert told[0][1:] in page and "limit -5.0%" in page and "Discounted log-return over the next 30 bars" in page
-    (other,) = judge(agent, deterministic=False)
+    (other,) = judge_policy(agent, deterministic=False)
     assert list(other.paths)[1] == "policy, most likely"
-    (selected,) = judge(agent, "select")
+    (selected,) = judge_policy(agent, "select")
     assert "on the select window" in selected.limit_sentences()[0]
     agent.trainer.driver.close()

@@ -16,7 +16,8 @@ from tailwise.evaluate.evidence import compare_paths, path_evidence
 from tailwise.evaluate.judgement import POLICY, judge_rule
 from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.report_folds import fold_rows, read_folds, write_folds_report
+from tailwise.evaluate.report_folds import fold_rows, write_folds_report
+from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.market.builtin import sp500
 from tests.chromium import browser
 from tests.evaluate.browser import PHONE, look
@@ -38,11 +39,16 @@ def make_folder(folder: Path) -> Path:
             "seed": seed,
             "account": "SP500",
             "folder": None,
-            "refused": None,
+            "checkpoint": None,
             "updates": 100,
             "limit_acted": True,
+            "steps": None,
+            "ended": None,
+            "refused": None,
+            "evaluation": "stitched",
             "windows": {"train": window, "select": None, "test": window},
             "statistics": statistics,
+            "cvar_return": statistics[POLICY]["cvar_return"],
             "limit": limit,
         }
         for fold in (1, 2)
@@ -55,6 +61,10 @@ def make_folder(folder: Path) -> Path:
     stitched = {
         "account": "SP500",
         "seed": None,
+        "first_bar": window["first_bar"],
+        "last_bar": window["last_bar"],
+        "bars": 299,
+        "ruined": False,
         "statistics": statistics,
         "limit": limit,
         "evidence": intervals | {"verdict": evidence.verdict, "deflated": None},
@@ -75,19 +85,34 @@ def make_folder(folder: Path) -> Path:
         "symbols": ["SP500"],
         "kind": "anchored",
         "folds": 2,
+        "seeds": [0, 1],
         "purge": 100,
         "embargo": 5,
+        "look_back": 100,
+        "label_horizon": 1,
+        "clock_bars": 600,
         "periods_per_year": 252.0,
         "alpha": 0.05,
+        "gamma": 0.99,
         "horizon": 300,
         "data_hash": "f00d" * 16,
+        "config_hash": "beef" * 16,
+        "cut": "cafe" * 16,
         "config": {"seed": 0, "learner": {"gamma": 0.99}},
         "facts": ["Trained on something."],
+        "windows": [{"fold": fold, "train": window, "select": None, "test": window} for fold in (1, 2)],
         "rows": rows,
+        "ensemble": {"how": "vote", "seeds": [0, 1]},
         "stitched": [stitched],
-        "across_seeds": {"sharpe": {"iqm": 0.3, "low": 0.1, "high": 0.5}, "mean_return": None},
+        "across_seeds": {
+            "sharpe": {"iqm": 0.3, "low": 0.1, "high": 0.5, "level": 0.95, "seeds": 2, "tasks": 2},
+            "mean_return": None,
+        },
         "overfitting": {"probability": 0.4, "loss_probability": 0.5, "trials": 2, "bars": 299},
+        "overfitting_reason": None,
+        "trials": {"counted": 2, "known_sharpes": 2, "file": "trials.jsonl"},
         "headline": {"account": "SP500", "seed": None},
+        "doubts": [],
         "verdict": ["No evidence of an edge over two folds.", "The limit was kept in both."],
     }
     (folder / "walk_forward.json").write_text(json.dumps(result))
@@ -96,7 +121,7 @@ def make_folder(folder: Path) -> Path:
 
 def test_the_page_of_a_walk_forward(tmp_path: Path) -> None:
     """Verdict, stitched equity and every fold. Rejects a table without the seeds or without what was trained on."""
-    folds = read_folds(make_folder(tmp_path))
+    folds = read_walk_forward(make_folder(tmp_path))
     rows = fold_rows(folds, "SP500")
     assert [row[:2] for row in rows] == [
         ("1", "0"),
@@ -122,8 +147,9 @@ def test_the_page_of_a_walk_forward(tmp_path: Path) -> None:
 
 def test_a_doubt_does_not_take_the_place_of_the_headline(tmp_path: Path) -> None:
     """Rejects a page that counts sentences from the first one, whatever it is."""
-    folds = read_folds(make_folder(tmp_path))
-    folds |= {"doubts": ["A doubt."], "verdict": ["A doubt.", "Tested on bars.", "It earns.", "The limit was kept."]}
+    folds = read_walk_forward(make_folder(tmp_path))
+    verdict = ("A doubt.", "Tested on bars.", "It earns.", "The limit was kept.")
+    folds = folds.model_copy(update={"doubts": ("A doubt.",), "verdict": verdict})
     write_folds_report(tmp_path / "report.html", folds, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8").split("<body>")[1]
     assert '<p class="headline">It earns.</p><p>A doubt.</p><p>Tested on bars.</p><p>The limit was kept.</p>' in text
@@ -134,4 +160,4 @@ def test_an_unknown_format_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"has format 1; this version reads format 2\.\n.* cannot be read\. Run the walk-forward again"
     ):
-        read_folds(tmp_path)
+        read_walk_forward(tmp_path)

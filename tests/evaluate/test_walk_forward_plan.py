@@ -18,7 +18,7 @@ from tailwise.evaluate.walk_forward_plan import (
     check_world,
     fold_config,
     make_plan,
-    spans_of_account,
+    windows_of_account,
 )
 from tailwise.market.bars import Bars, save_bars
 from tailwise.market.dataset import Window
@@ -63,10 +63,10 @@ def test_the_windows_of_a_run_are_those_of_its_fold(kind: Any) -> None:
         assert select.end - select.first == 90  # 15% of 600
         ends.append(test.end)
     assert ends == [400, 500, 600] and (plan.folds[2].train[0].first == 0) == (kind == "anchored")
-    spans = plan.spans(plan.folds[0])
-    assert spans["test"] is not None and spans["test"].bars == 100
+    spans = plan.windows(plan.folds[0])
+    assert spans.test.bars == 100
     opened = world_of(base, plan, 0).dataset.bars[0].time[300]
-    assert spans["test"].first_bar == f"{opened.astype('datetime64[s]')}Z"
+    assert spans.test.first_bar == f"{opened.astype('datetime64[s]')}Z"
 
 
 def test_windows_are_named_by_the_days_of_their_bars() -> None:
@@ -77,11 +77,10 @@ def test_windows_are_named_by_the_days_of_their_bars() -> None:
     world = world_of(base, plan, 0)
     (bars,) = world.dataset.bars
     test = world.dataset.window("test")[0]
-    for spans in (plan.spans(plan.folds[0]), spans_of_account(world, bars.symbol)):
-        assert spans["train"] is not None and spans["train"].first_bar == "1999-01-04T00:00:00Z"
-        assert spans["test"] is not None
-        assert spans["test"].first_bar[:10] == str(bars.time[test.first])[:10]
-        assert spans["test"].last_bar[:10] == str(bars.time[test.end - 1])[:10]
+    for spans in (plan.windows(plan.folds[0]), windows_of_account(world, bars.symbol)):
+        assert spans.train.first_bar == "1999-01-04T00:00:00Z"
+        assert spans.test.first_bar[:10] == str(bars.time[test.first])[:10]
+        assert spans.test.last_bar[:10] == str(bars.time[test.end - 1])[:10]
 
 
 def test_test_rows_in_the_normaliser_fit_are_caught() -> None:

@@ -16,7 +16,7 @@ from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.metrics import compared_part
 from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.judgement import judge
+from tailwise.evaluate.judgement import judge_policy
 from tailwise.market.bars import save_bars
 from tailwise.market.synthetic import ar1
 from tailwise.run.config import parse_config
@@ -44,7 +44,7 @@ def test_training_selects_on_its_own_window_and_is_judged_on_another(tmp_path: P
     assert isinstance(world, MarketWorld)
     selected = [row for row in load_metrics(tmp_path / "run") if "evaluate/return" in row]
     assert [row["update"] for row in selected] == [2, 4]
-    judged = judge(tailwise.load(tmp_path / "run"))[0]
+    judged = judge_policy(tailwise.load(tmp_path / "run"))[0]
     bars, test = world.dataset.bars[0], world.dataset.window("test")[0]
     assert len(judged.paths["policy"]) == test.end - test.first
     assert judged.paths["policy"].time[0] == bars.time[test.first]
@@ -181,7 +181,7 @@ def test_several_assets_in_one_account_train_resume_and_are_judged(tmp_path: Pat
     assert notes == []
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
-    judged = judge(tailwise.load(tmp_path / "whole"))
+    judged = judge_policy(tailwise.load(tmp_path / "whole"))
     assert len(judged) == 1 and judged[0].symbol == "long + short"
     path = judged[0].paths["policy"]
     assert path.target.shape == (len(path), 2) and (np.abs(path.exposures).sum(axis=1) < 1.7).all()
@@ -215,10 +215,10 @@ def test_a_test_window_that_moved_into_the_train_bars_is_refused(tmp_path: Path)
     save_bars(ar1(seed=3, length=900), path)
     config = market(data={"kind": "files", "paths": [str(path)], "symbols": ["ONE"]})
     tailwise.PPO(config=config, run_dir=tmp_path / "run").learn(256)
-    assert len(judge(tailwise.load(tmp_path / "run"))[0].paths["policy"]) == 225
+    assert len(judge_policy(tailwise.load(tmp_path / "run"))[0].paths["policy"]) == 225
     save_bars(ar1(seed=3, length=600), path)
     with pytest.raises(DataError, match=r"the train window now holds other bars .*540 bars"):
-        judge(tailwise.load(tmp_path / "run"))
+        judge_policy(tailwise.load(tmp_path / "run"))
     with pytest.raises(DataError, match="train window now holds other bars"):
         tailwise.load(tmp_path / "run").evaluate(episodes=1)
 
@@ -236,7 +236,7 @@ def test_every_symbol_is_judged_on_its_own_bars_beside_the_same_rules() -> None:
     agent.learn(128)
     world = agent.world()
     assert isinstance(world, MarketWorld)
-    judged = judge(agent)
+    judged = judge_policy(agent)
     assert [one.symbol for one in judged] == [bars.symbol for bars in world.dataset.bars]
     for bars, table, one in zip(world.dataset.bars, world.dataset.tables("test"), judged, strict=True):
         first, last = table.first_valid, len(table.close) - 1

@@ -22,7 +22,7 @@ def entry(folder: Path) -> RunEntry:
 
 
 def test_names_are_those_of_the_run_folder() -> None:
-    from tailwise.cli import judging
+    from tailwise.evaluate import judge as judging
     from tailwise.evaluate import path_files
     from tailwise.run import metric_store, run_folder
     from tailwise.run.health.alert import Severity

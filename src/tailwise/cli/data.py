@@ -7,12 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import as_path
+from tailwise.cli.options import (
+    AdjustAllOption,
+    AdjustOption,
+    ConfigArgument,
+    ForceOption,
+    JsonOption,
+    PeriodsOption,
+    RepairOption,
+    SetOption,
+    TimeUnitOption,
+    as_path,
+)
 
 data_app = typer.Typer(help="Check, make, list and fetch bars.", no_args_is_help=True)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")]
 
 
 @data_app.command("check")
@@ -20,25 +28,11 @@ def data_check(
     files: Annotated[
         list[Path], typer.Argument(parser=as_path, metavar="FILE...", help="CSV or Parquet files with bars.")
     ],
-    repair: Annotated[
-        str, typer.Option(metavar="none|drop|clip", help="Bad rows: an error, left out, or high and low widened.")
-    ] = "none",
-    adjust: Annotated[
-        str,
-        typer.Option(
-            metavar="refuse|consistent|ignore|all", help="An Adj Close that differs: error, scale all, prices."
-        ),
-    ] = "refuse",
-    adjust_all: Annotated[
-        bool,
-        typer.Option("--adjust-all", help="Closes adjusted in place: scale open, high and low alike (--adjust all)."),
-    ] = False,
-    time_unit: Annotated[
-        str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of times that count since 1970; default: inferred.")
-    ] = None,
-    periods_per_year: Annotated[
-        float | None, typer.Option(metavar="X", help="Bars per year; default: inferred from the times.")
-    ] = None,
+    repair: RepairOption = "none",
+    adjust: AdjustOption = "refuse",
+    adjust_all: AdjustAllOption = False,
+    time_unit: TimeUnitOption = None,
+    periods_per_year: PeriodsOption = None,
     symbol: Annotated[str | None, typer.Option(metavar="S", help="Name of the bars, or which symbol to take.")] = None,
     out: Annotated[
         Path | None, typer.Option(parser=as_path, metavar="FILE", help="Save the checked bars as .csv or .parquet.")
@@ -47,9 +41,9 @@ def data_check(
     json: JsonOption = False,
 ) -> None:
     """Read bars as training would, and say what was understood, repaired and looks odd (exit code 2 if unusable)."""
-    from tailwise.cli.data_check import Reading, adjust_option, check_files
+    from tailwise.cli.bars import check_files, reading_of
 
-    how = Reading(repair, adjust_option(adjust, adjust_all), time_unit, periods_per_year, symbol)
+    how = reading_of(repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all, symbol=symbol)
     raise typer.Exit(check_files(files, how, out=out, force=force, as_json=json))
 
 
@@ -67,9 +61,9 @@ def data_synth(
     json: JsonOption = False,
 ) -> None:
     """Write a synthetic market, labelled as one, and print its truth."""
-    from tailwise.cli.data_synth import write_market
+    from tailwise.cli.bars import synthesise
 
-    write_market(kind, parameters or [], bars=bars, seed=seed, out=out, force=force, as_json=json)
+    synthesise(kind, parameters or [], bars=bars, seed=seed, out=out, force=force, as_json=json)
 
 
 @data_app.command("sets")
@@ -82,23 +76,21 @@ def data_sets(
     json: JsonOption = False,
 ) -> None:
     """List the bars that are at hand without a network, and the synthetic markets."""
-    from tailwise.cli.data_sets import show_sets
+    from tailwise.cli.bars import show_sets
 
     show_sets(name, out=out, force=force, as_json=json)
 
 
 @data_app.command("leak-check")
 def data_leak_check(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one value; repeatable.")
-    ] = None,
+    config: ConfigArgument,
+    overrides: SetOption = None,
     cuts: Annotated[int, typer.Option(min=1, max=10_000, help="Moments at which the future is changed.")] = 24,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the changed futures.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Change the future and look whether features, fit or environment knew it (exit code 1 if so)."""
-    from tailwise.cli.data_leaks import check_leaks
+    from tailwise.cli.bars import check_leaks
 
     raise typer.Exit(check_leaks(config, overrides or [], cuts=cuts, seed=seed, as_json=json))
 

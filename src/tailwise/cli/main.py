@@ -11,7 +11,26 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
-from tailwise.cli.options import JsonOption, TrustOption, as_path
+from tailwise.cli.options import (
+    AdjustAllOption,
+    AdjustOption,
+    CheckpointOption,
+    ConfigArgument,
+    JobsOption,
+    JsonOption,
+    PeriodsOption,
+    QuietOption,
+    RepairOption,
+    RunArgument,
+    SetOption,
+    StochasticOption,
+    StressOption,
+    StudyOutOption,
+    TimeUnitOption,
+    TrackOption,
+    TrustOption,
+    as_path,
+)
 from tailwise.cli.runs import runs_app
 from tailwise.cli.standard_streams import patient_streams
 from tailwise.core.errors import ConfigWarning, TailwiseError
@@ -29,25 +48,6 @@ config_app = typer.Typer(help="Check, show and explain configurations.", no_args
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
-
-ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a preset.")]
-RunArgument = Annotated[
-    Path, typer.Argument(parser=as_path, metavar="RUN", help="The folder of a run, as train made it.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one value, e.g. -s learner.clip=0.1; repeatable."),
-]
-CheckpointOption = Annotated[str | None, typer.Option(help="A checkpoint's name; default: best, else the newest.")]
-StressOption = Annotated[
-    bool, typer.Option("--stress/--no-stress", help="Replay dearer, later and worse markets for the report.")
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
-
-
-TrackOption = Annotated[
-    list[str] | None, typer.Option("--track", metavar="mlflow|wandb", help="Also log the run there; repeatable.")
-]
 
 
 @app.command()
@@ -91,9 +91,7 @@ def evaluate(
     episodes: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
     ] = None,
-    stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
-    ] = False,
+    stochastic: StochasticOption = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's seed.")] = None,
     checkpoint: CheckpointOption = None,
     stress: StressOption = True,
@@ -125,16 +123,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option(parser=as_path, metavar="FILE", help="Where to write it; default: RUN/report.html.")
     ] = None,
-    stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample actions instead of the most likely.")
-    ] = False,
+    stochastic: StochasticOption = False,
     checkpoint: CheckpointOption = None,
     stress: StressOption = True,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write the report of a run or of a walk-forward: verdict first, then every panel, one file that works offline."""
-    from tailwise.cli.report import report_run
+    from tailwise.cli.evaluating import report_run
 
     report_run(run, out=out, stochastic=stochastic, checkpoint=checkpoint, stressed=stress, trust=trust, as_json=json)
 
@@ -195,19 +191,12 @@ def frontier(
         int | None, typer.Option(min=1, max=100_000, help="Test episodes of each run; not for a market.")
     ] = None,
     overrides: SetOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            parser=as_path,
-            metavar="DIR",
-            help="Folder; default: runs/frontier-N, the first free N. An old one is continued.",
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
+    out: StudyOutOption = None,
+    jobs: JobsOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Train the same seeds at several limits; draw return against the CVaR that was realised out of sample."""
-    from tailwise.cli.frontier import run_frontier
+    from tailwise.cli.studies import run_frontier
 
     code = run_frontier(
         config,
@@ -246,19 +235,12 @@ def walk_forward(
         typer.Option(min=0.0, max=0.8, help="Share of the bars in a select window; default: data.split's."),
     ] = None,
     overrides: SetOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            parser=as_path,
-            metavar="DIR",
-            help="Folder; default: runs/walk-forward-N, the first free N. An old one is continued.",
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")] = 1,
+    out: StudyOutOption = None,
+    jobs: JobsOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
-    from tailwise.cli.walking import read_purge, run_walk_forward
+    from tailwise.cli.studies import read_purge, run_walk_forward
     from tailwise.evaluate.walk_forward_plan import Settings, as_kind
 
     settings = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
@@ -274,21 +256,18 @@ def init(
     out: Annotated[Path, typer.Option(parser=as_path, metavar="FILE", help="Where to write the configuration.")] = Path(
         "tailwise.yaml"
     ),
-    repair: Annotated[str, typer.Option(metavar="none|drop|clip", help="As in `tailwise data check`.")] = "none",
-    adjust: Annotated[
-        str, typer.Option(metavar="refuse|consistent|ignore|all", help="As in `tailwise data check`.")
-    ] = "refuse",
-    adjust_all: Annotated[bool, typer.Option("--adjust-all", help="As in `tailwise data check`.")] = False,
-    time_unit: Annotated[str | None, typer.Option(metavar="s|ms|us|ns", help="As in `tailwise data check`.")] = None,
-    periods_per_year: Annotated[float | None, typer.Option(metavar="X", help="As in `tailwise data check`.")] = None,
+    repair: RepairOption = "none",
+    adjust: AdjustOption = "refuse",
+    adjust_all: AdjustAllOption = False,
+    time_unit: TimeUnitOption = None,
+    periods_per_year: PeriodsOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a commented configuration that fits these bars."""
-    from tailwise.cli.data_check import Reading, adjust_option
-    from tailwise.cli.starting import write_config
+    from tailwise.cli.bars import init_config, reading_of
 
-    how = Reading(repair, adjust_option(adjust, adjust_all), time_unit, periods_per_year, None)
-    write_config(bars, how, out=out, force=force)
+    how = reading_of(repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all)
+    init_config(bars, how, out=out, force=force)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What several commands share in printing: JSON for machines, two-column tables, numbers."""
+"""What several commands share in printing: JSON for machines, tables, notes."""
 
 from __future__ import annotations
 
@@ -70,23 +70,6 @@ def columns_that_fit(widths: Sequence[int], room: int) -> list[list[int]]:
             tables.append([0])
         tables[-1].append(at)
     return tables
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A number for people; a dash when it is undefined."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value:,.{digits - 3}f}" if 100 <= abs(value) < 1e15 else f"{value:.{digits}g}"
-
-
-def duration(seconds: float) -> str:
-    """45 s, 3 min 20 s, 2 h 05 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _finite(value: Any) -> Any:

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import JsonOption, TrustOption, as_path
-from tailwise.cli.output import note, number, print_json, print_table
+from tailwise.cli.options import JsonOption, RunArgument, TrustOption, as_path
+from tailwise.cli.output import note, print_json, print_table
+from tailwise.core.texts import number
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 
@@ -87,7 +88,7 @@ def prune_command(
 
 @runs_app.command("reproduce")
 def reproduce_command(
-    run: Annotated[Path, typer.Argument(parser=as_path, metavar="RUN", help="The folder of a run, as train made it.")],
+    run: RunArgument,
     out: Annotated[
         Path | None, typer.Option(parser=as_path, metavar="DIR", help="Folder of the repetition; default: RUN-again-N.")
     ] = None,
@@ -95,7 +96,7 @@ def reproduce_command(
     json: JsonOption = False,
 ) -> None:
     """Train a run again from its stored configuration and compare metrics and weights bit for bit (exit code 1: no)."""
-    from tailwise.cli.reproducing import reproduce
+    from tailwise.cli.training import reproduce
 
     raise typer.Exit(reproduce(run, out=out, trust=trust, as_json=json))
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
-from tailwise.evaluate.frontier import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
+from tailwise.evaluate.frontier_result import CONFIDENCE, MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
 from tailwise.evaluate.markup import element, join
 from tailwise.evaluate.page_frame import GRID, INK, plot, table, whole_page
 from tailwise.evaluate.words import limit_word, percent

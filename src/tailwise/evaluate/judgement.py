@@ -102,7 +102,7 @@ class Judgement:
         }
 
 
-def judge(
+def judge_policy(
     policy: Trader,
     purpose: Literal["select", "test"] = "test",
     *,

@@ -1,24 +1,22 @@
 """The report of a walk-forward: the test windows of all folds one after the other, and a table of the folds.
 
-Reads what `tailwise walk-forward` left in its folder; nothing is played again.
+Made from the result and the files beside it; nothing is played again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 import yaml
 
 from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
-from tailwise.evaluate.bootstrap import REPETITIONS, Interval
+from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
 from tailwise.evaluate.markup import NOTHING, element, join
-from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.report_curves import (
@@ -37,70 +35,52 @@ from tailwise.evaluate.report_trading import trading_panel
 from tailwise.evaluate.report_training import Background, background_panels
 from tailwise.evaluate.report_verdict import comparison_panel, judgement_box, unchecked_headline
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.stored_folds import StoredFolds
+from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
-from tailwise.market.own_features import LeakVerdict
-from tailwise.run.run_files import LARGE, read_stored
-
-FOLDS = "walk_forward.json"
 
 
-def read_folds(folder: Path) -> dict[str, Any]:
-    """The result of a walk-forward."""
-    file = folder / FOLDS
-    try:
-        return read_stored(file, StoredFolds, root=folder, limit=LARGE).model_dump()
-    except (OSError, DataError) as error:
-        raise DataError(
-            f"{error}\n{file} cannot be read. Run the walk-forward again with --out {folder}: nothing is trained again."
-        ) from error
-
-
-def write_folds_report(path: Path, folds: Mapping[str, Any], folder: Path) -> None:
+def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
-    shown = [one for one in folds["stitched"] if one["seed"] == folds["headline"]["seed"]]
-    # The account that speaks comes first.
-    shown.sort(key=lambda one: one["account"] != folds["headline"]["account"])
+    shown = folds.headlines
     parts, listed = NOTHING, []
     for number, stitched in enumerate(shown):
         suffix = "" if number == 0 else f"-{number + 1}"
         panels = _account_panels(folds, stitched, folder, suffix)
         listed += [(panel, suffix) for panel in panels]
-        heading = element("h1", stitched["account"], class_="symbol") if len(shown) > 1 else NOTHING
+        heading = element("h1", stitched.account, class_="symbol") if len(shown) > 1 else NOTHING
         parts += heading + join(section(panel, suffix) for panel in panels)
-    last = background_panels(_background(folds), folds["alpha"])
+    last = background_panels(_background(folds), folds.alpha)
     parts += join(section(panel) for panel in last)
-    doubts = folds.get("doubts", [])
-    tested, earns, *others = folds["verdict"][len(doubts) :]
+    doubts = folds.doubts
+    tested, earns, *others = folds.verdict[len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    leaks = folds.get("leak_check")  # missing in a walk-forward that is older than the check
     headline, colour = earns, _colour(folds, shown[0])
-    if leaks is not None and LeakVerdict.model_validate(leaks).doubtful:
+    if folds.leak_check is not None and folds.leak_check.doubtful:
         headline, colour = unchecked_headline(earns), "bad"
     box = judgement_box(headline, colour, [*doubts, tested, *others], _warnings(folds))
     top = box + contents([panel for panel, suffix in listed if not suffix] + last)
-    title = f"{folds['name']}: walk-forward over {folds['folds']} folds"
+    title = f"{folds.name}: walk-forward over {folds.folds} folds"
     write_text(path, report_page(title, top=top, parts=parts))
 
 
-def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
+def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
     """Cells of the table of folds: one row per fold and seed."""
     found: list[tuple[str, ...]] = []
-    for row in folds["rows"]:
-        if row["account"] != account:
+    for row in folds.rows:
+        if row.account != account:
             continue
-        own = PathStatistics(**row["statistics"][POLICY])
-        rule = next(name for name in ALWAYS_IN if name in row["statistics"])
-        beside = PathStatistics(**row["statistics"][rule])
-        limit = row["limit"]
-        word = "" if limit is None else limit_word(limit["kept"], row["limit_acted"])
+        own = row.statistics[POLICY]
+        rule = next(name for name in ALWAYS_IN if name in row.statistics)
+        beside = row.statistics[rule]
+        limit = row.limit
+        word = "" if limit is None else limit_word(limit.kept, row.limit_acted)
         found.append(
             (
-                f"{row['fold']}",
-                _seed(row["seed"]),
-                _span(row["windows"]["train"]),
-                _span(row["windows"]["test"]),
+                f"{row.fold}",
+                _seed(row.seed),
+                _span(row.windows.train),
+                _span(row.windows.test),
                 percent(own.total_return),
                 percent(beside.total_return),
                 plain(own.sharpe),
@@ -113,44 +93,44 @@ def fold_rows(folds: Mapping[str, Any], account: str) -> list[tuple[str, ...]]:
     return found
 
 
-def _account_panels(folds: Mapping[str, Any], stitched: Mapping[str, Any], folder: Path, suffix: str) -> list[Panel]:
-    paths = read_paths(folder / stitched["evaluation"], root=folder).get(stitched["account"])
+def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, suffix: str) -> list[Panel]:
+    paths = read_paths(folder / stitched.evaluation, root=folder).get(stitched.account)
     if paths is None:
-        raise DataError(f"{folder / stitched['evaluation']} has no account '{stitched['account']}'; restore it.")
+        raise DataError(f"{folder / stitched.evaluation} has no account '{stitched.account}'; restore it.")
     curves = {name: Curve.of_path(path) for name, path in paths.items()}
-    statistics = {name: PathStatistics(**numbers) for name, numbers in stitched["statistics"].items()}
+    statistics = stitched.statistics
     rule = next(name for name in ALWAYS_IN if name in curves)
     numbers = statistics[POLICY]
     caption = (
         "The test windows of all folds one after the other, after all costs; each was played by a policy that had seen "
         f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
     )
-    against = {name: _comparison(one) for name, one in stitched["against"].items()}
+    against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
     shown = [
         lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
-        _folds_panel(folds, stitched["account"], suffix),
+        _folds_panel(folds, stitched.account, suffix),
         lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
         comparison_panel(against, REPETITIONS) if against else None,
         months_panel(curves[POLICY], POLICY),
         trading_panel(paths[POLICY], suffix),
         rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha, suffix),
         distribution_panel(curves, POLICY, rule, numbers, suffix),
-        odds_panel({POLICY: AccountOdds(**stitched["odds"])}, suffix) if stitched["odds"] else None,
+        odds_panel({POLICY: stitched.odds}, suffix) if stitched.odds is not None else None,
         _metrics(statistics),
     ]
     return [panel for panel in shown if panel is not None]
 
 
-def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
-    rows = [row for row in folds["rows"] if row["account"] == account]
-    rule = next(name for name in ALWAYS_IN if name in rows[0]["statistics"])
+def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
+    rows = [row for row in folds.rows if row.account == account]
+    rule = next(name for name in ALWAYS_IN if name in rows[0].statistics)
     colours = colours_of([POLICY, "together", rule], POLICY)
     figure = go.Figure()
-    held = {row["fold"]: row["statistics"][rule]["total_return"] for row in rows}
+    held = {row.fold: row.statistics[rule].total_return for row in rows}
     sets = {
         rule: (list(held), list(held.values()), "line-ew", 18),
-        POLICY: (*_points([row for row in rows if row["seed"] is not None]), "circle", 9),
-        "together": (*_points([row for row in rows if row["seed"] is None]), "diamond", 11),
+        POLICY: (*_points([row for row in rows if row.seed is not None]), "circle", 9),
+        "together": (*_points([row for row in rows if row.seed is None]), "diamond", 11),
     }
     for name, (x, y, symbol, size) in sets.items():
         marker = {"color": colours[name], "symbol": symbol, "size": size, "line": {"width": 2, "color": colours[name]}}
@@ -168,14 +148,14 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
         rule,
         "Sharpe",
         "worst drawdown",
-        f"CVaR, {folds['horizon']} bars",
+        f"CVaR, {folds.horizon} bars",
         EXPOSURES,
         "limit",
     )
     return Panel(
         "folds",
         "Fold by fold",
-        f"{folds['folds']} folds, {folds['kind']}, with {folds['purge']} bars purged and {folds['embargo']} embargoed "
+        f"{folds.folds} folds, {folds.kind}, with {folds.purge} bars purged and {folds.embargo} embargoed "
         "between training and test. Look for the spread between seeds of one fold: where it is as large as the result, "
         f"the result is luck of the seed. {_over_seeds(folds)}",
         key({name: colours[name] for name, (x, *_) in sets.items() if x})
@@ -184,8 +164,8 @@ def _folds_panel(folds: Mapping[str, Any], account: str, suffix: str) -> Panel:
     )
 
 
-def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
-    return [row["fold"] for row in rows], [row["statistics"][POLICY]["total_return"] for row in rows]
+def _points(rows: Sequence[FoldRow]) -> tuple[list[int], list[float]]:
+    return [row.fold for row in rows], [row.statistics[POLICY].total_return for row in rows]
 
 
 def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
@@ -201,47 +181,43 @@ def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
     )
 
 
-def _comparison(one: Mapping[str, Any]) -> Comparison:
-    return Comparison(Interval(**one["mean_return"]), Interval(**one["sharpe"]))
-
-
-def _background(folds: Mapping[str, Any]) -> Background:
+def _background(folds: WalkForward) -> Background:
     return Background(
-        facts=[str(one) for one in folds["facts"]],
-        configuration=yaml.safe_dump(folds["config"], sort_keys=False),
-        hashes={"all bars": {", ".join(folds["symbols"]): folds["data_hash"]}},
+        facts=list(folds.facts),
+        configuration=yaml.safe_dump(folds.config, sort_keys=False),
+        hashes={"all bars": {", ".join(folds.symbols): folds.data_hash}},
     )
 
 
-def _warnings(folds: Mapping[str, Any]) -> list[str]:
-    told = [] if folds["label"] == "real" else [f"Not a real market: {folds['label']}."]
-    refused = [row for row in folds["rows"] if row.get("refused")]
+def _warnings(folds: WalkForward) -> list[str]:
+    told = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
+    refused = [row for row in folds.rows if row.refused]
     if refused:
-        told.append(f"{len(refused)} of {len(folds['rows'])} trainings were ended by refused updates.")
+        told.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")
     return told
 
 
-def _colour(folds: Mapping[str, Any], stitched: Mapping[str, Any]) -> str:
-    limit, verdict = stitched["limit"], stitched["evidence"]["verdict"]
-    if verdict == "below zero" or (limit is not None and limit["kept"] is False):
+def _colour(folds: WalkForward, stitched: StitchedPath) -> str:
+    limit, verdict = stitched.limit, stitched.evidence.verdict
+    if verdict == "below zero" or (limit is not None and limit.kept is False):
         return "bad"
-    words = [one["verdict"] for one in stitched["against"].values()]
+    words = [one.verdict for one in stitched.against.values()]
     praised = verdict == "above zero" and words and all(word == "better" for word in words)
     return "good" if praised and not reserved(folds, stitched) else ""
 
 
-def _who(stitched: Mapping[str, Any]) -> str:
-    return "All seeds of a fold decide together." if stitched["seed"] is None else f"Seed {stitched['seed']}."
+def _who(stitched: StitchedPath) -> str:
+    return "All seeds of a fold decide together." if stitched.seed is None else f"Seed {stitched.seed}."
 
 
-def _over_seeds(folds: Mapping[str, Any]) -> str:
+def _over_seeds(folds: WalkForward) -> str:
     """The mean over seeds with its interval, and how likely the choice among them was luck."""
-    told, ratio, luck = "", folds["across_seeds"]["sharpe"], folds["overfitting"]
+    told, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
     if ratio is not None:
-        spread = "" if ratio["low"] is None else f" ({plain(ratio['low'])} to {plain(ratio['high'])})"
-        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio['iqm'])}{spread}. "
+        spread = "" if ratio.low is None else f" ({plain(ratio.low)} to {plain(ratio.high)})"
+        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
     if luck is not None:
-        told += f"Probability of backtest overfitting among {luck['trials']} trials: {percent(luck['probability'], 0)}."
+        told += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
     return told.strip()
 
 
@@ -249,5 +225,5 @@ def _seed(seed: int | None) -> str:
     return "together" if seed is None else f"{seed}"
 
 
-def _span(window: Mapping[str, Any] | None) -> str:
-    return "-" if window is None else f"{str(window['first_bar'])[:10]} to {str(window['last_bar'])[:10]}"
+def _span(window: Span | None) -> str:
+    return "-" if window is None else f"{window.first_bar[:10]} to {window.last_bar[:10]}"

@@ -3,7 +3,7 @@ checks that nothing of the test reaches into the training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -12,6 +12,7 @@ import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Fold, Range, Times, check_fold, common_clock, least_purge, walk_forward
+from tailwise.evaluate.walk_forward_result import Span, Windows
 from tailwise.market.bars import Bars
 from tailwise.market.data_config import SharesSplit, TimesSplit
 from tailwise.market.dataset import PURPOSES, load_data
@@ -36,15 +37,6 @@ class Settings:
     select: float | None = None  # share of the bars in each select window; None: that of data.split, else 0.15
 
 
-@dataclass(frozen=True)
-class Span:
-    """When the first and the last bar of a window open, UTC (as bars are named everywhere), and how many there are."""
-
-    first_bar: str
-    last_bar: str
-    bars: int
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """All folds over one clock. bar: length of a bar; look_back and label_horizon: what the purge covers, bars."""
@@ -67,12 +59,14 @@ class Plan:
         end = self.clock[part.end] if part.end < len(self.clock) else self.clock[-1] + self.bar
         return _moment(self.clock[part.first]), _moment(end)
 
-    def spans(self, fold: Fold) -> dict[str, Span | None]:
+    def windows(self, fold: Fold) -> Windows:
         """train, select and test by the common clock."""
-        windows = {"train": fold.train[0], "select": fold.select, "test": fold.test[0]}
-        return {
-            name: None if part is None else span_of(self.clock[part.first : part.end]) for name, part in windows.items()
-        }
+        train, test = fold.train[0], fold.test[0]
+        return Windows(
+            train=span_of(self.clock[train.first : train.end]),
+            select=None if fold.select is None else span_of(self.clock[fold.select.first : fold.select.end]),
+            test=span_of(self.clock[test.first : test.end]),
+        )
 
     def identity(self) -> dict[str, Any]:
         """What another call must share to continue this one, as JSON values."""
@@ -190,7 +184,7 @@ def check_fitted(spec: FeatureSpec, bars: Sequence[Bars], plan: Plan, fold: Fold
             )
 
 
-def spans_of_account(world: MarketWorld, symbol: str) -> dict[str, Span | None]:
+def windows_of_account(world: MarketWorld, symbol: str) -> Windows:
     """train, select and test of one symbol; of all of them for an account that holds them all."""
     found: dict[str, Span | None] = {}
     for purpose in PURPOSES:
@@ -204,21 +198,17 @@ def spans_of_account(world: MarketWorld, symbol: str) -> dict[str, Span | None]:
             if world.portfolio or bars.symbol == symbol
         ]
         found[purpose] = span_of(common_clock(times))
-    return found
+    return Windows.model_validate(found)
 
 
 def span_of(times: Times) -> Span:
     """The window of bars that open at these times."""
-    return Span(iso(times[0]), iso(times[-1]), len(times))
+    return Span(first_bar=iso(times[0]), last_bar=iso(times[-1]), bars=len(times))
 
 
 def iso(moment: np.datetime64) -> str:
     """UTC, ISO 8601, to the second."""
     return f"{moment.astype('datetime64[s]')}Z"
-
-
-def json_spans(spans: Mapping[str, Span | None]) -> dict[str, Any]:
-    return {name: None if span is None else asdict(span) for name, span in spans.items()}
 
 
 def _rows_within(bars: Bars, plan: Plan, part: Range) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""All folds and seeds of a walk-forward together: stitched paths, evidence, verdict. Layout: see walk_forward.py."""
+"""All folds and seeds of a walk-forward together: stitched paths, evidence, verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,32 @@ import numpy as np
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import DataError
 from tailwise.evaluate import walk_forward_words as words
-from tailwise.evaluate.evidence import compare_paths, path_evidence
+from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.limit import judge_limit
-from tailwise.evaluate.monte_carlo import account_odds
+from tailwise.evaluate.monte_carlo import AccountOdds, account_odds
 from tailwise.evaluate.overfitting import BLOCKS, overfitting
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
-from tailwise.evaluate.seeds import summarise_seeds
-from tailwise.evaluate.statistics import annualisation_doubt, path_statistics, window_returns
+from tailwise.evaluate.seeds import SeedSummary, summarise_seeds
+from tailwise.evaluate.statistics import PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.stitching import stitch
-from tailwise.evaluate.stored_folds import StoredFolds
-from tailwise.evaluate.walk_forward import FORMAT, SUMMARY, limit_json
-from tailwise.evaluate.walk_forward_plan import Plan, iso, json_spans
+from tailwise.evaluate.walk_forward_plan import Plan, iso
+from tailwise.evaluate.walk_forward_result import (
+    FORMAT,
+    SUMMARY,
+    AcrossSeeds,
+    EnsembleOf,
+    FoldLimit,
+    FoldRow,
+    FoldWindows,
+    Headline,
+    Overfitting,
+    PathVerdict,
+    RuleComparison,
+    StitchedPath,
+    TrialCount,
+    WalkForward,
+)
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
 from tailwise.run.run_files import LARGE, read_stored
@@ -32,7 +46,6 @@ from tailwise.run.worlds import MarketWorld
 
 STITCHED = "stitched"
 _LOWEST = 1e-6  # wealth whose logarithm a ruined account is given
-Row = Mapping[str, Any]
 Named = dict[str, AccountPath]  # policy and baselines by name
 
 
@@ -68,8 +81,8 @@ def cut_of(plan: Plan) -> str:
     return plan_hash(plan.identity())
 
 
-def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[str, Any]:
-    """Everything that walk_forward.json holds; writes the stitched paths beside it."""
+def summarise(whole: Whole, rows: Sequence[FoldRow], facts: Sequence[str]) -> WalkForward:
+    """The whole result; writes the stitched paths beside the folds."""
     plan, config, data = whole.plan, whole.config, whole.world.dataset
     paths = {seed: _stitched(whole, rows, seed) for seed in whole.speakers}
     for seed, accounts in paths.items():
@@ -78,45 +91,48 @@ def summarise(whole: Whole, rows: Sequence[Row], facts: Sequence[str]) -> dict[s
     stitched, trials = _judged(whole, paths, data_hash)
     pbo, reason = _overfitting(whole, paths, data_hash)
     leaks = whole.world.leak_verdict()
-    told = {
-        "format": FORMAT,
-        "name": whole.name,
-        "label": data.label,
-        "symbols": list(paths[whole.seeds[0]]),
-        "kind": plan.settings.kind,
-        "folds": len(plan.folds),
-        "seeds": list(whole.seeds),
-        "purge": plan.purge,
-        "embargo": plan.settings.embargo,
-        "look_back": plan.look_back,
-        "label_horizon": plan.label_horizon,
-        "clock_bars": len(plan.clock),
-        "periods_per_year": data.bars[0].frequency.periods_per_year,
-        "alpha": whole.alpha,
-        "gamma": config.learner.gamma,
-        "horizon": tail_horizon(config.learner.gamma),
-        "data_hash": data_hash,
-        "config_hash": config_hash(config),
-        "cut": whole.cut,
-        "config": config.model_dump(mode="json"),
-        "facts": list(facts),
-        "leak_check": leaks.model_dump(mode="json"),
-        "windows": [{"fold": fold.number + 1, **json_spans(plan.spans(fold))} for fold in plan.folds],
-        "rows": list(rows),
-        "ensemble": None if whole.how is None else {"how": whole.how, "seeds": list(whole.seeds)},
-        "stitched": stitched,
-        "across_seeds": _across_seeds(whole, rows),
-        "overfitting": pbo,
-        "overfitting_reason": reason,
-        "trials": trials,
-        "headline": {"account": next(iter(paths[whole.seeds[0]])), "seed": whole.speakers[-1]},
-    }
     doubts = dict.fromkeys(
         doubt for path in _policies(paths[whole.seeds[0]]) if (doubt := annualisation_doubt(path)) is not None
     )
     if leaks.doubtful:
         doubts = {f"leak-check: {leaks.sentence}": None, **doubts}
-    return {**told, "doubts": list(doubts), "verdict": [*doubts, *words.verdict(told)]}
+    result = WalkForward(
+        format=FORMAT,
+        name=whole.name,
+        label=data.label,
+        symbols=tuple(paths[whole.seeds[0]]),
+        kind=plan.settings.kind,
+        folds=len(plan.folds),
+        seeds=whole.seeds,
+        purge=plan.purge,
+        embargo=plan.settings.embargo,
+        look_back=plan.look_back,
+        label_horizon=plan.label_horizon,
+        clock_bars=len(plan.clock),
+        periods_per_year=data.bars[0].frequency.periods_per_year,
+        alpha=whole.alpha,
+        gamma=config.learner.gamma,
+        horizon=tail_horizon(config.learner.gamma),
+        data_hash=data_hash,
+        config_hash=config_hash(config),
+        cut=whole.cut,
+        config=config.model_dump(mode="json"),
+        facts=tuple(facts),
+        leak_check=leaks,
+        windows=tuple(FoldWindows(fold=fold.number + 1, **dict(plan.windows(fold))) for fold in plan.folds),
+        rows=tuple(rows),
+        ensemble=None if whole.how is None else EnsembleOf(how=whole.how, seeds=whole.seeds),
+        stitched=stitched,
+        across_seeds=_across_seeds(whole, rows),
+        overfitting=pbo,
+        overfitting_reason=reason,
+        trials=trials,
+        headline=Headline(account=next(iter(paths[whole.seeds[0]])), seed=whole.speakers[-1]),
+        doubts=tuple(doubts),
+        verdict=(),
+        folder=whole.out,
+    )
+    return result.model_copy(update={"verdict": (*doubts, *words.verdict(result))})
 
 
 def _folder_of(seed: int | None) -> str:
@@ -127,10 +143,10 @@ def _policies(accounts: Mapping[str, Named]) -> list[AccountPath]:
     return [named[POLICY] for named in accounts.values()]
 
 
-def _stitched(whole: Whole, rows: Sequence[Row], seed: int | None) -> dict[str, Named]:
+def _stitched(whole: Whole, rows: Sequence[FoldRow], seed: int | None) -> dict[str, Named]:
     """account -> name -> path over the test windows of all folds."""
-    own = sorted((row for row in rows if row["seed"] == seed), key=lambda row: int(row["fold"]))
-    folders = list(dict.fromkeys(row["evaluation"] for row in own))
+    own = sorted((row for row in rows if row.seed == seed), key=lambda row: row.fold)
+    folders = list(dict.fromkeys(row.evaluation for row in own))
     if len(folders) != len(whole.plan.folds):
         raise DataError(f"{whole.out}: {len(folders)} of {len(whole.plan.folds)} folds are there for seed {seed}.")
     parts = [read_paths(whole.out / folder) for folder in folders]
@@ -142,15 +158,15 @@ def _stitched(whole: Whole, rows: Sequence[Row], seed: int | None) -> dict[str, 
 
 def _judged(
     whole: Whole, paths: Mapping[int | None, Mapping[str, Named]], data_hash: str
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The list `stitched` and what is known of the trials, this one included."""
+) -> tuple[tuple[StitchedPath, ...], TrialCount]:
+    """The stitched paths, judged, and what is known of the trials, this one included."""
     accounts = list(paths[whole.seeds[0]])
     first = paths[whole.seeds[0]][accounts[0]][POLICY]
     bar = whole.plan.bar
     window = f"{iso(first.time[0] + bar)} {iso(first.time[-1] + bar)} {', '.join(accounts)}"
     for seed in whole.seeds:
         # One number per trial: the mean over accounts, each of which one policy trades.
-        ratios = [_statistics(whole, path)["sharpe"] for path in _policies(paths[seed])]
+        ratios = [_statistics(whole, path).sharpe for path in _policies(paths[seed])]
         known = [ratio for ratio in ratios if ratio is not None]
         whole.book.result(
             data=data_hash,
@@ -171,63 +187,71 @@ def _judged(
             rules = {name: one for name, one in named.items() if name not in (POLICY, SAMPLED, MOST_LIKELY)}
             speaks = speaker == whole.speakers[-1]
             stitched.append(
-                {
-                    "account": account,
-                    "seed": speaker,
-                    "first_bar": iso(path.time[0]),
-                    "last_bar": iso(path.time[-1]),
-                    "bars": path.planned,
-                    "ruined": path.ruined,
-                    "statistics": {name: _statistics(whole, one) for name, one in named.items()},
-                    "limit": limit_json(judge_limit(path, whole.config)),
-                    "evidence": evidence.to_json(),
-                    "against": {name: compare_paths(path, rule).to_json() for name, rule in rules.items() if speaks},
-                    "odds": _odds(path) if speaks else None,
-                    "evaluation": _folder_of(speaker),
-                }
+                StitchedPath(
+                    account=account,
+                    seed=speaker,
+                    first_bar=iso(path.time[0]),
+                    last_bar=iso(path.time[-1]),
+                    bars=path.planned,
+                    ruined=path.ruined,
+                    statistics={name: _statistics(whole, one) for name, one in named.items()},
+                    limit=FoldLimit.of(judge_limit(path, whole.config)),
+                    evidence=_verdict(evidence),
+                    against={name: _against(compare_paths(path, rule)) for name, rule in rules.items() if speaks},
+                    odds=_odds(path) if speaks else None,
+                    evaluation=_folder_of(speaker),
+                )
             )
-    return stitched, {"counted": counted, "known_sharpes": len(found.sharpes), "file": str(found.file)}
+    return tuple(stitched), TrialCount(counted=counted, known_sharpes=len(found.sharpes), file=str(found.file))
 
 
-def _odds(path: AccountPath) -> dict[str, Any]:
+def _verdict(evidence: PathEvidence) -> PathVerdict:
+    return PathVerdict(**vars(evidence), verdict=evidence.verdict)
+
+
+def _against(comparison: Comparison) -> RuleComparison:
+    return RuleComparison(**vars(comparison), verdict=comparison.verdict)
+
+
+def _odds(path: AccountPath) -> AccountOdds:
     """Of a year ahead like these bars, or of as many bars as there are if that is less."""
     bars = min(round(path.periods_per_year), path.planned)
-    return asdict(account_odds(window_returns(path), path.periods_per_year, bars=bars))
+    return account_odds(window_returns(path), path.periods_per_year, bars=bars)
 
 
-def _statistics(whole: Whole, path: AccountPath) -> dict[str, Any]:
-    return asdict(path_statistics(path, alpha=whole.alpha, gamma=whole.config.learner.gamma))
+def _statistics(whole: Whole, path: AccountPath) -> PathStatistics:
+    return path_statistics(path, alpha=whole.alpha, gamma=whole.config.learner.gamma)
 
 
-def _across_seeds(whole: Whole, rows: Sequence[Row]) -> dict[str, Any]:
+def _across_seeds(whole: Whole, rows: Sequence[FoldRow]) -> AcrossSeeds:
     """Interquartile means over seeds [rows] and folds x accounts [columns]."""
-    own = [row for row in rows if row["seed"] is not None]
-    tasks = sorted({(row["fold"], row["account"]) for row in own})
-    found: dict[str, Any] = {}
-    for name in ("sharpe", "mean_return"):
-        scores = {(row["seed"], row["fold"], row["account"]): _score(row, name) for row in own}
+    own = [row for row in rows if row.seed is not None]
+    tasks = sorted({(row.fold, row.account) for row in own})
+
+    def over_seeds(score: Callable[[FoldRow], float | None]) -> SeedSummary | None:
+        scores = {(row.seed, row.fold, row.account): score(row) for row in own}
         table = [[scores[seed, *task] for task in tasks] for seed in whole.seeds]
         known = all(value is not None for line in table for value in line)
-        found[name] = asdict(summarise_seeds(np.array(table, dtype=np.float64))) if known else None
-    return found
+        return summarise_seeds(np.array(table, dtype=np.float64)) if known else None
+
+    return AcrossSeeds(sharpe=over_seeds(lambda row: row.statistics[POLICY].sharpe), mean_return=over_seeds(_growth))
 
 
-def _score(row: Row, name: str) -> float | None:
-    numbers = row["statistics"][POLICY]
-    if name == "sharpe":
-        return None if numbers["sharpe"] is None else float(numbers["sharpe"])
-    return float(np.log(max(1 + numbers["total_return"], _LOWEST)) / numbers["years"])
+def _growth(row: FoldRow) -> float:
+    """Log-return per year of the policy."""
+    numbers = row.statistics[POLICY]
+    return float(np.log(max(1 + numbers.total_return, _LOWEST)) / numbers.years)
 
 
 def _overfitting(
     whole: Whole, paths: Mapping[int | None, Mapping[str, Named]], data_hash: str
-) -> tuple[dict[str, Any] | None, str | None]:
+) -> tuple[Overfitting | None, str | None]:
     """PBO over the seeds, and over what was tried before on the same bars by the same folds; or why there is none."""
     trials = [_returns(paths[seed]) for seed in whole.seeds]
     for other in sorted(whole.out.absolute().parent.glob(f"*/{SUMMARY}")):
         if other.parent == whole.out.absolute():
             continue
-        told = read_stored(other, StoredFolds, root=other.parent, limit=LARGE)
+        told = read_stored(other, WalkForward, root=other.parent, limit=LARGE)
         if told.data_hash == data_hash and told.cut == whole.cut:
             folders = [other.parent / _folder_of(seed) for seed in told.seeds]
             # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
@@ -240,12 +264,9 @@ def _overfitting(
     if bars < 2 * BLOCKS:
         return None, f"{bars} bars are too few for {BLOCKS} blocks"
     found = overfitting(np.stack(trials, axis=1))
-    return {
-        "probability": found.probability,
-        "loss_probability": found.loss_probability,
-        "trials": len(trials),
-        "bars": bars,
-    }, None
+    return Overfitting(
+        probability=found.probability, loss_probability=found.loss_probability, trials=len(trials), bars=bars
+    ), None
 
 
 def _returns(accounts: Mapping[str, Mapping[str, AccountPath]]) -> Any:

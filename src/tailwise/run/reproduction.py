@@ -91,6 +91,14 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
     )
 
 
+def free_folder(run: Path) -> Path:
+    """RUN-again-<n> beside a run, with the first n that is not taken."""
+    number, named = 1, run if run.name else run.resolve()
+    while (folder := named.with_name(f"{named.name}-again-{number}")).exists():
+        number += 1
+    return folder
+
+
 def _different_tensor(mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> str | None:
     """The first tensor, by name, that is not the same bit for bit, as a sentence."""
     for name in sorted(mine.keys() | theirs.keys()):

@@ -6,6 +6,8 @@ import hashlib
 import json
 import secrets
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,33 @@ def refuse_existing(run_dir: Path) -> None:
         raise DataError(
             f"{run_dir} holds a run already; continue it with 'tailwise resume {run_dir}', or choose another folder."
         )
+
+
+@contextmanager
+def new_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder to work in: `out`, or runs/<name>-<n> with the first free n, taken at once.
+
+    Runs that start at the same moment get different folders; a folder that stayed empty is removed when the work
+    cannot start.
+    """
+    if out is not None:
+        yield out
+        return
+    number = 1
+    while True:
+        folder = Path("runs") / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        break
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):  # not empty: what is in it stays
+            folder.rmdir()
+        raise
 
 
 def create_run_folder(

@@ -1,25 +1,25 @@
-"""Evaluation on bars for `tailwise evaluate` and `tailwise demo`: play, print, keep the paths and the page."""
+"""A trained run judged on the bars of its test window: evidence against simple rules, stress tests, paths, page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from tailwise.cli.output import print_table, say_leak_check
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import dump_yaml
+from tailwise.core.errors import ConfigError
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
-from tailwise.evaluate.judgement import POLICY, Judgement, judge
+from tailwise.evaluate.judgement import judge_policy
+from tailwise.evaluate.opened_run import Team, first_free, open_team
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_training import Background
-from tailwise.evaluate.report_verdict import CAVEAT, headline_of
+from tailwise.evaluate.report_verdict import CAVEAT
 from tailwise.evaluate.stress import StressResult
-from tailwise.evaluate.words import columns, costly_impact, ruins
-from tailwise.market.own_features import LeakVerdict
 from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
@@ -50,26 +50,85 @@ class Playing:
         return f"checkpoint {self.checkpoint}: {how}"
 
 
-def print_findings(found: Findings) -> None:
-    """The table, whether it is more than noise, and the limit."""
-    print_judgement(found.judged, found.leak_check)
-    print(headline_of(found)[0])
-    say_leak_check(found.leak_check)
+@dataclass(frozen=True)
+class RunJudgement:
+    """A run on the bars of its test window.
+
+    run        its folder; of an ensemble that of the first
+    played     which checkpoint, and how
+    accounts   what was found of each account: numbers, evidence, odds, stress tests
+    folder     with summary.json, the paths as Parquet and report.html
+    notes      sentences about checkpoints that cannot be used
+    """
+
+    run: Path
+    played: Playing
+    accounts: tuple[Findings, ...]
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run_dir": str(self.run),
+            **asdict(self.played),
+            "symbols": [found.to_json() for found in self.accounts],
+            "folder": str(self.folder),
+        }
 
 
-def print_judgement(judged: Judgement, leak_check: LeakVerdict | None = None) -> None:
-    """One column per policy or rule, one row per number, and one for the check of the policy's own features."""
-    time = judged.time
-    span = f"{str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars"
-    heads = columns(next(iter(judged.statistics.values())))
-    rows = [(name, *(show(numbers) for numbers in judged.statistics.values())) for name, show in heads]
-    if leak_check is not None:
-        rows.append(
-            ("leak-check", *(leak_check.status if name.startswith(POLICY) else "-" for name in judged.statistics))
+def judge(
+    run: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str | None = None,
+    ensemble: str | None = None,
+    stochastic: bool = False,
+    seed: int | None = None,
+    stress: bool = True,
+    out: str | Path | None = None,
+    trust: bool = False,
+) -> RunJudgement:
+    """Play the test window of a run, whole, beside simple rules, and weigh what came of it.
+
+    run          folder of a run on a market; several with `ensemble`
+    checkpoint   its name; None: the best one, else the newest
+    ensemble     "vote" or "average": the policies of all runs decide together
+    stochastic   sample actions instead of the most likely
+    seed         of sampled actions; None: that of the run
+    stress       also replay dearer, later and worse markets
+    out          a new folder for what is kept; None: RUN/evaluations/<checkpoint>-<n>
+    trust        execute the code that the run names although somebody else may have written it (docs/security.md)
+
+        judged = tailwise.judge("runs/sp500-1")
+        for account in judged.accounts:
+            print(account.judged.statistics["policy"].sharpe, account.evidence.verdict)
+    """
+    runs = [run] if isinstance(run, str | Path) else list(run)
+    team = open_team(runs, checkpoint=checkpoint, ensemble=ensemble, trust=trust)
+    return judge_team(team, stochastic=stochastic, seed=seed, stress=stress, out=out)
+
+
+def judge_team(
+    team: Team,
+    *,
+    stochastic: bool = False,
+    seed: int | None = None,
+    stress: bool = True,
+    out: str | Path | None = None,
+    name: str | None = None,
+) -> RunJudgement:
+    """`judge` of runs that are opened already; name: title of the page."""
+    config = team.trader.config
+    if config.env.market is None:
+        raise ConfigError(
+            f"{team.run} was trained on {config.env.gym_id}, which is no market; use tailwise.load and evaluate."
         )
-    print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
-    for sentence in (*ruins(judged.paths), *costly_impact(judged.paths[POLICY]), *judged.limit_sentences()):
-        print(sentence)
+    deterministic = team.trader.deterministic and not stochastic
+    played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
+    folder = first_free(team.run, team.name) if out is None else Path(out)
+    title = f"{team.run.resolve().name}, checkpoint {team.name}" if name is None else name
+    others = [one.run for one in team.runs[1:]]
+    accounts = judge_and_keep(team.trader, played, folder, run=team.run, name=title, stressed=stress, others=others)
+    return RunJudgement(team.run, played, tuple(accounts), folder, tuple(team.notes))
 
 
 def judge_and_keep(
@@ -87,12 +146,12 @@ def judge_and_keep(
     run: the policy's own; others: the runs that decide with it in an ensemble.
     """
     world = policy.market()
-    findings = find(policy, played, world, run=run, stressed=stressed, others=others)
+    findings = findings_of(policy, played, world, run=run, stressed=stressed, others=others)
     _keep(folder, findings, policy.config, world, played, run=run, name=name)
     return findings
 
 
-def find(
+def findings_of(
     policy: Trader,
     played: Playing,
     world: MarketWorld,
@@ -105,7 +164,9 @@ def find(
     found = []
     trials = known_trials(run)
     leaks = worst_verdict(read_leak_verdict(one, world.features) for one in (run, *others))
-    for number, judged in enumerate(judge(policy, deterministic=played.deterministic, seed=played.seed, market=world)):
+    for number, judged in enumerate(
+        judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
+    ):
         results: dict[str, list[StressResult]] = {}
         reason = None
         if stressed and number < MOST_STRESSED:

@@ -1,15 +1,13 @@
-"""`tailwise data leak-check`: the features, the fit and the environment of a configuration, with changed futures."""
+"""The features, the fit and the environment of a configuration, looked at with changed futures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tailwise.cli.configuring import read_effective
-from tailwise.cli.main import CHECK_FAILED, DONE
-from tailwise.cli.output import print_json
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
@@ -20,26 +18,47 @@ from tailwise.market.make_env import make_market_env
 from tailwise.market.own_features import feature_report
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config
+from tailwise.run.effective_config import ConfigLike, effective_config
 
 
-def check_leaks(config: str, overrides: list[str], *, cuts: int, seed: int, as_json: bool) -> int:
-    """Print what was found; the exit code is 1 when something depends on the future."""
-    _, full = read_effective(config, overrides)
+@dataclass(frozen=True)
+class LeakCheck:
+    """What came of a leak-check. reports: of the features of each symbol, of the fit, of the environment."""
+
+    reports: tuple[LeakReport, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing depends on the future."""
+        return all(report.passed for report in self.reports)
+
+    def sentences(self) -> list[str]:
+        """One per leak, then how much was compared and what that says."""
+        return [sentence for report in self.reports for sentence in report.sentences()]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"passed": self.passed, "reports": [report.to_json() for report in self.reports]}
+
+
+def leak_check(config: ConfigLike, *, overrides: Sequence[str] = (), cuts: int = 24, seed: int = 0) -> LeakCheck:
+    """Change the future of the bars and look whether features, fit or environment of a market knew it.
+
+    config      a `Config`, a nested dictionary, a YAML file or the name of a preset
+    overrides   "features.include=[return_1]" and the like
+    cuts        moments at which the future is changed
+    seed        of the changed futures
+
+        checked = tailwise.leak_check("sp500")
+        assert checked.passed, "\\n".join(checked.sentences())
+    """
+    full = effective_config(config, overrides).config
     if full.env.market is None or full.data is None or full.features is None:
-        raise ConfigError(f"{config}: env.kind is gym; a leak-check needs the bars and features of a market.")
-    dataset = build_dataset(full.data, full.features)
-    reports = leak_reports(full, dataset, cuts=cuts, seed=seed)
-    passed = all(report.passed for report in reports)
-    if as_json:
-        print_json({"passed": passed, "reports": [report.to_json() for report in reports]})
-    else:
-        for report in reports:
-            for sentence in report.sentences():
-                print(sentence)
-    return DONE if passed else CHECK_FAILED
+        label = config if isinstance(config, str) else "config"
+        raise ConfigError(f"{label}: env.kind is gym; a leak-check needs the bars and features of a market.")
+    return LeakCheck(tuple(_reports(full, build_dataset(full.data, full.features), cuts=cuts, seed=seed)))
 
 
-def leak_reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[LeakReport]:
+def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[LeakReport]:
     """Features of every symbol, the fit, and the environment."""
     settings, costs, features = config.env.market, config.costs, config.features
     assert settings is not None and features is not None and costs is not None

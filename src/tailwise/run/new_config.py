@@ -1,21 +1,21 @@
-"""`tailwise init BARS`: a commented configuration that fits the bars given, checked before it is written."""
+"""A commented configuration that fits given bars, checked before it is written."""
 
 from __future__ import annotations
 
 import os
-import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from tailwise.cli.data_check import Reading
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
 from tailwise.market.bars import Bars
+from tailwise.market.check_bars import Reading
 from tailwise.market.costs import COSTS, MarketKind, guessed_costs
 from tailwise.market.data_config import SharesSplit
 from tailwise.market.dataset import Dataset, build_dataset, split_windows
@@ -61,8 +61,12 @@ evaluate: {{every: 5}} # updates between evaluations on the select window
 """
 
 
-def write_config(paths: list[Path], how: Reading, *, out: Path, force: bool) -> None:
-    """Read the bars, choose what depends on them, write the file, say what comes next."""
+def write_config(paths: Sequence[Path], how: Reading | None = None, *, out: Path, force: bool = False) -> list[str]:
+    """Read the bars, choose what depends on them, write the file; sentences about what was read and chosen.
+
+    paths: CSV or Parquet files, one symbol each; how: they are read; force: replace `out`.
+    """
+    how = how or Reading()
     _check_target(out, paths, force=force)
     bars = [replace(how, symbol=path.stem).load(path) for path in paths]
     short = [one for one in bars if len(one) < FEWEST_BARS]
@@ -78,14 +82,12 @@ def write_config(paths: list[Path], how: Reading, *, out: Path, force: bool) -> 
         text = config_text(bars, names, how, constant=constant)
         dataset = _dataset(text, out)
     write_text(out, text)
-    for sentence in dataset.describe():
-        print(sentence)
-    if constant:
-        print(f"left out, constant in the train bars: {', '.join(constant)}")
     doubt = _volume_doubt(bars)
-    if doubt is not None:
-        print(f"costs.impact_bps is 0: {doubt}")
-    print(f"written to {out}; train with: tailwise train {shlex.quote(str(out))}")
+    return [
+        *dataset.describe(),
+        *([f"left out, constant in the train bars: {', '.join(constant)}"] if constant else []),
+        *([] if doubt is None else [f"costs.impact_bps is 0: {doubt}"]),
+    ]
 
 
 def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: tuple[str, ...] = ()) -> str:
@@ -164,7 +166,7 @@ def _volume_doubt(bars: list[Bars]) -> str | None:
     return None
 
 
-def _check_target(out: Path, paths: list[Path], *, force: bool) -> None:
+def _check_target(out: Path, paths: Sequence[Path], *, force: bool) -> None:
     """Refuse what cannot be written, and what must not be replaced, before any work."""
     if not out.parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.parent}; make it first.")

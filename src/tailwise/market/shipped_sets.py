@@ -1,4 +1,4 @@
-"""`tailwise data sets`: bars that need no network, where they come from, and the synthetic markets."""
+"""Bars that need no network, and where they come from."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailwise.cli.data_facts import facts, print_facts
-from tailwise.cli.data_files import check_target, save_and_read_back
-from tailwise.cli.data_truth import meaning
-from tailwise.cli.output import print_json
 from tailwise.core.errors import DataError
 from tailwise.market import builtin, synthetic
 from tailwise.market.bars import Bars, load_bars
@@ -30,6 +26,11 @@ class DataSet:
     def installed(self) -> bool:
         """Whether its package is there; looks for it without importing it."""
         return find_spec(self.package) is not None
+
+    @property
+    def advice(self) -> str:
+        """How its package is installed."""
+        return f"install extra: pip install 'tailwise[{self.extra}]'"
 
 
 def data_sets() -> tuple[DataSet, ...]:
@@ -61,27 +62,6 @@ def _from_anytrading(file: str, symbol: str) -> Bars:
     return replace(bars, source=f"gym_anytrading.datasets {file}")
 
 
-def show_sets(name: str | None, *, out: Path | None, force: bool, as_json: bool) -> None:
-    """The list, or one set: what is in it, and saved where `out` says."""
-    if name is None:
-        if out is not None:
-            raise DataError(f"--out {out}: which set? Write: tailwise data sets NAME --out {out}.")
-        _list(as_json)
-        return
-    chosen = find_set(name)
-    if out is not None:
-        check_target(out, force=force)
-    assert chosen.load is not None
-    bars = chosen.load()
-    told = {"name": name, "package": chosen.package, **facts(bars)}
-    if out is not None:
-        told["saved"] = save_and_read_back(bars, out)
-    if as_json:
-        print_json(told)
-        return
-    print_facts(told)
-
-
 def find_set(name: str) -> DataSet:
     """The set called `name`, if it holds bars and its package is installed."""
     known = {each.name: each for each in data_sets()}
@@ -91,40 +71,10 @@ def find_set(name: str) -> DataSet:
         raise DataError(f"there is no data set {name!r}; there are {', '.join(known)}.")
     chosen = known[name]
     if not chosen.installed:
-        raise DataError(f"{name} comes with the package {chosen.package}, which is not installed; {_advice(chosen)}.")
+        raise DataError(f"{name} comes with the package {chosen.package}, which is not installed; {chosen.advice}.")
     if chosen.load is None:
         raise DataError(
             f"{name} holds closing prices only, and bars need open, high, low and volume as well; nothing is made up. "
             f"Read it with {chosen.package}.datasets."
         )
     return chosen
-
-
-def _advice(dataset: DataSet) -> str:
-    return f"install extra: pip install 'tailwise[{dataset.extra}]'"
-
-
-def _list(as_json: bool) -> None:
-    sets, markets = data_sets(), {kind: meaning(kind) for kind in synthetic.kinds()}
-    if as_json:
-        listed = [
-            {
-                "name": each.name,
-                "package": each.package,
-                "installed": each.installed,
-                "extra": each.extra,
-                "bars": each.load is not None,
-                "meaning": each.meaning,
-            }
-            for each in sets
-        ]
-        print_json({"sets": listed, "synthetic": [{"name": k, "meaning": text} for k, text in markets.items()]})
-        return
-    width = max(map(len, (*markets, *(each.name for each in sets))))
-    print("Real prices (tailwise data sets NAME --out FILE)")
-    for each in sets:
-        state = each.package if each.installed else f"not installed; {_advice(each)}"
-        print(f"  {each.name:<{width}}  {each.meaning} [{state}]")
-    print("Synthetic markets (tailwise data synth KIND --out FILE)")
-    for kind, text in markets.items():
-        print(f"  {kind:<{width}}  {text}")

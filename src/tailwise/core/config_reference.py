@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import types
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tailwise.core.config_errors import fields_by_key, members
+from tailwise.core.errors import ConfigError
 
 _BOUNDS = (
     (annotated_types.Gt, "gt", ">"),
@@ -46,6 +48,22 @@ def reference(model: type[BaseModel]) -> list[Entry]:
         if entry.kind and entry.kind not in having:
             having.append(entry.kind)
     return [replace(entry, kind=", ".join(having)) for entry, having in kinds.items()]
+
+
+def entries_below(model: type[BaseModel], key: str) -> list[Entry]:
+    """The entries of a key in each kind that has it, or of all keys of a section; an unknown key is a ConfigError."""
+    entries = reference(model)
+    found = [entry for entry in entries if entry.key == key]
+    if not found or any(entry.section for entry in found):
+        found = [*found, *(entry for entry in entries if entry.key.startswith(f"{key}."))]
+    if not found:
+        keys = list(dict.fromkeys(entry.key for entry in entries))
+        ending = [known for known in keys if known.rsplit(".", 1)[-1] == key]
+        near = ending or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+        quoted = " or ".join(f"'{known}'" for known in near)
+        hint = f"did you mean {quoted}?" if near else "docs/configuration.md lists all keys."
+        raise ConfigError(f"key '{key}' is unknown; {hint}")
+    return found
 
 
 def _entries(model: type[BaseModel], *, prefix: str, kind: str, switch: str, path: tuple[str, ...]) -> Iterator[Entry]:

@@ -1,30 +1,61 @@
-"""`tailwise data synth`: a synthetic market as a file that says what it is, and its truth on the screen."""
+"""A synthetic market as a file that says what it is, with the truth that is known of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailwise.cli.data_files import check_target, save_and_read_back
-from tailwise.cli.data_truth import maker, truths, words
-from tailwise.cli.output import number, print_json, print_table
 from tailwise.core import atomic
 from tailwise.core.config import apply_overrides
 from tailwise.core.errors import ConfigError
 from tailwise.market import synthetic
+from tailwise.market.bar_files import SavedBars, check_target, save_and_read_back
+from tailwise.market.synthetic_truth import Truth, maker, truths, words
+
+
+@dataclass(frozen=True)
+class SyntheticFile:
+    """A synthetic market that was written.
+
+    saved        the file, its symbol and hash
+    label        what the bars are, as the file says it
+    parameters   of the market, all of them but the length
+    columns      further columns of the file, for features; bars do not read them
+    truth        of its law, in words; numbers: in numbers, beside what the sample shows
+    """
+
+    kind: str
+    saved: SavedBars
+    label: str
+    bars: int
+    seed: int
+    parameters: dict[str, Any]
+    columns: tuple[str, ...]
+    truth: str
+    numbers: tuple[Truth, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        parts = asdict(self)
+        saved = parts.pop("saved")
+        return {"kind": parts.pop("kind"), **saved, **parts}
 
 
 def write_market(
-    kind: str, settings: list[str], *, bars: int | None, seed: int, out: Path, force: bool, as_json: bool
-) -> None:
-    """Make the market, save it with its label (and, for `leak`, with the column that leaks), print its truth."""
+    kind: str, settings: Sequence[str] = (), *, bars: int | None = None, seed: int = 0, out: Path, force: bool = False
+) -> SyntheticFile:
+    """Make a market and save it with its label (and, for `leak`, with the column that leaks).
+
+    settings: "phi=0.5" and the like; bars: how many, None for the market's own number; force: replace a file.
+    """
     if kind not in synthetic.kinds():
         raise ConfigError(f"there is no synthetic market {kind!r}; there are {', '.join(synthetic.kinds())}.")
-    given = read_parameters(kind, settings)
+    given = read_parameters(kind, list(settings))
     if bars is not None:
         given["length"] = bars
     check_target(out, force=force)
@@ -33,28 +64,17 @@ def write_market(
     if columns:
         add_columns(out, columns)
     parameters = {**maker(kind).__kwdefaults__, **given}
-    known = truths(kind, made, parameters, seed=seed)
-    result = {
-        "kind": kind,
-        **saved,
-        "label": made.label,
-        "bars": len(made),
-        "seed": seed,
-        "parameters": {name: value for name, value in parameters.items() if name != "length"},
-        "columns": list(columns),
-        "truth": words(kind),
-        "numbers": [{"name": each.name, "law": each.law, "sample": each.sample} for each in known],
-    }
-    if as_json:
-        print_json(result)
-        return
-    print(f"{out}: {len(made):,} bars, {made.label}")
-    if columns:
-        print(f"with the column {', '.join(columns)}, which bars do not read: it is for features")
-    print(f"Truth: {result['truth']}")
-    rows = [(each.name, number(each.law), number(each.sample)) for each in known]
-    print_table("in numbers", ("", "by its law", "in this sample"), rows)
-    print(f"data hash {saved['data_hash']}")
+    return SyntheticFile(
+        kind=kind,
+        saved=saved,
+        label=made.label,
+        bars=len(made),
+        seed=seed,
+        parameters={name: value for name, value in parameters.items() if name != "length"},
+        columns=tuple(columns),
+        truth=words(kind),
+        numbers=tuple(truths(kind, made, parameters, seed=seed)),
+    )
 
 
 def read_parameters(kind: str, settings: list[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Where the data commands write: only whole files, only formats that can be read back, nothing replaced unasked."""
+"""Where bars are written: only whole files, only formats that can be read back, nothing replaced unasked."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tailwise.core.errors import DataError
 from tailwise.market.bars import Bars, load_bars, save_bars
@@ -23,10 +23,19 @@ def check_target(out: Path, *, force: bool, sources: tuple[Path, ...] = ()) -> N
         raise DataError(f"{out}: the file exists; remove it, choose another name or pass --force.")
 
 
-def save_and_read_back(bars: Bars, out: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SavedBars:
+    """A file of bars: the symbol and hash under which it loads."""
+
+    file: str
+    symbol: str
+    data_hash: str
+
+
+def save_and_read_back(bars: Bars, out: Path) -> SavedBars:
     """Write the bars and prove that the file holds them: name and hash under which they load."""
     save_bars(bars, out)
     again = load_bars(out, periods_per_year=bars.frequency.periods_per_year)
     if again.label != bars.label or len(again) != len(bars) or (again.close != bars.close).any():
         raise DataError(f"{out}: the file does not read back as it was written; the disk may be faulty.")
-    return {"file": str(out), "symbol": again.symbol, "data_hash": again.data_hash()}
+    return SavedBars(str(out), again.symbol, again.data_hash())

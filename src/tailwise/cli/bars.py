@@ -1,0 +1,189 @@
+"""`tailwise data check|sets|synth|leak-check` and `tailwise init`: what they print."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from tailwise.cli.main import BAD_INPUT, CHECK_FAILED, DONE
+from tailwise.cli.output import note, print_json, print_table
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.texts import number
+from tailwise.market import synthetic
+from tailwise.market.bar_files import SavedBars, check_target, save_and_read_back
+from tailwise.market.bars import Adjust
+from tailwise.market.check_bars import BarFacts, Reading, facts_of
+from tailwise.market.shipped_sets import data_sets, find_set
+from tailwise.market.synthetic_files import write_market
+from tailwise.market.synthetic_truth import meaning
+from tailwise.market.validation import Repair
+
+
+def reading_of(
+    repair: str,
+    adjust: str,
+    time_unit: str | None,
+    periods_per_year: float | None,
+    *,
+    adjust_all: bool,
+    symbol: str | None = None,
+) -> Reading:
+    """The options of a command as one value; `load_bars` says what is wrong with them."""
+    if adjust_all and adjust not in ("refuse", "all"):
+        raise ConfigError(f"--adjust {adjust} and --adjust-all are both given; leave one of them out.")
+    chosen = cast(Adjust, "all" if adjust_all else adjust)
+    return Reading(cast(Repair, repair), chosen, time_unit, periods_per_year, symbol)
+
+
+def check_files(files: Sequence[Path], how: Reading, *, out: Path | None, force: bool, as_json: bool) -> int:
+    """Print what is in the files; a file that cannot be used is a sentence and exit code 2, the others are shown."""
+    if out is not None:
+        if len(files) > 1:
+            raise DataError(f"--out {out}: is for one file and {len(files)} are given; check them one by one.")
+        check_target(out, force=force, sources=tuple(files))
+    good: dict[Path, BarFacts] = {}
+    errors: dict[Path, str] = {}
+    saved: SavedBars | None = None
+    for path in files:
+        try:
+            bars = how.load(path)
+        except DataError as error:
+            errors[path] = str(error)
+            continue
+        good[path] = facts_of(bars)
+        if out is not None:
+            saved = save_and_read_back(bars, out)
+    if as_json:
+        listed = [{"file": str(path), **_json(facts, saved)} for path, facts in good.items()]
+        problems = [{"file": str(path), "error": text} for path, text in errors.items()]
+        print_json({"usable": not errors, "files": listed, "errors": problems})
+    elif len(files) == 1 and good:
+        _print_facts(good[files[0]], saved)
+    elif good:
+        _print_overview(good)
+    for text in errors.values():
+        for sentence in text.splitlines():
+            note(f"error: {sentence}")
+    return BAD_INPUT if errors else DONE
+
+
+def _json(facts: BarFacts, saved: SavedBars | None) -> dict[str, Any]:
+    return {**facts.to_json(), **({} if saved is None else {"saved": asdict(saved)})}
+
+
+def _print_facts(facts: BarFacts, saved: SavedBars | None) -> None:
+    lines = facts.lines()
+    if saved is not None:
+        lines.append(("saved", f"{saved.file}, read as symbol {saved.symbol} with data hash {saved.data_hash}"))
+    for name, text in lines:
+        print(f"{name:<12} {text}")
+
+
+def _print_overview(good: Mapping[Path, BarFacts]) -> None:
+    header = ("file", "bars", "first", "last", "bar", "gaps", "move")
+    rows = [
+        (
+            str(path),
+            f"{facts.bars:,}",
+            facts.first[:10],
+            facts.last[:10],
+            facts.bar,
+            f"{facts.gaps:,}",
+            f"{facts.largest_moves[0].change:+.2%}" if facts.largest_moves else "none",
+        )
+        for path, facts in good.items()
+    ]
+    print_table(f"{len(good)} file(s)", header, rows)
+    for path, facts in good.items():
+        print(f"{path}: {facts.symbol}, {facts.label}")
+        per_year = f"{facts.periods_per_year:g} bars per year, calendar {facts.calendar}"
+        volume = f"{facts.zero_volume:,} bars without volume"
+        for sentence in (per_year, volume, *facts.notes, *facts.repairs, f"data hash {facts.data_hash}"):
+            print(f"  {sentence}")
+
+
+def show_sets(name: str | None, *, out: Path | None, force: bool, as_json: bool) -> None:
+    """The list, or one set: what is in it, and saved where `out` says."""
+    if name is None:
+        if out is not None:
+            raise DataError(f"--out {out}: which set? Write: tailwise data sets NAME --out {out}.")
+        _list_sets(as_json)
+        return
+    chosen = find_set(name)
+    if out is not None:
+        check_target(out, force=force)
+    assert chosen.load is not None
+    bars = chosen.load()
+    facts, saved = facts_of(bars), None if out is None else save_and_read_back(bars, out)
+    if as_json:
+        print_json({"name": name, "package": chosen.package, **_json(facts, saved)})
+        return
+    _print_facts(facts, saved)
+
+
+def _list_sets(as_json: bool) -> None:
+    sets, markets = data_sets(), {kind: meaning(kind) for kind in synthetic.kinds()}
+    if as_json:
+        listed = [
+            {
+                "name": each.name,
+                "package": each.package,
+                "installed": each.installed,
+                "extra": each.extra,
+                "bars": each.load is not None,
+                "meaning": each.meaning,
+            }
+            for each in sets
+        ]
+        print_json({"sets": listed, "synthetic": [{"name": k, "meaning": text} for k, text in markets.items()]})
+        return
+    width = max(map(len, (*markets, *(each.name for each in sets))))
+    print("Real prices (tailwise data sets NAME --out FILE)")
+    for each in sets:
+        state = each.package if each.installed else f"not installed; {each.advice}"
+        print(f"  {each.name:<{width}}  {each.meaning} [{state}]")
+    print("Synthetic markets (tailwise data synth KIND --out FILE)")
+    for kind, text in markets.items():
+        print(f"  {kind:<{width}}  {text}")
+
+
+def synthesise(
+    kind: str, settings: Sequence[str], *, bars: int | None, seed: int, out: Path, force: bool, as_json: bool
+) -> None:
+    """Write a synthetic market and print its truth."""
+    made = write_market(kind, settings, bars=bars, seed=seed, out=out, force=force)
+    if as_json:
+        print_json(made.to_json())
+        return
+    print(f"{out}: {made.bars:,} bars, {made.label}")
+    if made.columns:
+        print(f"with the column {', '.join(made.columns)}, which bars do not read: it is for features")
+    print(f"Truth: {made.truth}")
+    rows = [(each.name, number(each.law), number(each.sample)) for each in made.numbers]
+    print_table("in numbers", ("", "by its law", "in this sample"), rows)
+    print(f"data hash {made.saved.data_hash}")
+
+
+def check_leaks(config: str, overrides: Sequence[str], *, cuts: int, seed: int, as_json: bool) -> int:
+    """Print what was found; the exit code is 1 when something depends on the future."""
+    from tailwise.run.leak_check import leak_check
+
+    checked = leak_check(config, overrides=overrides, cuts=cuts, seed=seed)
+    if as_json:
+        print_json(checked.to_json())
+    else:
+        for sentence in checked.sentences():
+            print(sentence)
+    return DONE if checked.passed else CHECK_FAILED
+
+
+def init_config(bars: Sequence[Path], how: Reading, *, out: Path, force: bool) -> None:
+    """Write a configuration that fits these bars and say what comes next."""
+    from tailwise.run.new_config import write_config
+
+    for sentence in write_config(bars, how, out=out, force=force):
+        print(sentence)
+    print(f"written to {out}; train with: tailwise train {shlex.quote(str(out))}")

@@ -1,0 +1,164 @@
+"""`tailwise walk-forward` and `tailwise frontier`: studies of many trainings, with progress, to be continued later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
+from tailwise.cli.output import note, print_json, print_table, say_leak_check
+from tailwise.cli.training import Recorder, stop_after_update
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.frontier import PAGE, plan_frontier
+from tailwise.evaluate.frontier_page import HOW, legend, warnings_about
+from tailwise.evaluate.frontier_page import headings as frontier_headings
+from tailwise.evaluate.frontier_page import table_rows as frontier_rows
+from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Frontier
+from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_study
+from tailwise.evaluate.walk_forward import plan_walk_forward
+from tailwise.evaluate.walk_forward_plan import Settings
+from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward
+from tailwise.evaluate.walk_forward_words import headings, table_rows
+from tailwise.run.effective_config import effective_config
+from tailwise.run.jobs import Line
+
+
+def run_walk_forward(
+    config: str,
+    overrides: list[str],
+    *,
+    settings: Settings,
+    seeds: str,
+    out: Path | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Train what is not trained yet, test everything, print and keep it; returns the exit code."""
+    effective = effective_config(config, overrides)
+    study = plan_walk_forward(effective, settings, seeds=read_seeds(seeds))
+    result = _run(study, out=out, jobs=jobs, as_json=as_json)
+    if result is None:
+        return INTERRUPTED
+    if as_json:
+        print_json({"folder": str(result.folder), **result.to_json()})
+    else:
+        _print_walk_forward(result)
+    return CHECK_FAILED if result.refused else DONE
+
+
+def run_frontier(
+    config: str,
+    overrides: list[str],
+    *,
+    limits: str | None,
+    seeds: int,
+    unconstrained: bool,
+    episodes: int | None,
+    out: Path | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Train what is not trained yet, judge everything, print and keep it; returns the exit code."""
+    wanted = read_limits(limits)
+    effective = effective_config(config, overrides)
+    study = plan_frontier(effective, wanted, seeds=seeds, unconstrained=unconstrained, episodes=episodes)
+    result = _run(study, out=out, jobs=jobs, as_json=as_json)
+    if result is None:
+        return INTERRUPTED
+    if as_json:
+        print_json({"folder": str(result.folder), **result.to_json()})
+    else:
+        _print_frontier(result)
+    return CHECK_FAILED if result.refused else DONE
+
+
+def _run(study: Study[Result, Outcome], *, out: Path | None, jobs: int, as_json: bool) -> Outcome | None:
+    """Run a study with its warnings, facts and progress; None after Ctrl-C."""
+    for sentence in study.warnings:
+        note(f"warning: {sentence}")
+    say_leak_check(study.leak_check)
+    folder = open_study(study, out)
+    if not as_json:
+        for sentence in study.facts:
+            print(sentence)
+        work = study.jobs(folder)
+        done = sum(job.finished() is not None for job in work)
+        seeds = f"seed{'' if len(study.seeds) == 1 else 's'} {', '.join(map(str, study.seeds))}"
+        before = f", {done} of them finished before" if done else ""
+        count = "1 run" if len(work) == 1 else f"{len(work)} runs"
+        print(f"{count} of {study.base.run.total_steps:,} steps, {seeds}, in {folder}{before}", flush=True)
+
+    def say(line: Line) -> None:
+        if line.kind == "note":
+            note(f"note: {line.label}: {line.text}")
+        elif not as_json:
+            print(f"{line.label}: {line.text}", flush=True)
+
+    recorder = Recorder()
+    try:
+        with stop_after_update(recorder):
+            return run_study(study, folder, jobs=jobs, stop=lambda: recorder.stop, say=say)
+    except (StudyStopped, KeyboardInterrupt):
+        note(f"interrupted; continue with the same command and --out {folder}")
+        return None
+
+
+def _print_walk_forward(result: WalkForward) -> None:
+    title = f"{result.name} ({result.label}): out of sample, after costs"
+    print_table(title, headings(result), table_rows(result))
+    for sentence in result.verdict:
+        print(sentence)
+    assert result.folder is not None
+    print(f"written to {result.folder / SUMMARY}")
+
+
+def _print_frontier(result: Frontier) -> None:
+    """The table, what its numbers mean, and where the page is."""
+    for played in (SAMPLED, MOST_LIKELY):
+        title = f"{result.environment}: {HOW[played]}"
+        print_table(title, frontier_headings(result), frontier_rows(result, played))
+    for sentence in legend(result):
+        print(sentence)
+    for sentence in warnings_about(result):
+        print(f"warning: {sentence}")
+    assert result.folder is not None
+    print(f"page: {result.folder / PAGE}")
+
+
+def read_seeds(text: str) -> int | list[int]:
+    """How many seeds, "3", or the seeds themselves, "1,5,7" ("4," is the seed 4 alone)."""
+    parts = [part.strip() for part in text.split(",")]
+    example = "write --seeds 3 for three seeds, or the seeds themselves, --seeds 0,1,2"
+    try:
+        numbers = [int(part) for part in parts if part]
+    except ValueError as error:
+        raise ConfigError(f"the seeds '{text}' are not whole numbers; {example}.") from error
+    if not numbers or min(numbers) < 0 or (len(parts) == 1 and not 1 <= numbers[0] <= 1000):
+        raise ConfigError(f"the seeds '{text}' name none, too many or a negative one; {example}.")
+    if len(parts) == 1:
+        return numbers[0]
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(f"the seeds '{text}' name one of them twice; {example}.")
+    return numbers
+
+
+def read_purge(text: str) -> int | None:
+    """Bars, or None for "auto"."""
+    if text == "auto":
+        return None
+    if not text.isdigit():
+        raise ConfigError(f"--purge is '{text}'; write auto or a number of bars, at least 0.")
+    return int(text)
+
+
+def read_limits(text: str | None) -> list[float]:
+    """The limits of "-0.02,-0.05"; what is no number is a sentence."""
+    example = "write for example --limits -0.02,-0.05,-0.1"
+    if text is None or not text.strip():
+        raise ConfigError(f"there are no limits; {example}.")
+    limits: list[float] = []
+    for part in text.split(","):
+        try:
+            limits.append(float(part))
+        except ValueError as error:
+            raise ConfigError(f"the limit '{part.strip()}' is not a number; {example} (-0.02 for -2%).") from error
+    return limits

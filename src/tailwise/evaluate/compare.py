@@ -1,0 +1,139 @@
+"""Several runs, pair by pair, on the same test bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
+from tailwise.evaluate.opened_run import open_market_run
+from tailwise.evaluate.report_compare import Compared, compare_accounts, write_comparison
+from tailwise.evaluate.statistics import path_statistics
+from tailwise.market.own_features import LeakVerdict
+from tailwise.run.leak_verdict import read_leak_verdict
+from tailwise.run.worlds import MarketWorld
+
+PAGE = "compare.html"
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Runs on the same test bars, each against every other and against the rule that is always in the market.
+
+    runs         folders, the one that the others are held to first
+    accounts     one for each symbol: paths, statistics and evidence by run, intervals by pair
+    leak_check   of each run's own features, by name of the run; None: it has none
+    facts        sentences: what was played on what
+    notes        sentences about checkpoints that cannot be used
+    file         the page; None: none was written
+    """
+
+    runs: tuple[Path, ...]
+    accounts: tuple[Compared, ...]
+    leak_check: Mapping[str, LeakVerdict | None]
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+    file: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runs": [str(run) for run in self.runs],
+            "accounts": [one.to_json() for one in self.accounts],
+            "leak_check": {
+                name: None if verdict is None else verdict.model_dump(mode="json")
+                for name, verdict in self.leak_check.items()
+            },
+            "file": None if self.file is None else str(self.file),
+        }
+
+
+def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust: bool = False) -> RunComparison:
+    """Play the test window with every run and compare them bar by bar, so that the market they share cancels.
+
+    runs    folders of runs on the same test bars, two or more
+    page    HTML file to write; None: none
+    trust   execute the code that a run names although somebody else may have written it (docs/security.md)
+
+        compared = tailwise.compare(["runs/sp500-1", "runs/sp500-2"])
+        for (first, second), difference in compared.accounts[0].pairs.items():
+            print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
+    """
+    folders = [Path(run) for run in runs]
+    if len(folders) < 2:
+        raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
+    names = _names(folders)
+    otherwise = "; runs are compared on the test bars of a market."
+    opened = {
+        name: open_market_run(run, otherwise=otherwise, trust=trust) for name, run in zip(names, folders, strict=True)
+    }
+    worlds = {name: one.policy.market() for name, one in opened.items()}
+    _check_same_bars(worlds)
+    first = names[0]
+    policy = opened[first].policy
+    alpha, gamma = policy.config.tail_alpha or DEFAULT_ALPHA, policy.config.learner.gamma
+    judged = judge_policy(policy, deterministic=policy.deterministic, market=worlds[first])
+    played = {first: [one.paths[POLICY] for one in judged]}
+    for name in names[1:]:
+        other = opened[name].policy
+        played[name] = other.trade("test", deterministic=other.deterministic, market=worlds[name])
+    accounts = []
+    for number, one in enumerate(judged):
+        paths = {name: played[name][number] for name in names} | {one.reference: one.paths[one.reference]}
+        # One tail probability and one horizon for all, those of the first run, or the columns would not compare.
+        numbers = {name: path_statistics(path, alpha=alpha, gamma=gamma) for name, path in paths.items()}
+        accounts.append(compare_accounts(paths, one.reference, numbers))
+    leaks = {name: read_leak_verdict(run, worlds[name].features) for name, run in zip(names, folders, strict=True)}
+    time = judged[0].time
+    facts = [
+        f"Tested on {str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars that none of them was trained on, "
+        "after all costs.",
+        *(f"{name}: checkpoint {run.checkpoint.name}, seed {run.policy.config.seed}." for name, run in opened.items()),
+        *(f"{name}: leak-check: {verdict.sentence}." for name, verdict in leaks.items() if verdict is not None),
+        f"The rule is played with the account and costs of {first}, tails with its alpha {alpha:g}, gamma {gamma:g}.",
+    ]
+    if len(names) > 2:
+        facts.append("Choosing the best of several runs by this page makes it a trial like any other.")
+    if page is not None:
+        write_comparison(Path(page), accounts, title=f"{', '.join(names[:-1])} and {names[-1]}", facts=facts)
+    notes = tuple(sentence for run in opened.values() for sentence in run.notes)
+    file = None if page is None else Path(page)
+    return RunComparison(tuple(folders), tuple(accounts), leaks, tuple(facts), notes, file)
+
+
+def _names(runs: list[Path]) -> list[str]:
+    """Names of the folders; whole paths where two are alike."""
+    short = [run.resolve().name for run in runs]
+    names = short if len(set(short)) == len(short) else [str(run) for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{twice} was given twice; a run cannot be compared with itself.")
+    return names
+
+
+def _check_same_bars(worlds: dict[str, MarketWorld]) -> None:
+    """Raise unless all runs are tested on exactly the same bars."""
+    (first, world), *others = worlds.items()
+    own, label = world.dataset.hashes().get("test"), _span(world)
+    for name, other in others:
+        found = other.dataset.hashes().get("test")
+        if found == own:
+            continue
+        theirs = _span(other)
+        why = (
+            f"the test window of {first} is {label}, that of {name} is {theirs}"
+            if theirs != label
+            else f"both are tested on {label}, but the bars differ (their hashes do)"
+        )
+        raise DataError(f"{first} and {name} cannot be compared: {why}; compare runs on the same bars and window.")
+    if any(other.portfolio != world.portfolio for _, other in others):
+        raise DataError(f"{first} and others cannot be compared: some hold all symbols in one account, some do not.")
+
+
+def _span(world: MarketWorld) -> str:
+    told = []
+    for bars, window in zip(world.dataset.bars, world.dataset.window("test"), strict=True):
+        told.append(f"{bars.symbol} {str(bars.time[window.first])[:10]} to {str(bars.time[window.end - 1])[:10]}")
+    return ", ".join(told)

@@ -1,0 +1,124 @@
+"""Trained runs opened to be judged: one policy with its checkpoint, or several that decide together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.evaluate.ensemble import Ensemble, Trader, as_how
+from tailwise.evaluate.run_view import EVALUATIONS
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.agent import Policy, choose_checkpoint, policy_of
+from tailwise.run.policy_files import load_policy
+from tailwise.run.run_folder import read_config
+
+ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """The policy that speaks for a run.
+
+    run          folder of the run
+    checkpoint   folder that the policy was read from
+    trained      the training behind it
+    notes        sentences about newer checkpoints that cannot be used
+    """
+
+    run: Path
+    checkpoint: Path
+    policy: Policy
+    trained: ckpt.Training
+    notes: tuple[str, ...]
+
+
+def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> OpenedRun:
+    """Read the policy of a run: of the checkpoint of that name, else of its best, else of its newest.
+
+    trust: execute the code that the run names although somebody else may have written it (docs/security.md).
+    """
+    place = Path(run)
+    read_config(place)  # says so when this is not the folder of a run
+    folder, notes = _find_checkpoint(place, checkpoint)
+    policy = policy_of(load_policy(folder, trust=trust))
+    return OpenedRun(place, folder, policy, ckpt.training_behind(folder), notes)
+
+
+def open_market_run(run: str | Path, checkpoint: str | None = None, *, otherwise: str, trust: bool) -> OpenedRun:
+    """`open_run` of a run on a market; `otherwise` ends the sentence about any other run."""
+    config = read_config(Path(run))
+    if config.env.market is None:
+        raise ConfigError(f"{run} was trained on {config.env.gym_id}{otherwise}")
+    return open_run(run, checkpoint, trust=trust)
+
+
+def _find_checkpoint(run: Path, name: str | None) -> tuple[Path, tuple[str, ...]]:
+    if name is None:
+        folder, rejected = choose_checkpoint(run)
+        return folder, tuple(f"checkpoint {item.path.name} cannot be used: {item.reason}" for item in rejected)
+    known = {path.name: path for path in ckpt.checkpoints_in(run)}
+    if name not in known:
+        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(known) or 'none yet'}.")
+    return known[name], ()
+
+
+@dataclass(frozen=True)
+class Team:
+    """One run, or several that decide together.
+
+    trader   what plays
+    name     of the evaluation: that of the checkpoint, or "ensemble"
+    how      members decide: vote or average; None for one run alone
+    """
+
+    runs: tuple[OpenedRun, ...]
+    trader: Trader
+    name: str
+    how: str | None
+
+    @property
+    def run(self) -> Path:
+        """Folder of the first run, in which the evaluation is kept."""
+        return self.runs[0].run
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Of an ensemble: how they decide together, then run/checkpoint of each; else empty."""
+        if self.how is None:
+            return ()
+        return (self.how, *(f"{one.run}/{one.checkpoint.name}" for one in self.runs))
+
+    @property
+    def trained(self) -> ckpt.Training:
+        """The training behind it; of an ensemble that of its least trained member."""
+        return ckpt.least_trained([one.trained for one in self.runs])
+
+    @property
+    def notes(self) -> list[str]:
+        return [sentence for one in self.runs for sentence in one.notes]
+
+
+def open_team(
+    runs: Sequence[str | Path], *, checkpoint: str | None = None, ensemble: str | None = None, trust: bool = False
+) -> Team:
+    """Open one run, or with `ensemble` ("vote", "average") all of them to decide together."""
+    if len(runs) > 1 and ensemble is None:
+        raise ConfigError(
+            f"{len(runs)} runs are given; let them decide together with --ensemble vote or average, or give one."
+        )
+    opened = tuple(open_run(run, checkpoint, trust=trust) for run in runs)
+    if ensemble is None:
+        return Team(opened, opened[0].policy, opened[0].checkpoint.name, None)
+    return Team(opened, Ensemble([one.policy for one in opened], as_how(ensemble)), ENSEMBLE, ensemble)
+
+
+def first_free(run: Path, name: str, ending: str = "") -> Path:
+    """RUN/evaluations/<name>-<n><ending> with the first n that is not taken."""
+    folder = run / EVALUATIONS
+    folder.mkdir(exist_ok=True)
+    number = 1
+    while (path := folder / f"{name}-{number}{ending}").exists():
+        number += 1
+    return path
