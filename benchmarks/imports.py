@@ -44,14 +44,6 @@ KNOWN_CYCLES: dict[tuple[str, str], str] = {
     ("run.health.watch", "run.trainer"): "passes the trainer on to actions; goes with them",
     ("run.record", "run.trainer"): "writes what the trainer holds; goes when it is handed the metrics and the state",
     ("evaluate.backtest", "evaluate.report_backtest"): "Backtest.report writes a page; goes with pages/",
-    ("cli.data_check", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.data_fetch", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.data_leaks", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.doctoring", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.frontier", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.reproducing", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.training", "cli.main"): "exit codes and shared options stand in main",
-    ("cli.walking", "cli.main"): "exit codes and shared options stand in main",
 }
 
 

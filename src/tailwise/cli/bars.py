@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from tailwise.cli.main import BAD_INPUT, CHECK_FAILED, DONE
-from tailwise.cli.output import note, print_json, print_table
+from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, print_json, print_table
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.texts import number
 from tailwise.market import synthetic

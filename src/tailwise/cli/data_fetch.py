@@ -10,8 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tailwise.cli.main import DONE, INTERRUPTED
-from tailwise.cli.output import note, print_json
+from tailwise.cli.output import DONE, INTERRUPTED, note, print_json
 from tailwise.market.bar_files import check_target
 from tailwise.market.fetch import Fetched, FetchProgress, fetch_bars
 

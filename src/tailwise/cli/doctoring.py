@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tailwise.cli.main import CHECK_FAILED, DONE
-from tailwise.cli.output import print_json
+from tailwise.cli.output import CHECK_FAILED, DONE, print_json
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.doctor.check import Check, counted, counts, failed, sparkline
 

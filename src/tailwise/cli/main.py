@@ -31,11 +31,10 @@ from tailwise.cli.options import (
     TrustOption,
     as_path,
 )
+from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE
 from tailwise.cli.runs import runs_app
 from tailwise.cli.standard_streams import patient_streams
 from tailwise.core.errors import ConfigWarning, TailwiseError
-
-DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="tailwise",

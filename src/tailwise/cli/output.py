@@ -1,4 +1,4 @@
-"""What several commands share in printing: JSON for machines, tables, notes."""
+"""What several commands share in answering: exit codes, JSON for machines, tables, notes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tailwise.market.own_features import LeakVerdict
 
+DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit codes
 CELL = 3  # columns that a cell takes beside its text: a line and two blanks
 
 

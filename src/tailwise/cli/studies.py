@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import note, print_json, print_table, say_leak_check
+from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table, say_leak_check
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.frontier import PAGE, plan_frontier

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from tailwise.cli.main import CHECK_FAILED, DONE, INTERRUPTED
-from tailwise.cli.output import note, print_json, say_leak_check
+from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, say_leak_check
 from tailwise.cli.progress import LiveProgress, make_display
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate import estimates
@@ -15,8 +14,6 @@ from tailwise.evaluate.bootstrap import LEVEL, REPETITIONS, Interval, studentise
 from tailwise.evaluate.sharpe import DeflatedSharpe, deflated_sharpe
 from tailwise.evaluate.statistics import window_returns
 from tailwise.market.path import AccountPath
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.path import AccountPath
 
-Floats = npt.NDArray[np.float64]
 Player = Callable[[Bars, CostConfig], AccountPath]
 ManyPlayer = Callable[[Sequence[Bars], CostConfig], list[AccountPath]]
 
