@@ -12,8 +12,8 @@ from torch import Tensor
 from tailwise.core.config import Section
 from tailwise.model.supports import even_atoms, quantile_midpoints
 
-# .7 of half the range: with .5 HalfCheetah learns faster still, but Hopper ends at 900 instead of 2,100; with all of it
-# HalfCheetah fails with two seeds of five (docs/geometry.md).
+# .7 of half the range: with .5 HalfCheetah learns faster and Hopper slower, with all of it HalfCheetah fails with two
+# seeds of five (docs/geometry.md).
 LOG_STD = -0.35
 EARLIER_LOG_STD = (0.0, -0.7)  # defaults of earlier versions, which the files of their policies name
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=32)]
