@@ -32,8 +32,12 @@ WALK = 30  # updates without a limit on the cliff
 # Of exploration, ln in the units of the action: for a logit about .07 of w in the middle of [0, 1], less towards the
 # ends. A policy counts in units of half the range, which is 4 for logits and 1/2 for w itself.
 LOG_STD = -1.9
-HALF_RANGE = {True: 4.0, False: 0.5}  # by whether actions are logits
 JUDGES = 2000  # accounts that play the trained policy, each for as long as the discount lets a reward count
+
+
+def width(*, logit: bool) -> float:
+    """LOG_STD in units of half the range of an exposure's actions."""
+    return LOG_STD - math.log(4.0 if logit else 0.5)
 
 
 @dataclass(frozen=True)
@@ -175,8 +179,9 @@ def exposure(problem: ExposureProblem, limit: float | None, *, seed: int, size: 
     """
     gamma = problem.gamma or 0.99  # nothing follows a single step, whatever the discount
     logit = limit is not None
-    width = LOG_STD - math.log(HALF_RANGE[logit])
-    data = settings(size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, entropy=0.0, width=width)
+    data = settings(
+        size, seed=seed, gamma=gamma, alpha=problem.alpha, limit=limit, entropy=0.0, width=width(logit=logit)
+    )
     agent = train(exposure_env(problem, size[0], logit=logit), data)
     if problem.gamma == 0.0:
         judge = exposure_env(problem, JUDGES, logit=logit)

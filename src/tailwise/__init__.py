@@ -12,6 +12,7 @@ __all__ = [
     "Config",
     "Policy",
     "Run",
+    "StudyStopped",
     "__version__",
     "backtest",
     "check_bars",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tailwise.evaluate.frontier import frontier
     from tailwise.evaluate.judge import judge
     from tailwise.evaluate.run_view import Run
+    from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
     from tailwise.market.check_bars import check_bars
     from tailwise.run.agent import PPO, Policy, load
@@ -41,6 +43,7 @@ _HOMES = {
     "Policy": "tailwise.run.agent",
     "load": "tailwise.run.agent",
     "Run": "tailwise.evaluate.run_view",
+    "StudyStopped": "tailwise.evaluate.study",
     "backtest": "tailwise.evaluate.backtest",
     "walk_forward": "tailwise.evaluate.walk_forward",
     "frontier": "tailwise.evaluate.frontier",

@@ -160,7 +160,8 @@ PAGES: dict[Callable[[Path, Attacks], None], str] = {
     report: r"paths\..*\.label|limits\.buy and hold\.(measure|statistic)|stressed\.momentum\[.\]\.label",
     report_of_two_accounts: r"paths\..*\.(label|symbol key 'SP500')|limits\.buy and hold\.(measure|statistic)",
     comparison: r"path of .*\.label",
-    walk_forward: r"account|windows\..*_bar|(evidence|against.*)\.verdict|json\.verdict\[0\]|limit\.sentence",
+    walk_forward: r"account|_bar$|(evidence|against.*)\.verdict|json\.verdict\[0\]|limit\.sentence|config_hash"
+    r"|json\.cut|ensemble\.how|trials\.file",
     frontier: r"results\[.\]\.(checkpoint|folder)|frontier\.environment",
     audit: r"nothing is left out",
 }

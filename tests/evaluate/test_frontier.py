@@ -64,9 +64,9 @@ def frontier(*results: Result, market: bool = True) -> Frontier:
 
 
 def test_every_seed_is_trained_at_every_limit_and_without_one() -> None:
-    cells = plan([-0.02, -0.1], first_seed=7, seeds=2, unconstrained=True)
+    cells = plan([-0.02, -0.1], seeds=(7, 8), unconstrained=True)
     assert cells == [Cell(limit, seed) for seed in (7, 8) for limit in (None, -0.1, -0.02)]
-    assert plan([-0.02], first_seed=0, seeds=1, unconstrained=False) == [Cell(-0.02, 0)]
+    assert plan([-0.02], seeds=(0,), unconstrained=False) == [Cell(-0.02, 0)]
     names = [cell.folder for cell in cells]
     assert names[:2] == ["unconstrained_seed_7", "limit_-0.1_seed_7"] and len(set(names)) == 6
 

@@ -19,7 +19,7 @@ from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_plan import Settings
 from tailwise.evaluate.walk_forward_result import FoldRow, WalkForward, read_walk_forward
 from tailwise.run.effective_config import effective_config
-from tailwise.run.jobs import Job, Line, OneByOne, Result, Say, Stop, never, silent
+from tailwise.run.jobs import Job, Line, OneByOne, Result, Say, Stop, local_executor, never, silent
 from tests.support import merged
 
 MARKET: dict[str, Any] = {
@@ -115,10 +115,40 @@ def test_a_study_warns_its_caller(tmp_path: Path) -> None:
 
 
 def test_seeds_are_counted_or_named() -> None:
+    assert [type(seed) for seed in named_seeds(list(np.arange(2)), first=0)] == [int, int]
     assert named_seeds(3, first=5) == (5, 6, 7) and named_seeds([4, 1], first=5) == (4, 1)
     for wrong in (0, 1001, [], [1, 1], [-1]):
         with pytest.raises(ConfigError, match="seeds"):
             named_seeds(wrong, first=0)
+
+
+@pytest.mark.parametrize("seeds", [True, "3", [1.5], [np.float64(2)], [-1], [2, 2], []])
+def test_seeds_that_are_none_are_refused_before_anything_is_trained(seeds: Any) -> None:
+    with pytest.raises(ConfigError, match="seeds "):
+        named_seeds(seeds, first=0)
+
+
+def test_an_evaluation_replaces_nothing(runs: list[Path], tmp_path: Path) -> None:
+    """Rejects an `out` that is taken as it is: the folder of the run itself would be replaced by its evaluation."""
+    (tmp_path / "thesis.txt").write_text("five years")
+    for taken in (tmp_path, runs[0], tmp_path / "thesis.txt"):
+        with pytest.raises(DataError, match="exists; an evaluation is kept in a folder of its own"):
+            tailwise.judge(runs[0], out=taken, stress=False)
+    assert (tmp_path / "thesis.txt").read_text() == "five years" and (runs[0] / "checkpoints").is_dir()
+
+
+def test_calls_that_name_too_little_are_sentences(runs: list[Path]) -> None:
+    for call, sentence in (
+        (lambda: tailwise.compare(str(runs[0])), "one run was given"),
+        (lambda: tailwise.compare([]), "no runs were given"),
+        (lambda: tailwise.judge([]), "no run is given"),
+        (lambda: tailwise.frontier(MARKET, "-0.05"), "limits are '-0.05'"),  # type: ignore[arg-type]
+        (lambda: tailwise.frontier(MARKET, [-0.05], episodes=0), "episodes is 0"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            call()
+    with pytest.raises(ConfigError, match="jobs is 0"):
+        local_executor(0)
 
 
 def test_a_run_is_judged(runs: list[Path], tmp_path: Path) -> None:

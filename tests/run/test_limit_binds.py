@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from benchmarks.risk_toys import ONE_STEP_SIZE, cvar, exposure_env, exposures, play, settings
+from benchmarks.risk_toys import ONE_STEP_SIZE, cvar, exposure_env, exposures, play, settings, width
 from benchmarks.risk_truth import ONE_STEP, exposure_cvar
 from tailwise.run.agent import PPO
 from tests.support import BACKENDS
@@ -19,7 +19,7 @@ LIMIT = exposure_cvar(ONE_STEP, WANTED)
 def trained(updates: int, **changes: Any) -> PPO:
     environments, steps, _, rate = ONE_STEP_SIZE
     size = (environments, steps, updates, rate)
-    data = settings(size, seed=0, gamma=0.99, alpha=ONE_STEP.alpha, limit=LIMIT, box=True, entropy=0.0)
+    data = settings(size, seed=0, gamma=0.99, alpha=ONE_STEP.alpha, limit=LIMIT, entropy=0.0, width=width(logit=True))
     return PPO(exposure_env(ONE_STEP, environments, logit=True), data | changes)
 
 

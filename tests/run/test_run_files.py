@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.stored import Stored, as_stored
 from tailwise.run.agent import PPO, load
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
-from tailwise.run.run_files import check_links, read_end, read_file, read_json
+from tailwise.run.run_files import NotOpenedError, check_links, open_file, read_end, read_file, read_json
 from tailwise.run.run_folder import read_alerts
 from tests.run.crafted import SPEC, change_json
 from tests.support import SMALL_RUN, Scripted, merged
@@ -77,6 +78,20 @@ def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
     for name, words in (("pipe", "a folder, a pipe or a device"), (".", "a folder"), ("loop", "cannot be read")):
         with pytest.raises(DataError, match=words):
             read_file(tmp_path / name, root=tmp_path, limit=10)
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_called_broken(tmp_path: Path) -> None:
+    """Too many open files. Rejects a DataError: a checkpoint would be passed over, and the run go back to an older."""
+    file = tmp_path / "file"
+    file.write_text("whole")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no number is left for another one
+    try:
+        with pytest.raises(NotOpenedError, match="Too many open files"):
+            open_file(file, root=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_file(file, root=tmp_path).read() == b"whole"
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/update-000003", "metrics.jsonl", "alerts.jsonl"])

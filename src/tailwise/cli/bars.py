@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -43,27 +43,27 @@ def check_files(files: Sequence[Path], how: Reading, *, out: Path | None, force:
         if len(files) > 1:
             raise DataError(f"--out {out}: is for one file and {len(files)} are given; check them one by one.")
         check_target(out, force=force, sources=tuple(files))
-    good: dict[Path, BarFacts] = {}
-    errors: dict[Path, str] = {}
+    good: list[tuple[Path, BarFacts]] = []
+    errors: list[tuple[Path, str]] = []
     saved: SavedBars | None = None
     for path in files:
         try:
             bars = how.load(path)
         except DataError as error:
-            errors[path] = str(error)
+            errors.append((path, str(error)))
             continue
-        good[path] = facts_of(bars)
+        good.append((path, facts_of(bars)))
         if out is not None:
             saved = save_and_read_back(bars, out)
     if as_json:
-        listed = [{"file": str(path), **_json(facts, saved)} for path, facts in good.items()]
-        problems = [{"file": str(path), "error": text} for path, text in errors.items()]
+        listed = [{"file": str(path), **_json(facts, saved)} for path, facts in good]
+        problems = [{"file": str(path), "error": text} for path, text in errors]
         print_json({"usable": not errors, "files": listed, "errors": problems})
     elif len(files) == 1 and good:
-        _print_facts(good[files[0]], saved)
+        _print_facts(good[0][1], saved)
     elif good:
         _print_overview(good)
-    for text in errors.values():
+    for _, text in errors:
         for sentence in text.splitlines():
             note(f"error: {sentence}")
     return BAD_INPUT if errors else DONE
@@ -81,7 +81,7 @@ def _print_facts(facts: BarFacts, saved: SavedBars | None) -> None:
         print(f"{name:<12} {text}")
 
 
-def _print_overview(good: Mapping[Path, BarFacts]) -> None:
+def _print_overview(good: Sequence[tuple[Path, BarFacts]]) -> None:
     header = ("file", "bars", "first", "last", "bar", "gaps", "move")
     rows = [
         (
@@ -93,10 +93,10 @@ def _print_overview(good: Mapping[Path, BarFacts]) -> None:
             f"{facts.gaps:,}",
             f"{facts.largest_moves[0].change:+.2%}" if facts.largest_moves else "none",
         )
-        for path, facts in good.items()
+        for path, facts in good
     ]
     print_table(f"{len(good)} file(s)", header, rows)
-    for path, facts in good.items():
+    for path, facts in good:
         print(f"{path}: {facts.symbol}, {facts.label}")
         per_year = f"{facts.periods_per_year:g} bars per year, calendar {facts.calendar}"
         volume = f"{facts.zero_volume:,} bars without volume"

@@ -12,7 +12,7 @@ from tailwise.evaluate.frontier_page import HOW, legend, warnings_about
 from tailwise.evaluate.frontier_page import headings as frontier_headings
 from tailwise.evaluate.frontier_page import table_rows as frontier_rows
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Frontier
-from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_study
+from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_jobs
 from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_plan import Settings
 from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward
@@ -95,7 +95,8 @@ def _run(study: Study[Result, Outcome], *, out: Path | None, jobs: int, as_json:
     recorder = Recorder()
     try:
         with stop_after_update(recorder):
-            return run_study(study, folder, jobs=jobs, stop=lambda: recorder.stop, say=say)
+            results = run_jobs(study, folder, jobs=jobs, stop=lambda: recorder.stop, say=say)
+        return study.combine(folder, results)
     except (StudyStopped, KeyboardInterrupt):
         note(f"interrupted; continue with the same command and --out {folder}")
         return None

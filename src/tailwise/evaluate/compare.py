@@ -61,9 +61,10 @@ def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust
         for (first, second), difference in compared.accounts[0].pairs.items():
             print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
     """
-    folders = [Path(run) for run in runs]
+    folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
     if len(folders) < 2:
-        raise ConfigError("one run was given; a comparison needs at least two: tailwise compare RUN RUN ...")
+        given = "one run was" if folders else "no runs were"
+        raise ConfigError(f"{given} given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(folders)
     otherwise = "; runs are compared on the test bars of a market."
     opened = {

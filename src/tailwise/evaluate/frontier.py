@@ -13,7 +13,16 @@ from tailwise.core.errors import ConfigError
 from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import Cell, Frontier, Result
 from tailwise.evaluate.frontier_runs import EPISODES, alpha_of, cell_config, check_base, check_folder, judge_run, plan
-from tailwise.evaluate.study import Study, StudyJob, named_seeds, open_study, run_study, training_fact, warn_about
+from tailwise.evaluate.study import (
+    Study,
+    StudyJob,
+    leak_verdict_of,
+    named_seeds,
+    open_study,
+    run_study,
+    training_fact,
+    warn_about,
+)
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
 from tailwise.run.jobs import Say, Stop, never, silent
@@ -29,7 +38,7 @@ def frontier(
     limits: Sequence[float],
     *,
     overrides: Sequence[str] = (),
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     unconstrained: bool = True,
     episodes: int | None = None,
     out: str | Path | None = None,
@@ -42,7 +51,7 @@ def frontier(
     config          a `Config`, a nested dictionary, a YAML file or the name of a preset
     limits          lowest allowed CVaR each; losses are negative
     overrides       "learner.clip=0.1" and the like, changes of the configuration
-    seeds           runs per limit: the configuration's seed and the numbers after it
+    seeds           runs per limit: how many, from the configuration's seed on, or the seeds themselves
     unconstrained   also train each seed without a limit
     episodes        test episodes of each run; not for a market, whose test window is played whole
     out             the folder; runs in it of the same configuration are continued. None: runs/frontier-N
@@ -62,16 +71,26 @@ def frontier(
 
 
 def plan_frontier(
-    effective: Effective, limits: Sequence[float], *, seeds: int, unconstrained: bool, episodes: int | None
+    effective: Effective,
+    limits: Sequence[float],
+    *,
+    seeds: int | Sequence[int],
+    unconstrained: bool,
+    episodes: int | None,
 ) -> FrontierStudy:
     """Check what is to be trained and what it will be judged on, before hours are spent on training."""
-    limits = [float(limit) for limit in limits]
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"episodes is {episodes}; at least 1 is needed.")
+    try:
+        limits = [float(limit) for limit in limits]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"limits are {limits!r}; give a list of numbers, for example [-0.02, -0.05].") from error
     _check_limits(limits)
     require_environment(effective)
     base = effective.config
     check_base(base)
     chosen = named_seeds(seeds, first=base.seed)
-    cells = plan(limits, first_seed=base.seed, seeds=seeds, unconstrained=unconstrained)
+    cells = plan(limits, seeds=chosen, unconstrained=unconstrained)
     configs = [cell_config(base, cell) for cell in cells]
     if episodes is not None and base.env.judged_whole:
         raise ConfigError(
@@ -79,14 +98,16 @@ def plan_frontier(
         )
     played = episodes or max(base.evaluate.episodes, EPISODES)
     world = _checked_world(base, played)
-    warned = dict.fromkeys(sentence for one in configs for sentence in warnings_of(one))
+    of_configs = dict.fromkeys(sentence for one in configs for sentence in warnings_of(one))
+    warned = (*of_configs, *world.warnings(), *_about_limits(limits, base))
+    leaks = leak_verdict_of(world, warned)
     return FrontierStudy(
         name=effective.name,
         base=base,
         seeds=chosen,
         facts=tuple(_facts(base, world)),
-        warnings=(*warned, *world.warnings(), *_about_limits(limits, base)),
-        leak_check=world.leak_verdict(),
+        warnings=warned,
+        leak_check=leaks,
         cells=tuple(cells),
         configs=tuple(configs),
         episodes=played,

@@ -36,10 +36,10 @@ NO_POINT = "flat"  # earns and risks nothing: no point to compare with
 # ---------------------------------------------------------------- what is trained
 
 
-def plan(limits: Sequence[float], *, first_seed: int, seeds: int, unconstrained: bool) -> list[Cell]:
+def plan(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
     """Every run: seed by seed, so that whole comparisons are there early; unconstrained first, then looser limits."""
     found: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
-    return [Cell(limit, seed) for seed in range(first_seed, first_seed + seeds) for limit in found]
+    return [Cell(limit, seed) for seed in seeds for limit in found]
 
 
 def check_base(base: Config) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import dump_yaml
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.calibration_panel import newest_calibration
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
@@ -124,11 +124,18 @@ def judge_team(
         )
     deterministic = team.trader.deterministic and not stochastic
     played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
-    folder = first_free(team.run, team.name) if out is None else Path(out)
+    folder = first_free(team.run, team.name) if out is None else _new_folder(Path(out))
     title = f"{team.run.resolve().name}, checkpoint {team.name}" if name is None else name
     others = [one.run for one in team.runs[1:]]
     accounts = judge_and_keep(team.trader, played, folder, run=team.run, name=title, stressed=stress, others=others)
     return RunJudgement(team.run, played, tuple(accounts), folder, tuple(team.notes))
+
+
+def _new_folder(path: Path) -> Path:
+    """The folder that is to be written; raises where something lies there, which would be replaced."""
+    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+        raise DataError(f"{path} exists; an evaluation is kept in a folder of its own, so name one that does not.")
+    return path
 
 
 def judge_and_keep(

@@ -104,6 +104,8 @@ def open_team(
     runs: Sequence[str | Path], *, checkpoint: str | None = None, ensemble: str | None = None, trust: bool = False
 ) -> Team:
     """Open one run, or with `ensemble` ("vote", "average") all of them to decide together."""
+    if not runs:
+        raise ConfigError("no run is given; name the folder of one.")
     if len(runs) > 1 and ensemble is None:
         raise ConfigError(
             f"{len(runs)} runs are given; let them decide together with --ensemble vote or average, or give one."

@@ -6,6 +6,7 @@ of its own inside the folder of the study, so that a study that was interrupted 
 
 from __future__ import annotations
 
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from tailwise.run.config import Config
 from tailwise.run.jobs import Executor, Line, Say, Stop, local_executor, never, silent
 from tailwise.run.run_folder import new_folder
 from tailwise.run.training_job import Trained, TrainingJob, trained
+from tailwise.run.worlds import World
 
 Result = TypeVar("Result")  # of one training, judged
 Outcome = TypeVar("Outcome")  # of all of them
@@ -123,11 +125,24 @@ def run_study(
     stop       asked after every update; once it says True, runs end with a checkpoint and StudyStopped is raised
     say        is given the lines of the runs
     """
+    return study.combine(folder, run_jobs(study, folder, jobs=jobs, executor=executor, stop=stop, say=say))
+
+
+def run_jobs(
+    study: Study[Result, Outcome],
+    folder: Path,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    stop: Stop = never,
+    say: Say = silent,
+) -> Sequence[Result]:
+    """The results of all trainings, of which those that are not done yet are done; see `run_study`."""
     chosen = local_executor(jobs) if executor is None else executor
     results = chosen.run(study.jobs(folder), stop=stop, say=say)
     if results is None:
         raise StudyStopped(folder)
-    return study.combine(folder, results)
+    return results
 
 
 def warn_about(study: Study[Result, Outcome]) -> None:
@@ -138,15 +153,28 @@ def warn_about(study: Study[Result, Outcome]) -> None:
         warnings.warn(sentence, ConfigWarning, stacklevel=3)
 
 
+def leak_verdict_of(world: World, warned: Sequence[str]) -> LeakVerdict | None:
+    """The leak-check of the user's own features; where it refuses them, warnings are given all the same."""
+    try:
+        return world.leak_verdict()
+    except TailwiseError:
+        for sentence in warned:
+            warnings.warn(sentence, ConfigWarning, stacklevel=3)
+        raise
+
+
 def named_seeds(seeds: int | Sequence[int], *, first: int) -> tuple[int, ...]:
     """`seeds` of them from `first` on, or those that are named."""
-    if isinstance(seeds, int):
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
         if not 1 <= seeds <= 1000:
             raise ConfigError(f"seeds is {seeds}; give how many, 1 to 1000, or the seeds themselves.")
         return tuple(range(first, first + seeds))
-    named = tuple(seeds)
+    try:
+        named = () if isinstance(seeds, str | bool) else tuple(operator.index(seed) for seed in seeds)
+    except TypeError as error:
+        raise ConfigError(f"seeds are {seeds!r}; give how many, or whole numbers.") from error
     if not named or min(named) < 0 or len(set(named)) < len(named):
-        raise ConfigError(f"seeds are {list(named)}; name at least one, none negative, none twice.")
+        raise ConfigError(f"seeds are {seeds!r}; name at least one, none negative, none twice.")
     return named
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from tailwise.core.atomic import write_json
 from tailwise.evaluate.ensemble import How
-from tailwise.evaluate.study import Study, StudyJob, named_seeds, open_study, run_study, training_fact, warn_about
+from tailwise.evaluate.study import (
+    Study,
+    StudyJob,
+    leak_verdict_of,
+    named_seeds,
+    open_study,
+    run_study,
+    training_fact,
+    warn_about,
+)
 from tailwise.evaluate.walk_forward_folds import (
     Cell,
     cells_of,
@@ -82,13 +91,15 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
     world = _world(base, plan, 0, chosen[0])
     for fold in plan.folds[1:]:
         fold_config(base, plan, fold, chosen[0])  # what cannot be cut is an error now, not after hours
+    warned = (*warnings_of(base), *world.warnings())
+    leaks = leak_verdict_of(world, warned)
     return WalkForwardStudy(
         name=effective.name,
         base=base,
         seeds=chosen,
         facts=tuple(_facts(base, plan, world)),
-        warnings=(*warnings_of(base), *world.warnings()),
-        leak_check=world.leak_verdict(),
+        warnings=warned,
+        leak_check=leaks,
         plan=plan,
         world=world,
     )

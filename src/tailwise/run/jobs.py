@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any, Literal, Protocol, TypeVar
 
-from tailwise.core.errors import DataError, TailwiseError
+from tailwise.core.errors import ConfigError, DataError, TailwiseError
 
 POLL_SECONDS = 0.2  # between two looks at `stop` while processes work
 Result = TypeVar("Result")
@@ -76,6 +76,8 @@ class Executor(Protocol):
 
 def local_executor(count: int) -> Executor:
     """`count` jobs side by side on this machine; 1 runs them in this process."""
+    if count < 1:
+        raise ConfigError(f"jobs is {count}; at least 1 is needed.")
     return LocalProcesses(count) if count > 1 else OneByOne()
 
 

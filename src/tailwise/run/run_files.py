@@ -52,18 +52,22 @@ def check_links(run_dir: Path) -> None:
                 inside(entry, run_dir, must_exist=False)  # what is written through a link need not exist yet
 
 
+class NotOpenedError(OSError):
+    """A file cannot be opened for the moment (no permission, too many open files); it may be whole."""
+
+
 def open_file(path: Path, *, root: Path) -> BinaryIO:
-    """A regular file inside `root`, opened for reading; DataError for anything else."""
+    """A regular file inside `root`, opened for reading; DataError for anything else, NotOpenedError for now."""
     return open_real(inside(path, root))
 
 
 def open_real(real: Path) -> BinaryIO:
-    """The regular file at a path that `inside` returned, opened for reading; DataError for anything else."""
+    """The regular file at a path that `inside` returned, opened for reading; see `open_file`."""
     # NOFOLLOW: a link that was put there meanwhile is not followed; NONBLOCK: a pipe without a writer does not block.
     try:
         handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise DataError(f"{real} cannot be opened ({error.strerror}); allow reading it, or restore it.") from error
+        raise NotOpenedError(error.errno, error.strerror, str(real)) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DataError(f"{real} is a folder, a pipe or a device instead of a file; restore it from a copy.")

@@ -36,7 +36,7 @@ def open_inside(folder: Path, *parts: str) -> BinaryIO | None:
         return None
     try:
         return run_files.open_real(path)
-    except DataError:
+    except (DataError, run_files.NotOpenedError):
         return None
 
 
