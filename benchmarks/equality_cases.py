@@ -1,4 +1,4 @@
-"""What `benchmarks.equality` runs: ten configurations that together touch every path of the learner and the market.
+"""What `benchmarks.equality` runs: thirteen configurations that together touch every path of learner and market.
 
 They are plain dictionaries, because each of them is parsed by two revisions; a key that is renamed must still be read
 under its old name, as in the files of users.
@@ -164,6 +164,43 @@ CASES = (
             "evaluate": {"every": 4},
             "run": _run(),
         },
+    ),
+    # Discrete positions of which none is ever forbidden: the market whose rollouts run ahead in one kernel.
+    Case(
+        "market ahead",
+        {
+            "seed": 11,
+            "data": _bars("ar1", 5, 6),
+            "env": {"kind": "market", "episode_length": 60},
+            "model": {"critic": SMALL},
+            "learner": {"epochs": 3, "minibatches": 2},
+            "run": _run(),
+        },
+    ),
+    Case(
+        "quantile clips and means",
+        {
+            "seed": 12,
+            "env": _cartpole(hidden=False),
+            "model": {"critic": {**SMALL, "mean": "quantiles", "clip": {"kind": "mean_and_variance"}}},
+            "learner": {"epochs": 3, "minibatches": 2},
+            "run": _run(),
+        },
+        backends=TORCH,
+        observed=4,
+    ),
+    Case(
+        "quantile scalar target",
+        {
+            "seed": 13,
+            "env": _cartpole(hidden=False),
+            "model": {"critic": {**SMALL, "target": "scalar"}},
+            "learner": {"epochs": 3, "minibatches": 2},
+            "risk": {"mode": "off"},
+            "run": _run(),
+        },
+        backends=TORCH,
+        observed=4,
     ),
     Case(
         "market exposure guards",
