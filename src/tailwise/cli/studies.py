@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table, say_leak_check
 from tailwise.cli.training import Recorder, stop_after_update
@@ -20,6 +22,8 @@ from tailwise.evaluate.walk_forward_words import headings, table_rows
 from tailwise.run.effective_config import effective_config
 from tailwise.run.jobs import Line
 
+Told = TypeVar("Told", WalkForward, Frontier)
+
 
 def run_walk_forward(
     config: str,
@@ -34,14 +38,7 @@ def run_walk_forward(
     """Train what is not trained yet, test everything, print and keep it; returns the exit code."""
     effective = effective_config(config, overrides)
     study = plan_walk_forward(effective, settings, seeds=read_seeds(seeds))
-    result = _run(study, out=out, jobs=jobs, as_json=as_json)
-    if result is None:
-        return INTERRUPTED
-    if as_json:
-        print_json({"folder": str(result.folder), **result.to_json()})
-    else:
-        _print_walk_forward(result)
-    return CHECK_FAILED if result.refused else DONE
+    return _answer(_run(study, out=out, jobs=jobs, as_json=as_json), _print_walk_forward, as_json=as_json)
 
 
 def run_frontier(
@@ -60,13 +57,17 @@ def run_frontier(
     wanted = read_limits(limits)
     effective = effective_config(config, overrides)
     study = plan_frontier(effective, wanted, seeds=seeds, unconstrained=unconstrained, episodes=episodes)
-    result = _run(study, out=out, jobs=jobs, as_json=as_json)
+    return _answer(_run(study, out=out, jobs=jobs, as_json=as_json), _print_frontier, as_json=as_json)
+
+
+def _answer(result: Told | None, show: Callable[[Told], None], *, as_json: bool) -> int:
+    """Print the result of a study; the exit code."""
     if result is None:
         return INTERRUPTED
     if as_json:
         print_json({"folder": str(result.folder), **result.to_json()})
     else:
-        _print_frontier(result)
+        show(result)
     return CHECK_FAILED if result.refused else DONE
 
 

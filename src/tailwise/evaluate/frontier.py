@@ -23,6 +23,7 @@ from tailwise.evaluate.study import (
     training_fact,
     warn_about,
 )
+from tailwise.market.own_features import LeakVerdict
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
 from tailwise.run.jobs import Say, Stop, never, silent
@@ -105,7 +106,7 @@ def plan_frontier(
         name=effective.name,
         base=base,
         seeds=chosen,
-        facts=tuple(_facts(base, world)),
+        facts=tuple(_facts(base, world, leaks)),
         warnings=warned,
         leak_check=leaks,
         cells=tuple(cells),
@@ -213,9 +214,9 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
     ]
 
 
-def _facts(base: Config, world: World) -> list[str]:
+def _facts(base: Config, world: World, verdict: LeakVerdict | None) -> list[str]:
     """What is trained, a sentence each."""
-    facts, verdict = world.describe() or [f"environment {world.name}"], world.leak_verdict()
+    facts = world.describe() or [f"environment {world.name}"]
     if verdict is not None and verdict.features:
         facts.append(f"leak-check: {verdict.sentence}")
     return [*facts, training_fact(base)]

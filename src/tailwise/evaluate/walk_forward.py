@@ -30,6 +30,7 @@ from tailwise.evaluate.walk_forward_folds import (
 from tailwise.evaluate.walk_forward_plan import Plan, Settings, as_kind, check_world, fold_config, make_plan
 from tailwise.evaluate.walk_forward_result import SUMMARY, FoldRow, WalkForward
 from tailwise.evaluate.walk_forward_summary import Whole, cut_of, summarise
+from tailwise.market.own_features import LeakVerdict
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
@@ -97,7 +98,7 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
         name=effective.name,
         base=base,
         seeds=chosen,
-        facts=tuple(_facts(base, plan, world)),
+        facts=tuple(_facts(base, plan, world, leaks)),
         warnings=warned,
         leak_check=leaks,
         plan=plan,
@@ -184,7 +185,7 @@ def _world(base: Config, plan: Plan, fold: int, seed: int) -> MarketWorld:
     return world
 
 
-def _facts(base: Config, plan: Plan, world: MarketWorld) -> list[str]:
+def _facts(base: Config, plan: Plan, world: MarketWorld, verdict: LeakVerdict | None) -> list[str]:
     """What is trained, a sentence each."""
     facts = []
     for bars in world.dataset.bars:
@@ -202,8 +203,7 @@ def _facts(base: Config, plan: Plan, world: MarketWorld) -> list[str]:
         f"{plan.label_horizon} ahead) and {plan.settings.embargo} under embargo between the windows; data.split is not "
         "used"
     )
-    verdict = world.leak_verdict()
-    if verdict.features:
+    if verdict is not None and verdict.features:
         facts.append(f"leak-check: {verdict.sentence}")
     if base.evaluate.every is None:
         facts.append("evaluate.every is null: the newest policy of each run is tested, none is selected")
