@@ -54,10 +54,17 @@ MUTANTS = (
     Mutant(
         "exploration narrows on after the end",
         "run/schedules.py",
-        "math.log(config.end) * min(steps / total_steps, 1.0)",
-        "math.log(config.end) * (steps / total_steps)",
+        "whole * min(steps / total_steps, 1.0)",
+        "whole * (steps / total_steps)",
         EXPLORATION,
         "factor_is_reached",
+    ),
+    Mutant(
+        "exploration narrows by a factor, however narrow it is already",
+        "run/schedules.py",
+        "min(0.0, math.log(config.end_std) - initial_log_std)",
+        "math.log(config.end_std)",
+        EXPLORATION,
     ),
     Mutant(
         "rollouts are rounded up to the next power of two",

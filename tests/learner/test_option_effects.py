@@ -363,8 +363,8 @@ EFFECTS: dict[str, Effect] = {
         metric("policy/entropy"), learner(exploration={"kind": "learnt"}), narrowing(), env=DICT_REACH
     ),
     "learner.exploration[narrow]": Effect(metric("policy/entropy"), narrowing(), env=DICT_REACH),
-    "learner.exploration[narrow].end": Effect(
-        metric("policy/entropy"), narrowing(end=0.5), narrowing(), env=DICT_REACH
+    "learner.exploration[narrow].end_std": Effect(
+        metric("policy/entropy"), narrowing(end_std=0.5), narrowing(), env=DICT_REACH
     ),
     "learner.kl_factor[off]": Effect(metric("step/kl_factor"), {}, kl_factor()),
     "learner.kl_factor[on]": Effect(metric("step/kl_factor"), kl_factor()),

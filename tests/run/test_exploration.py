@@ -15,6 +15,7 @@ from tailwise.run.config import parse_config
 from tailwise.run.health.good_states import GoodCopy
 from tailwise.run.schedules import narrowing
 
+END = NarrowingExploration().end_std
 LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25}
 SMALL = {
     "model": {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"kind": "quantile", "hidden": [8]}},
@@ -24,18 +25,23 @@ SMALL = {
 
 def test_the_factor_is_reached_at_the_end_whatever_the_steps_between() -> None:
     """Rejects a factor per update, which would depend on the number of updates, and one that goes on past the end."""
-    config = NarrowingExploration(end=0.1)
+    config = NarrowingExploration(end_std=0.1)
     for stops in ([1000], [10, 500, 1000], [400, 900, 1300, 2000]):
         applied = 0.0
         for steps in stops:
-            applied = narrowing(config, steps, 1000, applied)
-        assert applied == pytest.approx(math.log(0.1), rel=1e-12)
-    assert narrowing(config, 500, 1000, -3.0) == -3.0  # a longer budget does not widen what is narrow
-    assert narrowing(None, 10, 100, -1.0) == -1.0
+            applied = narrowing(config, math.log(0.5), steps, 1000, applied)
+        assert applied == pytest.approx(math.log(0.2), rel=1e-12)
+    assert narrowing(config, 0.0, 500, 1000, -3.0) == -3.0  # a longer budget does not widen what is narrow
+    assert narrowing(None, 0.0, 10, 100, -1.0) == -1.0
+
+
+def test_a_policy_that_starts_narrower_than_the_end_is_left_alone() -> None:
+    """Rejects a factor, which would take the last exploration of it, and a schedule that widens."""
+    assert narrowing(NarrowingExploration(end_std=0.05), math.log(0.04), 1000, 1000, 0.0) == 0.0
 
 
 def test_learning_in_pieces_narrows_once() -> None:
-    """Rejects a factor per call of `learn`: three calls would leave a seventieth of the width."""
+    """Rejects a factor per call of `learn`: three calls would leave a 400th of the width."""
     env = ExposureVector(8, mu=0.1, sigma=0.2)
     agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9}})
     widths = []
@@ -43,11 +49,11 @@ def test_learning_in_pieces_narrows_once() -> None:
         agent.learn(512)
         assert agent.model.actor.log_std is not None
         widths.append(float(agent.model.actor.log_std.exp()))
-    assert widths == pytest.approx([0.1 * math.exp(LOG_STD)] * 3, rel=1e-3)
+    assert widths == pytest.approx([END] * 3, rel=1e-3)
 
 
 def test_a_plateau_of_the_entropy_is_seen_while_exploration_narrows() -> None:
-    """The policy does not change but for the schedule, whose fall of .29 nats an update is no learning. Rejects the
+    """The policy does not change but for the schedule, whose fall of .37 nats an update is no learning. Rejects the
     slope of the entropy itself, with which no plateau ever begins."""
     entropy = {"kind": "plateau", "window": 4, "tolerance": 1e-3}
     env = ExposureVector(8, mu=0.1, sigma=0.2)
@@ -67,7 +73,7 @@ def test_a_restored_state_is_as_narrow_as_it_was() -> None:
     log_std = agent.model.actor.log_std
     assert log_std is not None and float(log_std.exp()) == pytest.approx(math.exp(LOG_STD), rel=1e-3)
     agent.learn(512)
-    assert float(log_std.exp()) == pytest.approx(0.1 * math.exp(LOG_STD), rel=1e-3)
+    assert float(log_std.exp()) == pytest.approx(END, rel=1e-3)
 
 
 def width_after(risk: dict[str, object], **learner: object) -> float:
@@ -80,13 +86,13 @@ def width_after(risk: dict[str, object], **learner: object) -> float:
 
 
 def test_exploration_ends_narrow_under_a_limit_and_nowhere_else() -> None:
-    """With a step size of next to nothing only the schedule moves the width: to a tenth, or not at all."""
+    """With a step size of next to nothing only the schedule moves the width: to its end, or not at all."""
     first = math.exp(LOG_STD)
-    assert width_after(LIMIT) == pytest.approx(0.1 * first, rel=1e-3)
+    assert width_after(LIMIT) == pytest.approx(END, rel=1e-3)
     assert width_after({"mode": "report"}) == pytest.approx(first, rel=1e-3)
     assert width_after(LIMIT, exploration={"kind": "learnt"}) == pytest.approx(first, rel=1e-3)
-    half = width_after({"mode": "report"}, exploration={"kind": "narrow", "end": 0.5})
-    assert half == pytest.approx(0.5 * first, rel=1e-3)
+    half = width_after({"mode": "report"}, exploration={"kind": "narrow", "end_std": 0.5})
+    assert half == pytest.approx(0.5, rel=1e-3)
 
 
 def test_narrowing_of_discrete_actions_is_refused() -> None:

@@ -95,10 +95,20 @@ class LearntExploration(Section):
 
 
 class NarrowingExploration(Section):
-    """Beside what is learnt, the standard deviation of Box actions falls with steps/total_steps by the factor `end`."""
+    """Beside what is learnt, the standard deviation of Box actions falls from its initial value to `end_std`.
+
+    It falls geometrically with steps/total_steps. A policy that starts narrower than `end_std` is left alone: a factor
+    instead of a width would take its last exploration and freeze it.
+    """
 
     kind: Literal["narrow"] = "narrow"
-    end: float = Field(0.1, gt=0, lt=1, description="factor at the end of training; on the way it falls geometrically")
+    end_std: float = Field(
+        0.05,
+        gt=0,
+        le=10,
+        description="standard deviation at the end of training but for what is learnt, in units of half the range (of "
+        "the action itself where it is unbounded)",
+    )
 
 
 class LearnerConfig(Section):

@@ -27,14 +27,17 @@ def schedule_factor(config: ConstantSchedule | LinearSchedule | CosineSchedule, 
     return config.end + (1.0 - config.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def narrowing(config: NarrowingExploration | None, steps: int, total_steps: int, applied: float) -> float:
-    """What ln(standard deviation) has been lowered by after `steps` of `total_steps`, given what it was before.
+def narrowing(
+    config: NarrowingExploration | None, initial_log_std: float, steps: int, total_steps: int, applied: float
+) -> float:
+    """What is added to ln(standard deviation), at most 0, after `steps` of `total_steps`; `applied` so far.
 
     Never less than before: a run that goes on beyond its end stays as narrow as it is.
     """
     if config is None:
         return applied
-    return min(applied, math.log(config.end) * min(steps / total_steps, 1.0))
+    whole = min(0.0, math.log(config.end_std) - initial_log_std)
+    return min(applied, whole * min(steps / total_steps, 1.0))
 
 
 def plateau_begins(history: Sequence[float], window: int, tolerance: float) -> int | None:

@@ -215,7 +215,8 @@ class Trainer:
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken
-        narrowed = narrowing(self.config.narrowing, self.steps, total, self.narrowed)
+        log_std = self.config.model.actor.log_std
+        narrowed = narrowing(self.config.narrowing, log_std, self.steps, total, self.narrowed)
         self.model.widen(narrowed - self.narrowed)
         self.narrowed = narrowed
         self._adapt(report)
