@@ -101,11 +101,22 @@ def learner_of(kind: str, **options: Any) -> TorchBackend:
 
 
 def knobs(
-    learning_rate: float = 3e-4, *, entropy_weight: float = 0.01, measure_terms: bool = False, multiplier: float = 0.0
+    learning_rate: float = 3e-4,
+    *,
+    entropy_weight: float = 0.01,
+    bounds_weight: float = 0.0,
+    measure_terms: bool = False,
+    multiplier: float = 0.0,
 ) -> Knobs:
     """What the schedules say, for a test that calls the learner itself."""
     step_size = StepSize(learning_rate, 1.0, 1.0, 1.0)
-    return Knobs(step_size, entropy_weight, measure_terms=measure_terms, multiplier=multiplier)
+    return Knobs(
+        step_size,
+        entropy_weight,
+        measure_terms=measure_terms,
+        multiplier=multiplier,
+        bounds_weight=bounds_weight,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

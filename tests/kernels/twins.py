@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -136,25 +137,31 @@ def another_policy(rollout: Rollout, seed: int) -> Rollout:
     return dataclasses.replace(rollout, log_prob=rollout.log_prob + noise, params=params)
 
 
-def fused_gradient(backend: FusedBackend, rollout: Rollout, entropy_weight: float) -> dict[str, Tensor]:
-    """Gradients by parameter name of the loss over all valid rows with the draws of epoch 0; moves the return scale."""
+def fused_gradient(backend: FusedBackend, rollout: Rollout, weights: Mapping[str, float]) -> dict[str, Tensor]:
+    """Gradients by parameter name of the loss over all valid rows with the draws of epoch 0; moves the return scale.
+
+    weights: `entropy_weight` and `bounds_weight` of the loss.
+    """
     ready = prepared(backend, rollout)
-    epochs = FusedEpochs(backend, rollout, ready, knobs(entropy_weight=entropy_weight))
+    epochs = FusedEpochs(backend, rollout, ready, knobs(**weights))
     parts = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
     grad, _ = epochs._gradient(parts, epochs._draws(0), sum(part.size for part in parts))
     return backend.bound.views(torch.from_numpy(grad.copy()))
 
 
 def torch_gradients(
-    backend: TorchBackend, rollout: Rollout, entropy_weight: float, dtypes: tuple[torch.dtype, ...] = (torch.float64,)
+    backend: TorchBackend,
+    rollout: Rollout,
+    weights: Mapping[str, float],
+    dtypes: tuple[torch.dtype, ...] = (torch.float64,),
 ) -> list[dict[str, Tensor]]:
     """The same by autograd in each dtype, from the same float32 weights and targets; moves the return scale once."""
     ready = prepared(backend, rollout)
-    return [_torch_gradient(backend, rollout, ready, entropy_weight, dtype) for dtype in dtypes]
+    return [_torch_gradient(backend, rollout, ready, weights, dtype) for dtype in dtypes]
 
 
 def _torch_gradient(
-    backend: TorchBackend, rollout: Rollout, ready: Prepared, entropy_weight: float, dtype: torch.dtype
+    backend: TorchBackend, rollout: Rollout, ready: Prepared, weights: Mapping[str, float], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     draws = ready.draws(backend.streams, backend.model, update=rollout.update, epoch=0)
     torch.set_default_dtype(dtype)
@@ -172,7 +179,7 @@ def _torch_gradient(
         else:
             latent = model.latent(ready.obs.to(dtype), rollout.state.to(dtype), rollout.start).features
             features = latent.reshape(-1, latent.shape[-1])[part.inside]
-        losses = compute_losses(model, features, batch, backend.config, entropy_weight=entropy_weight)
+        losses = compute_losses(model, features, batch, backend.config, **weights)
         torch.autograd.backward(losses.total)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -238,6 +238,11 @@ def narrowing(**values: Any) -> dict[str, Any]:
     return learner(exploration={"kind": "narrow", **values})
 
 
+def outside(weight: float) -> dict[str, Any]:
+    """A policy whose means lie beyond the bounds now and then."""
+    return {"model": {"actor": {"gain": 10.0}}, **narrowing(bounds_weight=weight)}
+
+
 def awr(**values: Any) -> dict[str, Any]:
     return learner(awr={**AWR_ON, **values})
 
@@ -365,6 +370,9 @@ EFFECTS: dict[str, Effect] = {
     "learner.exploration[narrow]": Effect(metric("policy/entropy"), narrowing(), env=DICT_REACH),
     "learner.exploration[narrow].end_std": Effect(
         metric("policy/entropy"), narrowing(end_std=0.5), narrowing(), env=DICT_REACH
+    ),
+    "learner.exploration[narrow].bounds_weight": Effect(
+        metric("loss/bounds"), outside(2.0), outside(1.0), env=DICT_REACH
     ),
     "learner.kl_factor[off]": Effect(metric("step/kl_factor"), {}, kl_factor()),
     "learner.kl_factor[on]": Effect(metric("step/kl_factor"), kl_factor()),

@@ -155,3 +155,10 @@ def test_initial_entropy_is_nearly_uniform(action: str) -> None:
     lowest, largest = entropy(0.01)
     assert lowest >= 0.99 * largest
     assert entropy(5.0)[0] < 0.9 * largest
+
+
+def test_overshoot_is_the_squared_distance_from_the_unit_range() -> None:
+    """By hand: .5^2 + 1^2; nothing inside, nothing of a law whose actions are not cut there."""
+    params = torch.tensor([[1.5, -2.0, 0.0, 0.0], [1.0, -0.3, 0.0, 0.0]])
+    assert GaussianLaw(2, cut=True).overshoot(params).tolist() == [1.25, 0.0]
+    assert GaussianLaw(2).overshoot(params).tolist() == SquashedGaussianLaw(2).overshoot(params).tolist() == [0.0, 0.0]

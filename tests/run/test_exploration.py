@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from benchmarks.toy_risk import ExposureVector, LotteryVector
 from tailwise import PPO
@@ -14,6 +15,7 @@ from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
 from tailwise.run.health.good_states import GoodCopy
 from tailwise.run.schedules import narrowing
+from tests.support import BACKENDS
 
 END = NarrowingExploration().end_std
 LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25}
@@ -83,6 +85,29 @@ def width_after(risk: dict[str, object], **learner: object) -> float:
     log_std = agent.model.actor.log_std
     assert log_std is not None
     return float(log_std.exp())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("weight", "returns"), [(1.0, True), (0.0, False)])
+def test_a_narrow_policy_beyond_its_bounds_comes_back(backend: str, weight: float, returns: bool) -> None:
+    """With a width of .05 and a mean of 1.6 every sample is cut to the same action, so nothing tells the policy that
+    less would keep the limit. Rejects narrowing alone, which left such runs with the whole exposure for good."""
+    settings = {**SMALL, "run": {**SMALL["run"], "total_steps": 8192}, "model": {**SMALL["model"]}}
+    settings["model"]["actor"] = {"hidden": [8], "log_std": math.log(0.05)}
+    exploration = {"kind": "narrow", "bounds_weight": weight}
+    learner = {"learning_rate": 3e-3, "exploration": exploration}
+    agent = PPO(
+        ExposureVector(8, mu=0.1, sigma=0.2), {**settings, "risk": LIMIT, "learner": learner, "backend": backend}
+    )
+    with torch.no_grad():
+        agent.model.actor.head.bias.fill_(1.6)
+    agent.learn()
+    with torch.no_grad():
+        latent = agent.model.latent(
+            torch.ones(1, 1, 1), agent.model.initial_state(1), torch.ones(1, 1, dtype=torch.bool)
+        )
+        mean = float(agent.model.policy(latent.features[0], None)[0, 0])
+    assert mean < 1.4 if returns else mean > 1.55  # KL lets so narrow a policy move by .01 in an update
 
 
 def test_exploration_ends_narrow_under_a_limit_and_nowhere_else() -> None:

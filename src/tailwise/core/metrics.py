@@ -100,6 +100,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/logit_range", "nats", "largest minus smallest allowed logit; grows as the policy saturates"),
     MetricSpec("loss/policy", "1", "clipped surrogate, to be minimised"),
     MetricSpec("loss/entropy", "1", "minus weight x entropy"),
+    MetricSpec("loss/bounds", "1", "weighted squared distance of Box means from their bounds, half ranges"),
     MetricSpec("loss/awr", "1", "weighted advantage-weighted imitation term"),
     MetricSpec("loss/awr_share", "share", "size of the imitation term among all loss terms"),
     MetricSpec("loss/mean_<critic>", "1", "weighted squared error of a critic's mean, normalised return units"),

@@ -46,6 +46,7 @@ class FusedEpochs(Epochs):
             clip=config.clip,
             dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
             entropy=float(knobs.entropy_weight),
+            bounds=float(knobs.bounds_weight) if backend.model.law.cut else 0.0,
             value=config.value_weight / network.critics,
             kappa=law.kappa,
             per_row=math.nan,  # each minibatch has its own
@@ -84,7 +85,8 @@ class FusedEpochs(Epochs):
         if self._first and self.knobs.measure_terms:
             self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
-        if not math.isfinite(sums[numbers.POLICY] + sums[numbers.ENTROPY] + sum(sums[SUMS:])):
+        finite = sums[numbers.POLICY] + sums[numbers.ENTROPY] + self._weights.bounds * sums[numbers.BOUNDS]
+        if not math.isfinite(finite + sum(sums[SUMS:])):
             names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
             return f"a loss became NaN or infinite ({names}); the update was rolled back"
         self._sums.append(sums)
@@ -139,6 +141,8 @@ class FusedEpochs(Epochs):
         terms = {"policy": sums[numbers.POLICY] / total}
         if self.knobs.entropy_weight:
             terms["entropy"] = -self.knobs.entropy_weight * sums[numbers.ENTROPY] / total
+        if self._weights.bounds:
+            terms["bounds"] = self._weights.bounds * sums[numbers.BOUNDS] / total
         for c in range(critics):
             terms[f"mean_{c}"] = weight * sums[SUMS + 2 * c] / total
             terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total

@@ -6,6 +6,7 @@ outputs, so everything after probabilities, log-probabilities and ratios, which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from numba import types
 
 from tailwise.core.compiled import kernel
 from tailwise.kernels.rows import (
+    BOUNDS,
     CLAMPED,
     CLIPPED,
     COUNT,
@@ -212,12 +214,13 @@ def discrete_rows(
 @kernel(inline=True)
 def box_rows(
     index: np.ndarray, valid: np.ndarray, action: np.ndarray, noise: np.ndarray, old: np.ndarray, scalars: np.ndarray,
-    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, log_std: np.ndarray, grad: np.ndarray,
-    log_std_grad: np.ndarray, sums: np.ndarray,
+    weights: tuple[float, float, float, float], bounds: float, lead: int, out: np.ndarray, log_std: np.ndarray,
+    grad: np.ndarray, log_std_grad: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
     """Policy terms of the valid rows `index` [n] of a Gaussian with A components and ln(std) log_std [A].
 
     action [R, A]; noise [R, A]: normals of a squashed policy, or no rows; old [R, 2A]: means and ln(std) that acted;
+    bounds: weight of the squared distance of the means from [-1, 1], divided by the rows of the minibatch;
     log_std_grad float64 [A] grows; the rest as in `discrete_rows`. The entropy of a squashed policy is that of the
     Gaussian plus the mean of ln tanh', which one sample x = mean + std * noise estimates, and whose gradient goes
     through x.
@@ -258,5 +261,7 @@ def box_rows(
                 pull = 2.0 * bonus * np.tanh(mean + moved)
                 by_mean += pull
                 by_spread += pull * moved
-            grad[at + a] = by_mean
+            over = max(abs(mean) - 1.0, 0.0)
+            sums[BOUNDS] += over * over
+            grad[at + a] = by_mean + 2.0 * bounds * math.copysign(over, mean)
             log_std_grad[a] += by_spread

@@ -38,12 +38,14 @@ class Draws(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Numbers of the loss. per_row: 1 / rows of the minibatch; value: weight of each critic's terms; dual_clip: inf is
-    off; kappa: of the Huber function; lean: 2 tau - 1 of a critic's quantiles, float32 [N]."""
+    """Numbers of the loss. per_row: 1 / rows of the minibatch; bounds: of the means' overshoot; value: weight of each
+    critic's terms; dual_clip: inf is off; kappa: of the Huber function; lean: 2 tau - 1 of a critic's quantiles,
+    float32 [N]."""
 
     clip: float
     dual_clip: float
     entropy: float
+    bounds: float
     value: float
     kappa: float
     per_row: float
@@ -52,8 +54,8 @@ class Weights(NamedTuple):
 
 # Sums over rows, float64 [SUMS + 2 * critics]; the four extremes are not summed.
 POLICY, ENTROPY, KL, CLIPPED, DUAL, CLAMPED, NAN, INFINITE, LOGIT_RANGE, DISAGREEMENT, CROSSINGS, MEAN_GAP = range(12)
-LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT = range(12, 17)
-SUMS = 17  # then mean loss and law loss of critic 0, of critic 1
+LOG_RATIO_MAX, RATIO_MAX, ENTROPY_MAX, ENTROPY_MIN, COUNT, BOUNDS = range(12, 18)
+SUMS = 18  # then mean loss and law loss of critic 0, of critic 1
 _LARGEST = slice(LOG_RATIO_MAX, ENTROPY_MAX + 1)
 
 

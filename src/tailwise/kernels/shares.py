@@ -90,8 +90,8 @@ def learn_rows(
             )  # fmt: skip
         else:
             box_rows(
-                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, lead, out, log_std, above,
-                scratch.log_std_grad, scratch.sums,
+                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, weights.bounds * per_row,
+                lead, out, log_std, above, scratch.log_std_grad, scratch.sums,
             )  # fmt: skip
         backward(network.heads, panels, work, back, n, scratch.grad)
         if back_features is None:

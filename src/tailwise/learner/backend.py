@@ -30,6 +30,7 @@ class Knobs:
     threshold: float | None = (
         None  # VaR of the pooled return (raw) as known from earlier updates; None: take this one's
     )
+    bounds_weight: float = 0.0  # of the squared distance of Box means from their bounds
 
 
 @dataclass(frozen=True)

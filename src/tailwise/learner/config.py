@@ -109,6 +109,13 @@ class NarrowingExploration(Section):
         description="standard deviation at the end of training but for what is learnt, in units of half the range (of "
         "the action itself where it is unbounded)",
     )
+    bounds_weight: float = Field(
+        1.0,
+        ge=0,
+        le=100,
+        description="weight of the squared distance by which means lie outside the bounds, in units of half the range: "
+        "a narrow policy out there samples only the bound and never learns that less would be better",
+    )
 
 
 class LearnerConfig(Section):

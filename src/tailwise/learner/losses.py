@@ -84,6 +84,7 @@ def compute_losses(
     config: LearnerConfig,
     *,
     entropy_weight: float,
+    bounds_weight: float = 0.0,
     auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
 ) -> Losses:
     """All loss terms at latent features [n, H]."""
@@ -96,6 +97,8 @@ def compute_losses(
     terms = {"policy": surrogate.loss.mean()}
     if entropy_weight:  # 0 switches the bonus off; a term without gradient would look like a broken one
         terms["entropy"] = -entropy_weight * entropy.mean()
+    if bounds_weight and model.law.cut:
+        terms["bounds"] = bounds_weight * model.law.overshoot(params).mean()
     if isinstance(config.awr, Awr):
         imitation = awr_loss_terms(log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight)
         terms["awr"] = config.awr.weight * imitation.loss.mean()

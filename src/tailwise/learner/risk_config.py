@@ -37,9 +37,9 @@ class Pid(Section):
     """Gains of the multiplier (Stooke et al. 2020) on the violation, in units of the reference (about |limit|)."""
 
     kp: float = Field(2.0, ge=0, le=1000, description="gain on the smoothed violation")
-    ki: float = Field(0.05, ge=0, le=1000, description="gain on the sum of violations; what stays when it is kept")
+    ki: float = Field(0.1, ge=0, le=1000, description="gain on the sum of violations; what stays when it is kept")
     integral_clip: float = Field(
-        0.2,
+        0.1,
         gt=0,
         description="largest violation that the sum counts: far from the limit the policy needs time, not weight",
     )

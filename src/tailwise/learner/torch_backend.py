@@ -356,6 +356,7 @@ class Epochs:
             self.prepared.batch(part.rows, draws),
             backend.config,
             entropy_weight=self.knobs.entropy_weight,
+            bounds_weight=self.knobs.bounds_weight,
             auxiliary=backend.auxiliary,
         )
 

@@ -86,6 +86,12 @@ class ActionSpec:
         """Whether every bound of a box is finite; True for the discrete kinds."""
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
+    @property
+    def unit_range(self) -> bool:
+        """Whether every raw action of a Box means the same below -1 and above 1, because the bounds cut it there."""
+        small = (np.abs(self.low) <= LARGEST_BOUND) & (np.abs(self.high) <= LARGEST_BOUND)
+        return self.kind == "box" and self.scaled and bool(small.all())
+
     @cached_property
     def _units(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """(middle, half range) of each component, float64 [A]; (0, 1) where it is unbounded or not scaled."""

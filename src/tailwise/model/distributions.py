@@ -27,6 +27,7 @@ class ActionLaw(ABC):
     noise: int  # draws in (0, 1) per decision
     discrete: bool
     squashed: bool = False
+    cut: bool = False  # whether raw actions below -1 or above 1 mean the same as -1 and 1
 
     @abstractmethod
     def sample(self, params: Tensor, uniform: Tensor) -> Tensor:
@@ -43,6 +44,10 @@ class ActionLaw(ABC):
     @abstractmethod
     def entropy(self, params: Tensor, uniform: Tensor | None = None) -> Tensor:
         """Entropy in nats, [...], components summed once; the squashed law estimates it from `uniform` [..., noise]."""
+
+    def overshoot(self, params: Tensor) -> Tensor:
+        """Squared distance [...] of the means from where actions are cut; 0 where they are not."""
+        return torch.zeros(params.shape[:-1], dtype=params.dtype)
 
     @property
     @abstractmethod
@@ -116,7 +121,8 @@ class GaussianLaw(ActionLaw):
 
     discrete = False
 
-    def __init__(self, components: int) -> None:
+    def __init__(self, components: int, *, cut: bool = False) -> None:
+        self.cut = cut
         self.components = components
         self.parameters = 2 * components
         self.noise = components
@@ -141,6 +147,11 @@ class GaussianLaw(ActionLaw):
 
     def entropy(self, params: Tensor, uniform: Tensor | None = None) -> Tensor:
         return (self.split(params)[1] + 0.5 + _HALF_LOG_2PI).sum(-1)
+
+    def overshoot(self, params: Tensor) -> Tensor:
+        if not self.cut:
+            return super().overshoot(params)
+        return functional.relu(self.split(params)[0].abs() - 1.0).square().sum(-1)
 
     @property
     def max_entropy(self) -> None:
@@ -175,5 +186,7 @@ def law_for(spec: ActionSpec, *, squashed: bool) -> ActionLaw:
     if spec.kind in ("discrete", "multidiscrete"):
         return CategoricalLaw(spec.sizes)
     if spec.kind == "box":
-        return (SquashedGaussianLaw if squashed else GaussianLaw)(spec.components)
+        if squashed:
+            return SquashedGaussianLaw(spec.components)
+        return GaussianLaw(spec.components, cut=spec.unit_range)
     raise EnvironmentContractError(f"action kind {spec.kind!r} has no policy; use discrete, multidiscrete or box")

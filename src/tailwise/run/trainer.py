@@ -208,6 +208,7 @@ class Trainer:
             measure_terms=measure,
             multiplier=self.risk.multiplier,
             threshold=self.risk.threshold,
+            bounds_weight=0.0 if self.config.narrowing is None else self.config.narrowing.bounds_weight,
         )
         before = self.health.before(self)
         report = self.backend.update(rollout, knobs)

@@ -45,8 +45,8 @@ def _dead_terms(metrics: Mapping[str, float], signals: dict[str, float], notes: 
     rows = [(match[1], match[2], value) for name, value in terms if (match := _TERM.fullmatch(name))]
     if not rows:
         return
-    # Nothing to learn from is not a broken term.
-    quiet = {"policy", "awr"} if metrics.get("advantage/largest_normalised") == 0.0 else set()
+    # Nothing to learn from is not a broken term, nor are means that all lie within the bounds.
+    quiet = {"bounds"} | ({"policy", "awr"} if metrics.get("advantage/largest_normalised") == 0.0 else set())
     quiet |= {"risk"} if metrics.get("risk/spread") == 0.0 else set()
     dead = [
         f"{term} on {group}"
