@@ -27,12 +27,12 @@ import numpy as np
 
 from benchmarks import environment_peers as peers
 from benchmarks.report import Check, Options, main
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import nasdaq, sp500
+from tailwise.features.table import FeatureTable
 from tailwise.market.accounting import identity_error
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import nasdaq, sp500
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig, PositionsAction
-from tailwise.market.features.table import FeatureTable
 from tailwise.market.guards_config import GuardsConfig
 from tailwise.market.records import EVENTS, LEDGER
 from tailwise.market.tables import SymbolTable

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from tailwise.market.bars import Bars
+    from tailwise.bars.bars import Bars
 
 FEATURES = 32
 EPISODE = 256

@@ -142,10 +142,10 @@ def _level_and_power(options: Options) -> list[Check]:
 
 def _trade(returns: Floats, targets: Floats):  # type: ignore[no-untyped-def]
     """Targets [n + 1] through the simulator on daily bars with these log-returns, without costs."""
+    from tailwise.bars.bars import Bars
+    from tailwise.bars.frequency import infer_frequency
     from tailwise.evaluate.backtest import backtest
-    from tailwise.market.bars import Bars
     from tailwise.market.costs import NO_COSTS
-    from tailwise.market.frequency import infer_frequency
 
     days = np.busday_offset("2000-01-03", np.arange(len(returns))).astype("datetime64[ns]")
     price = 100 * np.exp(np.concatenate([[0.0], np.cumsum(returns)]))
@@ -169,10 +169,10 @@ def _annualisation(options: Options) -> list[Check]:
     """Daily and hourly bars whose statistics were given the other's bars per year."""
     from dataclasses import replace
 
+    from tailwise.bars.builtin import sp500
+    from tailwise.bars.synthetic import random_walk
     from tailwise.evaluate.backtest import backtest
     from tailwise.evaluate.statistics import annualisation_doubt
-    from tailwise.market.builtin import sp500
-    from tailwise.market.synthetic import random_walk
 
     caught, silent = 0, 0
     planted = ((sp500(), (12, 365, 8760)), (random_walk(seed=0, length=2000), (252, 365, 2190)))

@@ -34,10 +34,10 @@ Kind = Literal["top", "lazy", "type-only", "string"]
 
 # (importer, imported): why it is still there. Removing any of them must not need another entry.
 KNOWN_CYCLES: dict[tuple[str, str], str] = {
-    ("market.bars", "market.adjustment"): "load_bars stands beside the class that its parts need; goes with bars/",
-    ("kernels.ahead", "kernels.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
-    ("kernels.epochs", "kernels.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
-    ("kernels.policy", "kernels.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
+    ("bars.bars", "bars.adjustment"): "load_bars stands beside the class that its parts need; goes with bars/",
+    ("fused.ahead", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
+    ("fused.epochs", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
+    ("fused.policy", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("run.health.actions", "run.trainer"): "changes the trainer; goes when actions return what is to be changed",
     ("run.health.dump", "run.trainer"): "writes the trainer's state; goes when it is handed the state",
     ("run.health.good_states", "run.trainer"): "keeps the trainer's state; goes with one record of controllers",

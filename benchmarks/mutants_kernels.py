@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from benchmarks.mutant import Mutant
 
-ADAM = ("tests/kernels/test_adam.py",)
-PARTICLE_LOSS = ("tests/kernels/test_particle_loss.py",)
-POLICY_LOSS = ("tests/kernels/test_policy_loss.py",)
-TARGETS = ("tests/kernels/test_targets.py",)
-GRADIENTS = ("tests/kernels/test_gradients.py",)
-UPDATE = ("tests/kernels/test_update.py",)
+ADAM = ("tests/fused/test_adam.py",)
+PARTICLE_LOSS = ("tests/fused/test_particle_loss.py",)
+POLICY_LOSS = ("tests/fused/test_policy_loss.py",)
+TARGETS = ("tests/fused/test_targets.py",)
+GRADIENTS = ("tests/fused/test_gradients.py",)
+UPDATE = ("tests/fused/test_update.py",)
 EQUAL = "parameters_after"
 CREDIT = ("tests/learner/test_credit.py",)
 
 MUTANTS = (
     Mutant(
         "the average of gradients is not corrected for its start",
-        "kernels/adam.py",
+        "fused/adam.py",
         "size = np.float32(learning_rate / (1.0 - BETA1**step))",
         "size = np.float32(learning_rate)",
         UPDATE,
@@ -24,126 +24,126 @@ MUTANTS = (
     ),
     Mutant(
         "gradients below the clip are stretched to it",
-        "kernels/adam.py",
+        "fused/adam.py",
         "scale = clip / before if before > clip else 1.0",
         "scale = clip / before",
         ADAM,
     ),
     Mutant(
         "a gradient that is not finite is applied",
-        "kernels/adam.py",
+        "fused/adam.py",
         "    if not before < np.inf:\n        return before, before\n",
         "",
         ADAM,
     ),
     Mutant(
         "the norm after clipping is that before",
-        "kernels/adam.py",
+        "fused/adam.py",
         "shorter += _squares(g, factor)",
         "shorter += _squares(g, np.float32(1.0))",
         ADAM,
     ),
     Mutant(
         "a sign is swapped in the shortfall of credit",
-        "kernels/credit.py",
+        "fused/credit.py",
         "credit -= weights[m] * share * short",
         "credit += weights[m] * share * short",
         CREDIT,
     ),
     Mutant(
         "the threshold of credit is not brought to the size of the lag",
-        "kernels/credit.py",
+        "fused/credit.py",
         "c = (knots[m] - before[t]) / decay[k]",
         "c = knots[m] - before[t]",
         CREDIT,
     ),
     Mutant(
         "rewards before an action are not discounted in the kernel",
-        "kernels/credit.py",
+        "fused/credit.py",
         "before[t] = rewards[first + t] + gamma * before[t]",
         "before[t] = rewards[first + t] + before[t]",
         CREDIT,
     ),
     Mutant(
         "credit crosses the start of an episode in the kernel",
-        "kernels/credit.py",
+        "fused/credit.py",
         "if old[t] >= lag[k]:",
         "if old[t] >= 0.0:",
         CREDIT,
     ),
     Mutant(
         "a law wholly below the knot gets no credit",
-        "kernels/credit.py",
+        "fused/credit.py",
         "credit += weights[m] * gain[t]",
         "credit += 0.0 * gain[t]",
         CREDIT,
     ),
     Mutant(
         "the quantile loss leans the other way",
-        "kernels/particle_loss.py",
+        "fused/particle_loss.py",
         "p = v.multiply_add(slope, v.absolute(c), c)",
         "p = v.multiply_add(slope, v.absolute(c), builder.fsub(zero, c))",
         PARTICLE_LOSS,
     ),
     Mutant(
         "the gradient of quantiles is not averaged over particles",
-        "kernels/particle_loss.py",
+        "fused/particle_loss.py",
         "np.float32(-weight / (2.0 * kappa * particles.shape[0]))",
         "np.float32(-weight / (2.0 * kappa))",
         PARTICLE_LOSS,
     ),
     Mutant(
         "the quadratic part of the Huber loss is not halved",
-        "kernels/particle_loss.py",
+        "fused/particle_loss.py",
         "half = v.spread(kappa), v.spread(scale), v.constant(-0.5)",
         "half = v.spread(kappa), v.spread(scale), v.constant(0.0)",
         PARTICLE_LOSS,
     ),
     Mutant(
         "the dual clip has no end in the kernel",
-        "kernels/policy_loss.py",
+        "fused/policy_loss.py",
         "dual = advantage < 0.0 and ratio > dual_clip",
         "dual = advantage > 0.0 and ratio > dual_clip",
         GRADIENTS,
     ),
     Mutant(
         "the gradient flows where the clip decides",
-        "kernels/policy_loss.py",
+        "fused/policy_loss.py",
         "if clip_active or dual or clamped:",
         "if dual or clamped:",
         GRADIENTS,
     ),
     Mutant(
         "the entropy bonus has the wrong sign",
-        "kernels/policy_loss.py",
+        "fused/policy_loss.py",
         "g += bonus * share * (np.float64(log_p[k]) + entropy)",
         "g -= bonus * share * (np.float64(log_p[k]) + entropy)",
         GRADIENTS,
     ),
     Mutant(
         "forbidden choices keep their logits in the kernel",
-        "kernels/policy_loss.py",
+        "fused/policy_loss.py",
         "logit = logits[at + k] if not masked or mask[index[i], k] else FORBIDDEN",
         "logit = logits[at + k]",
         POLICY_LOSS,
     ),
     Mutant(
         "the Jacobian of a squashed action is added",
-        "kernels/policy_loss.py",
+        "fused/policy_loss.py",
         "new -= log_jacobian(done)",
         "new += log_jacobian(done)",
         GRADIENTS,
     ),
     Mutant(
         "the mean head of the second critic is trained with half of its error",
-        "kernels/critic_loss.py",
+        "fused/critic_loss.py",
         "grad[place] = 2.0 * per_row * error",
         "grad[place] = per_row * error",
         GRADIENTS,
     ),
     Mutant(
         "particles go on after termination",
-        "kernels/targets.py",
+        "fused/targets.py",
         "                for j in range(count):\n                    carry[j] = gain\n"
         "                copy(carry, result[t, b])",
         "                for j in range(count):\n                    carry[j] = gain + discount * carry[j]\n"
@@ -152,35 +152,35 @@ MUTANTS = (
     ),
     Mutant(
         "rewards of particles are not discounted",
-        "kernels/targets.py",
+        "fused/targets.py",
         "                carry[j] = gain + discount * carry[j]\n            copy(carry, result[t, b])",
         "                carry[j] = gain + carry[j]\n            copy(carry, result[t, b])",
         TARGETS,
     ),
     Mutant(
         "equal bits decide a bootstrap without the rest",
-        "kernels/targets.py",
+        "fused/targets.py",
         "some[j] = pieces[j] >= whole and not _follows(drawn, j, lam)",
         "some[j] = pieces[j] >= whole",
         TARGETS,
     ),
     Mutant(
         "the cell of an LSTM is not carried back",
-        "kernels/cells.py",
+        "fused/cells.py",
         "at.write(v.product(by_c, forget), carry_c)",
         "at.write(v.product(by_c, take), carry_c)",
         GRADIENTS,
     ),
     Mutant(
         "a GRU mixes state and proposal the wrong way round",
-        "kernels/cells.py",
+        "fused/cells.py",
         "result = v.multiply_add(update, v.minus(at.read(before_h), new), new)",
         "result = v.multiply_add(update, v.minus(new, at.read(before_h)), at.read(before_h))",
         GRADIENTS,
     ),
     Mutant(
         "the gradient of a rectifier passes below 0",
-        "kernels/activations.py",
+        "fused/activations.py",
         "g[j] = g[j] if y[j] > _ZERO else _ZERO",
         "g[j] = g[j]",
         GRADIENTS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.market.bars import Bars
+from tailwise.bars.bars import Bars
 from tailwise.market.costs import CostConfig
 
 

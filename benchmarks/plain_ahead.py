@@ -1,4 +1,4 @@
-"""Whole rollouts in the plain market without Python between their steps: its loop for `tailwise.kernels.ahead`."""
+"""Whole rollouts in the plain market without Python between their steps: its loop for `tailwise.fused.ahead`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks import plain_market
 from benchmarks.plain_market import PlainArrays, PlainMarket, advance
 from tailwise.core.compiled import kernel
 from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
-from tailwise.kernels.ahead import Decided, Loop, Policy, decide, write_step
+from tailwise.fused.ahead import Decided, Loop, Policy, decide, write_step
 from tailwise.learner.ahead import Shown
 
 
@@ -17,7 +17,7 @@ def plain_ahead(
     policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: PlainArrays, t: int, first: int,
     end: int, finite: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """See `tailwise.kernels.ahead.market_ahead`."""
+    """See `tailwise.fused.ahead.market_ahead`."""
     steps, mine = shown.reward.shape[0], slice(first, end)
     seen, together = 0 if finite else BROKEN_OBSERVATION, 0
     while t < steps:

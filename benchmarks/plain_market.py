@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from tailwise.core.compiled import kernel
 
 if TYPE_CHECKING:
-    from tailwise.kernels.ahead import Loop
+    from tailwise.fused.ahead import Loop
 
 BARS = 100_000
 FEATURES = 32  # of the bar that has closed; EARLIER of them also of the bar before
@@ -165,7 +165,7 @@ class PlainMarket(VectorEnv):  # type: ignore[type-arg]
         )
 
     def ahead_loop(self) -> Loop:
-        """Lets the fused backend run whole rollouts; see `tailwise.kernels.ahead.ahead_of`."""
+        """Lets the fused backend run whole rollouts; see `tailwise.fused.ahead.ahead_of`."""
         # Not at the top: the peers' processes step this market too, and their memory is measured without our learner.
         from benchmarks.plain_ahead import loop_of
 

@@ -22,10 +22,11 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = "src/tailwise/"
 
-TRAINING = ("core", "model", "learner", "kernels", "run")
-MARKET = ("core", "market")
+TRAINING = ("core", "model", "learner", "fused", "run")
+BARS = ("bars", "features", "market")
+MARKET = ("core", *BARS)
 PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
-EVERYTHING = (*TRAINING, PRESETS, "market", "evaluate", "cli")
+EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
@@ -33,11 +34,11 @@ BESIDE = (
     "core/config_reference.py",
     "core/errors.py",
     "core/texts.py",
-    "market/bar_files.py",
-    "market/check_bars.py",
-    "market/shipped_sets.py",
-    "market/synthetic_files.py",
-    "market/synthetic_truth.py",
+    "bars/bar_files.py",
+    "bars/check_bars.py",
+    "bars/shipped_sets.py",
+    "bars/synthetic_files.py",
+    "bars/synthetic_truth.py",
     "run/leak_check.py",
     "run/new_config.py",
     "run/notify.py",
@@ -76,9 +77,9 @@ SUBJECTS = {
     "Learning: fresh seeds": Subject("learning", (*TRAINING, PRESETS), ("fresh",)),
     "Backends": Subject("backends", (*TRAINING, PRESETS)),
     "Environment": Subject("environment", MARKET),
-    "Learnability": Subject("learnability", (*TRAINING, PRESETS, "market", "evaluate/backtest.py")),
-    "Faults": Subject("faults", (*TRAINING, PRESETS, "market")),
-    "Faults: presets": Subject("faults", (*TRAINING, PRESETS, "market"), ("presets",)),
+    "Learnability": Subject("learnability", (*TRAINING, PRESETS, *BARS, "evaluate/backtest.py")),
+    "Faults": Subject("faults", (*TRAINING, PRESETS, *BARS)),
+    "Faults: presets": Subject("faults", (*TRAINING, PRESETS, *BARS), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
     "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
@@ -86,15 +87,15 @@ SUBJECTS = {
     "Risk: ownership": Subject("risk", TRAINING, ("ownership",)),
     "Risk: signs": Subject("risk", TRAINING, ("signs",)),
     "Risk: minimal": Subject("risk", TRAINING, ("minimal",)),
-    "Risk: market": Subject("risk", (*TRAINING, "market"), ("market",)),
-    "Risk: cost": Subject("risk", (*TRAINING, "market"), ("cost",)),
+    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",)),
+    "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",)),
     "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure without a limit": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure, continuing": Subject("risk", TRAINING, ("continuing",)),
-    "Speed": Subject("speed", (*TRAINING, "market")),
-    "Speed: mlp": Subject("speed", (*TRAINING, "market"), ("mlp64",)),
-    "Speed: lstm": Subject("speed", (*TRAINING, "market"), ("lstm64", "lstm128")),
-    "Speed: workers": Subject("speed", (*TRAINING, "market"), ("workers",)),
+    "Speed": Subject("speed", (*TRAINING, *BARS)),
+    "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",)),
+    "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128")),
+    "Speed: workers": Subject("speed", (*TRAINING, *BARS), ("workers",)),
     "Speed: start": Subject("speed", EVERYTHING, ("start",)),
 }
 

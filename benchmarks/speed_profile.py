@@ -2,7 +2,7 @@
 
 A timer stops while another one inside it runs, so the parts add up to the whole. They read the CPU clock of the
 process, which costs half a microsecond a call: the parts of a single step come out a little too large. Environment and
-policy are told apart step by step; in training they share one kernel (`tailwise.kernels.ahead`), which takes less than
+policy are told apart step by step; in training they share one kernel (`tailwise.fused.ahead`), which takes less than
 the two.
 """
 
@@ -121,7 +121,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
             (engine.optimiser, "step", OPTIMISER),
             (plain.Epochs, "measure_after", DIVERGENCE),
         ]
-    from tailwise.kernels import epochs as compiled
+    from tailwise.fused import epochs as compiled
 
     return [
         *places,

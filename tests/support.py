@@ -95,7 +95,7 @@ def learner_of(kind: str, **options: Any) -> TorchBackend:
     plain = small_backend(**options)
     if kind == "torch":
         return plain
-    from tailwise.kernels.backend import FusedBackend
+    from tailwise.fused.backend import FusedBackend
 
     return FusedBackend(plain.model, plain.config, plain.streams, tail_alpha=plain.tail_alpha)
 

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tailwise.bars.check_bars import check_bars
     from tailwise.evaluate.backtest import backtest
     from tailwise.evaluate.compare import compare
     from tailwise.evaluate.frontier import frontier
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tailwise.evaluate.run_view import Run
     from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
-    from tailwise.market.check_bars import check_bars
     from tailwise.run.agent import PPO, Policy, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
@@ -50,7 +50,7 @@ _HOMES = {
     "compare": "tailwise.evaluate.compare",
     "judge": "tailwise.evaluate.judge",
     "leak_check": "tailwise.run.leak_check",
-    "check_bars": "tailwise.market.check_bars",
+    "check_bars": "tailwise.bars.check_bars",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",
 }

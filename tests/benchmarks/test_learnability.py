@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.oracle import oracle_targets
+from tailwise.bars.synthetic import ar1
 from tailwise.evaluate.backtest import backtest
 from tailwise.market.costs import CostConfig
-from tailwise.market.synthetic import ar1
 
 ROOT = Path(__file__).parents[2]
 COSTS = CostConfig(taker_fee_bps=30, impact_bps=0, borrow_rate=0)

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailwise.market import synthetic
-from tailwise.market.bars import Bars, load_bars
-from tailwise.market.frequency import find_gaps
+from tailwise.bars import synthetic
+from tailwise.bars.bars import Bars, load_bars
+from tailwise.bars.frequency import find_gaps
 from tests.cli.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tailwise.bars.bars import load_bars
 from tailwise.cli.main import main
-from tailwise.market.bars import load_bars
-from tests.market.recorded_exchange import HOUR, START, RecordedExchange, hourly
+from tests.bars.recorded_exchange import HOUR, START, RecordedExchange, hourly
 
 pytest.importorskip("ccxt", reason="the package ccxt (extra `live`) is not installed: nothing can be fetched")
 

@@ -10,7 +10,7 @@ from tests.cli.terminal import Terminal
 
 # A feature that looks ahead by two bars, one that knows the whole series, and one that looks back only.
 FEATURES = """
-from tailwise.market.features import CLOSE, batch_feature, feature
+from tailwise.features import CLOSE, batch_feature, feature
 
 
 @batch_feature("centred", warm_up=4, unit="ratio", meaning="mean of the closes two bars back to two bars ahead / close")

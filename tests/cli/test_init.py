@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tailwise.core.discount import tail_horizon
-from tailwise.market.features.config import DEFAULT_COLUMNS
+from tailwise.features.config import DEFAULT_COLUMNS
 from tests.cli.terminal import Terminal
 
 SMALL = [

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.terminal import SMALL, Terminal
 
 FEATURES = """
-from tailwise.market.features import batch_feature
+from tailwise.features import batch_feature
 
 
 @batch_feature("ahead", warm_up=1, unit="ratio", meaning="next close / close")

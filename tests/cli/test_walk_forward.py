@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import tailwise as tw
+from tailwise.bars.bars import save_bars
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import DataError
 from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.walk_forward_folds import finished
 from tailwise.evaluate.walk_forward_result import FORMAT, RESULT
-from tailwise.market.bars import save_bars
-from tailwise.market.synthetic import random_walk
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.trials import count_trials, read_lines
 from tests.cli.terminal import SMALL, Terminal

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import tailwise
+from tailwise.bars.builtin import sp500
+from tailwise.doctor.check import Check
+from tailwise.doctor.page import write_audit
 from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.doctor.check import Check
-from tailwise.evaluate.doctor.page import write_audit
 from tailwise.evaluate.findings import Findings, weigh
 from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
@@ -33,7 +34,6 @@ from tailwise.evaluate.report_folds import write_folds_report
 from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
-from tailwise.market.builtin import sp500
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
 from tests.evaluate.test_report_folds import make_folder

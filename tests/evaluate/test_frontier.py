@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.backtest import backtest
@@ -38,7 +39,6 @@ from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
 from tailwise.market.path import AccountPath
-from tailwise.market.synthetic import random_walk
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.play import play_episodes

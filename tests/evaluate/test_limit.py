@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.bars.synthetic import random_walk
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import POLICY, SAMPLED, judge_policy
@@ -18,7 +19,6 @@ from tailwise.evaluate.tails import discounted_forward_returns
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
-from tailwise.market.synthetic import random_walk
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_source

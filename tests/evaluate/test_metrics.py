@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailwise.bars.frequency import infer_frequency
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate import drawdowns, performance, tails
 from tailwise.evaluate.statistics import annualisation_doubt, path_statistics
-from tailwise.market.frequency import infer_frequency
 from tailwise.market.path import AccountPath
 from tests.evaluate.paths import RHYTHMS, bar_times, path_of
 

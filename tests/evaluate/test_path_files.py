@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import DataError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.baselines import momentum
 from tailwise.evaluate.path_files import DECISIONS, EQUITY, TRADES, read_frame, read_paths, save_paths
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.market.path import AccountPath
-from tailwise.market.synthetic import random_walk
 
 
 @pytest.fixture(scope="module")

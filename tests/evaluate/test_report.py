@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tailwise
+from tailwise.bars.builtin import sp500
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
@@ -21,7 +22,6 @@ from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.report_verdict import headline, trials_sentence
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import reservations
-from tailwise.market.builtin import sp500
 from tailwise.market.costs import CostConfig
 from tests.chromium import browser
 from tests.evaluate.browser import DESKTOP, PHONE, look

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.bars.builtin import sp500
 from tailwise.core.errors import DataError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.evidence import compare_paths, path_evidence
@@ -18,7 +19,6 @@ from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report_folds import fold_rows, write_folds_report
 from tailwise.evaluate.walk_forward_result import read_walk_forward
-from tailwise.market.builtin import sp500
 from tests.chromium import browser
 from tests.evaluate.browser import PHONE, look
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.statistics import path_statistics
@@ -15,7 +16,6 @@ from tailwise.evaluate.tails import discounted_forward_returns, empirical_cvar, 
 from tailwise.evaluate.words import columns, exposures, held, ruins
 from tailwise.market.costs import COMPONENTS, NO_COSTS
 from tailwise.market.path import AccountPath
-from tailwise.market.synthetic import random_walk
 
 
 def test_sharpe_of_a_known_series_equals_the_closed_form() -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import tailwise
+from tailwise.bars.bars import Bars
+from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.baselines import buy_and_hold
@@ -24,9 +26,7 @@ from tailwise.evaluate.stress import (
     with_volatility,
     without_bars,
 )
-from tailwise.market.bars import Bars
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.synthetic import ar1, random_walk
 
 WALK = random_walk(seed=4, length=1500, drift=0.0004, bar="1d")
 

@@ -187,7 +187,7 @@ def test_a_leak_is_found_and_its_absence_too(tmp_path: Path) -> None:
     module = tmp_path / "ahead.py"
     module.write_text(
         "import numpy as np\n"
-        "from tailwise.market.features import batch_feature\n\n\n"
+        "from tailwise.features import batch_feature\n\n\n"
         "@batch_feature('ahead', warm_up=0, unit='log-return', meaning='that of the next bar')\n"
         "def ahead(frame):\n"
         "    return np.log(frame['close']).diff().shift(-1).fillna(0.0)\n"

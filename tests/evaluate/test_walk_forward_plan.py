@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import tailwise
+from tailwise.bars.bars import Bars, save_bars
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Range
 from tailwise.evaluate.walk_forward_plan import (
@@ -20,10 +22,8 @@ from tailwise.evaluate.walk_forward_plan import (
     make_plan,
     windows_of_account,
 )
-from tailwise.market.bars import Bars, save_bars
+from tailwise.features.spec import FeatureSpec
 from tailwise.market.dataset import Window
-from tailwise.market.features.spec import FeatureSpec
-from tailwise.market.synthetic import random_walk
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_source
 from tailwise.run.worlds import MarketWorld

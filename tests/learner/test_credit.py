@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailwise.kernels.credit import risk_credit as compiled_credit
+from tailwise.fused.credit import risk_credit as compiled_credit
 from tailwise.learner.credit import (
     LARGEST_FACTOR,
     ages,

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from backtesting import Backtest, Strategy
 
-from tailwise.market.bars import Bars
+from tailwise.bars.bars import Bars
 from tests.market.engines_common import CASH, Account, Fill, Floats, Scenario, Tolerance
 from tests.market.engines_ours import Trip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.market.bars import Bars
+from tailwise.bars.bars import Bars
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tailwise.market.bars import Bars
+from tailwise.bars.bars import Bars
+from tailwise.features.table import FeatureTable
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
-from tailwise.market.features.table import FeatureTable
 from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.bars.bars import save_bars
+from tailwise.bars.builtin import sp500
+from tailwise.bars.data_config import BuiltinData, DatesSplit, FilesData, SharesSplit, SyntheticData
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.bars import save_bars
-from tailwise.market.builtin import sp500
-from tailwise.market.data_config import BuiltinData, DatesSplit, FilesData, SharesSplit, SyntheticData
+from tailwise.features.config import FeaturesConfig
+from tailwise.features.spec import FeatureSpec
+from tailwise.features.table import FeatureTable
 from tailwise.market.dataset import Dataset, Loaded, Window, build_dataset, load_data, split_windows
-from tailwise.market.features.config import FeaturesConfig
-from tailwise.market.features.spec import FeatureSpec
-from tailwise.market.features.table import FeatureTable
-from tailwise.market.synthetic import random_walk
 
 SHORT = FeaturesConfig(include=("return_1", "volatility_20"))
 DATES = DatesSplit(

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailwise.bars.builtin import sp500
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tailwise.core.streams import Streams
+from tailwise.features.table import FeatureTable
 from tailwise.market.account_guards import AccountGuards, GuardedOrder, Money, Units
-from tailwise.market.builtin import sp500
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
-from tailwise.market.features.table import FeatureTable
 from tailwise.market.guards import GUARD, GUARDS, guard_names, guarded_order, make_limits
 from tailwise.market.guards_config import NO_GUARDS, GuardsConfig
 from tailwise.market.records import LEDGER, make_rules

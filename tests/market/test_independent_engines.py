@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import nasdaq, sp500
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import nasdaq, sp500
 from tests.market.engines_common import (
     CASH,
     ONE_BASIS_POINT,

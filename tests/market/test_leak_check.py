@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from scipy.signal import butter, filtfilt, lfilter
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import sp500
+from tailwise.bars.resample import completion_index, resample
+from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import sp500
-from tailwise.market.features.table import FeatureTable
-from tailwise.market.leak_check import BATCH_TOLERANCE, PROBES, LeakReport, check_features, check_fit
-from tailwise.market.resample import completion_index, resample
-from tailwise.market.synthetic import make
+from tailwise.features.table import FeatureTable
+from tailwise.market.leaks.check import BATCH_TOLERANCE, PROBES, LeakReport, check_features, check_fit
 
 Feature = Callable[[Bars, pd.DataFrame], Any]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import sp500
-from tailwise.market.features.config import FeaturesConfig
-from tailwise.market.features.registry import BUILTIN
-from tailwise.market.features.spec import FeatureSpec
-from tailwise.market.leak_check import check_features, check_fit
-from tailwise.market.synthetic import make
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import sp500
+from tailwise.bars.synthetic import make
+from tailwise.features.config import FeaturesConfig
+from tailwise.features.registry import BUILTIN
+from tailwise.features.spec import FeatureSpec
+from tailwise.market.leaks.check import check_features, check_fit
 
 
 def column_names() -> tuple[str, ...]:

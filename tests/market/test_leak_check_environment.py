@@ -10,16 +10,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import nasdaq, sp500
+from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import nasdaq, sp500
+from tailwise.features.table import FeatureTable
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
-from tailwise.market.features.table import FeatureTable
-from tailwise.market.leak_check import check_environment
+from tailwise.market.leaks.check import check_environment
 from tailwise.market.portfolio_env import PortfolioEnv, WeightsAction
 from tailwise.market.single_env import SingleMarketEnv
-from tailwise.market.synthetic import make
 from tailwise.market.tables import SymbolTable
 
 Column = Callable[[Bars], Any]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailwise.bars.bars import COLUMNS, Bars
+from tailwise.bars.builtin import sp500
+from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.bars import COLUMNS, Bars
-from tailwise.market.builtin import sp500
-from tailwise.market.leak_futures import PROBES, changed_future, cut_points, everything_changed, same_bars
-from tailwise.market.synthetic import make
+from tailwise.market.leaks.futures import PROBES, changed_future, cut_points, everything_changed, same_bars
 
 REAL = sp500().slice(0, 400)
 GAPLESS = make("random_walk", seed=8, length=400)[0]

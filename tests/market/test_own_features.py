@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tailwise.bars.data_config import SyntheticData
 from tailwise.core.errors import DataError
-from tailwise.market.data_config import SyntheticData
+from tailwise.features.config import FeaturesConfig
 from tailwise.market.dataset import Dataset, build_dataset
-from tailwise.market.features.config import FeaturesConfig
-from tailwise.market.own_features import LeakVerdict, check_own_features
+from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
 
 # How far `moved` looks ahead stands in a file, so that its behaviour can change while its source does not.
 FEATURES = """
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tailwise.market.features import CLOSE, batch_feature, feature
+from tailwise.features import CLOSE, batch_feature, feature
 
 CALLS = []
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.builtin import nasdaq, sp500
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.portfolio_env import PortfolioEnv

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tailwise.market.bars import Bars
-from tailwise.market.builtin import load
+from tailwise.bars.bars import Bars
+from tailwise.bars.builtin import load
+from tailwise.bars.synthetic import random_walk
 from tailwise.market.costs import CostConfig
-from tailwise.market.synthetic import random_walk
 from tailwise.market.volumes import currency_pair, expected_impact, impact_warning, turnover, volume_doubt
 
 ACCOUNT = 100_000.0

@@ -25,7 +25,7 @@ MARKET: dict[str, Any] = {
 FEATURES = """
 from pathlib import Path
 Path({mark!r}).touch()
-from tailwise.market.features.contract import batch_feature
+from tailwise.features.contract import batch_feature
 @batch_feature('mine', meaning='the bar itself', unit='fraction', warm_up=0)
 def mine(frame):
     return frame['close'] / frame['open'] - 1

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from benchmarks.plain_market import PlainMarket
-from tailwise.kernels.ahead import FusedAhead, ahead_of
-from tailwise.kernels.backend import FusedBackend
+from tailwise.fused.ahead import FusedAhead, ahead_of
+from tailwise.fused.backend import FusedBackend
 from tailwise.learner.rollout import Rollout
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise.bars.bars import save_bars
+from tailwise.bars.synthetic import jump_diffusion
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.bars import save_bars
-from tailwise.market.synthetic import jump_diffusion
 from tailwise.run.config import Config, parse_config
 from tailwise.run.worlds import MarketWorld
 from tests.learner.test_option_effects import leaves
@@ -278,7 +278,7 @@ def test_leak_check_refuses_or_is_skipped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "mine.py"
     path.write_text(
-        "from tailwise.market.features.contract import batch_feature\n"
+        "from tailwise.features.contract import batch_feature\n"
         "@batch_feature('ahead', warm_up=0, unit='ratio', meaning='next close')\n"
         "def ahead(frame):\n    return (frame['close'].shift(-1) / frame['close']).fillna(1.0)\n"
     )
@@ -294,7 +294,7 @@ def test_leak_check_refuses_or_is_skipped(tmp_path: Path, monkeypatch: pytest.Mo
 def test_modules_bring_features(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from tailwise.market.features.contract import batch_feature\n"
+        "from tailwise.features.contract import batch_feature\n"
         "@batch_feature('mine', meaning='the bar itself', unit='fraction', warm_up=0)\n"
         "def mine(frame):\n    return frame['close'] / frame['open'] - 1\n"
     )

@@ -13,7 +13,7 @@ import yaml
 
 from tailwise.cli.main import main
 from tailwise.core.metrics import compared_part
-from tailwise.evaluate.doctor.audit import audit_run
+from tailwise.doctor.audit import audit_run
 from tailwise.run.agent import PPO
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest

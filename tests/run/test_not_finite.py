@@ -11,7 +11,7 @@ import torch
 
 from tailwise.cli.main import main
 from tailwise.core.errors import DataError, NotFiniteError
-from tailwise.evaluate.doctor.audit import audit_run
+from tailwise.doctor.audit import audit_run
 from tailwise.run.agent import PPO, load
 from tailwise.run.checkpoint import latest_good
 from tests.run.crafted import TENSORS, WEIGHTS, change_tensors

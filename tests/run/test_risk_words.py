@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailwise.market.builtin import sp500
-from tailwise.market.frequency import infer_frequency
-from tailwise.market.synthetic import random_walk
+from tailwise.bars.builtin import sp500
+from tailwise.bars.frequency import infer_frequency
+from tailwise.bars.synthetic import random_walk
 from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.presets import load_source
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, training_verdict

@@ -20,7 +20,7 @@ from tailwise.core.config import dump_yaml
 from tailwise.core.errors import CheckpointError, TrustError
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import key_path
-from tailwise.evaluate.doctor.audit import audit_run
+from tailwise.doctor.audit import audit_run
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.reproduction import repeat

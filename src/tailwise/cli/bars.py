@@ -8,17 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from tailwise.bars import synthetic
+from tailwise.bars.bar_files import SavedBars, check_target, save_and_read_back
+from tailwise.bars.bars import Adjust
+from tailwise.bars.check_bars import BarFacts, Reading, facts_of
+from tailwise.bars.shipped_sets import data_sets, find_set
+from tailwise.bars.synthetic_files import write_market
+from tailwise.bars.synthetic_truth import meaning
+from tailwise.bars.validation import Repair
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, print_json, print_table
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.texts import number
-from tailwise.market import synthetic
-from tailwise.market.bar_files import SavedBars, check_target, save_and_read_back
-from tailwise.market.bars import Adjust
-from tailwise.market.check_bars import BarFacts, Reading, facts_of
-from tailwise.market.shipped_sets import data_sets, find_set
-from tailwise.market.synthetic_files import write_market
-from tailwise.market.synthetic_truth import meaning
-from tailwise.market.validation import Repair
 
 
 def reading_of(

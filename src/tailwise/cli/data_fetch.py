@@ -10,9 +10,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tailwise.bars.bar_files import check_target
+from tailwise.bars.fetch import Fetched, FetchProgress, fetch_bars
 from tailwise.cli.output import DONE, INTERRUPTED, note, print_json
-from tailwise.market.bar_files import check_target
-from tailwise.market.fetch import Fetched, FetchProgress, fetch_bars
 
 PLAIN_LINE_EVERY = 5.0  # seconds
 SHOWN = 5  # gaps and candles that were left out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailwise.cli.output import CHECK_FAILED, DONE, print_json
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.doctor.check import Check, counted, counts, failed, sparkline
+from tailwise.doctor.check import Check, counted, counts, failed, sparkline
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 
@@ -21,17 +21,17 @@ def run_doctor(run: Path | None, *, itself: bool, full: bool, trust: bool, as_js
         raise ConfigError("--full belongs to --self: it compiles what is missing, so that every kernel is checked.")
     started, compiling = time.perf_counter(), 0.0
     if run is not None:
-        from tailwise.evaluate.doctor.audit import audit_run
+        from tailwise.doctor.audit import audit_run
 
         checks, title = audit_run(run, trust=trust), f"{run.resolve().name}: audit of the run"
     else:
-        from tailwise.evaluate.doctor.self_check import check_installation
+        from tailwise.doctor.self_check import check_installation
 
         found = check_installation(everything=full)
         checks, title, compiling = found.checks, "this installation: self-check", found.compiling
     seconds = time.perf_counter() - started - compiling
     if page is not None:
-        from tailwise.evaluate.doctor.page import write_audit
+        from tailwise.doctor.page import write_audit
 
         write_audit(page, checks, title=title, facts=[])
     if as_json:

@@ -16,7 +16,7 @@ from tailwise.evaluate.opened_run import Team, open_team
 from tailwise.evaluate.report_run import write_run_report
 from tailwise.evaluate.report_verdict import headline_of
 from tailwise.evaluate.words import columns, costly_impact, ruins
-from tailwise.market.own_features import LeakVerdict
+from tailwise.market.leaks.own_features import LeakVerdict
 
 LABELS = (
     ("episodes", "episodes"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailwise.market.own_features import LeakVerdict
+    from tailwise.market.leaks.own_features import LeakVerdict
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit codes
 CELL = 3  # columns that a cell takes beside its text: a line and two blanks

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 # Kernels live in these packages, and import from these alone.
-SOURCES = ("core", "market", "kernels")
+SOURCES = ("core", "bars", "features", "market", "fused")
 # "_nrt": no kernel makes an array, so none counts references to arrays, and there are none to count when compiling.
 OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 # Fused multiply-adds; sums keep the order in which they are written.

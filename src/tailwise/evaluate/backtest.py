@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigWarning, DataError, ShapeError
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.words import costly_impact
 from tailwise.market.action_kinds import action_kind
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
 from tailwise.market.path import AccountPath
@@ -75,7 +75,7 @@ def play_rule(
     """The path of `backtest`, without a word about it."""
     if not isinstance(bars, Bars):
         raise DataError(
-            f"backtest got bars of type {type(bars).__name__}; read them with tailwise.market.bars.load_bars."
+            f"backtest got bars of type {type(bars).__name__}; read them with tailwise.bars.bars.load_bars."
         )
     end = len(bars) if last is None else last + 1
     if not 0 <= first < end - 1 <= len(bars) - 1:

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError
 from tailwise.core.streams import Streams
-from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
 
 Floats = npt.NDArray[np.float64]

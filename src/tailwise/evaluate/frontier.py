@@ -23,7 +23,7 @@ from tailwise.evaluate.study import (
     training_fact,
     warn_about,
 )
-from tailwise.market.own_features import LeakVerdict
+from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
 from tailwise.run.jobs import Say, Stop, never, silent

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.evaluate.backtest import backtest_portfolio, play_rule
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.ensemble import Trader
@@ -19,7 +20,6 @@ from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weight
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import RANDOM, held
 from tailwise.learner.risk_config import RiskConstraint
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath

@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.backtest import play_rule
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.stress import ManyPlayer, Player
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.dataset import Dataset, Loaded, Window
 from tailwise.market.env_config import MarketEnvConfig

@@ -12,7 +12,7 @@ from tailwise.evaluate.markup import NOTHING, Html, element
 from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, held, listed, percent, plain, reservations
-from tailwise.market.own_features import LeakVerdict
+from tailwise.market.leaks.own_features import LeakVerdict
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
 

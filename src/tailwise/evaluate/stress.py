@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.path import AccountPath
 

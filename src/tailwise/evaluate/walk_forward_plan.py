@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.data_config import SharesSplit, TimesSplit
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Fold, Range, Times, check_fold, common_clock, least_purge, walk_forward
 from tailwise.evaluate.walk_forward_result import Span, Windows
-from tailwise.market.bars import Bars
-from tailwise.market.data_config import SharesSplit, TimesSplit
+from tailwise.features.columns import columns_of
+from tailwise.features.spec import FeatureSpec, longest_warm_up
 from tailwise.market.dataset import PURPOSES, load_data
-from tailwise.market.features.columns import columns_of
-from tailwise.market.features.spec import FeatureSpec, longest_warm_up
 from tailwise.run.config import Config, parse_config
 from tailwise.run.worlds import MarketWorld
 

@@ -219,7 +219,7 @@ def credit_inputs(rollout: Rollout, near: Tensor, predicted: Tensor, utility: Ut
 def risk_credit(inputs: CreditInputs) -> Tensor:
     """A_risk [T, B]: sum over lags of pair[lag] c[t, lag], plus neutral x E[u'] (mean_j Y - mean_j Z).
 
-    The plain twin of `tailwise.kernels.credit`, in float64.
+    The plain twin of `tailwise.fused.credit`, in float64.
     """
     near, predicted, utility = inputs.near.double(), inputs.predicted.double(), inputs.utility
     steps, history = near.shape[0], len(inputs.reward) - near.shape[0]

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars, Moment, load_bars
+from tailwise.bars.data_config import BuiltinData, DataConfig, Purpose, SharesSplit, Split, SyntheticData
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.bars import Bars, Moment, load_bars
-from tailwise.market.data_config import BuiltinData, DataConfig, Purpose, SharesSplit, Split, SyntheticData
-from tailwise.market.features.config import FeaturesConfig
-from tailwise.market.features.spec import FeatureSpec
-from tailwise.market.features.table import FeatureTable
+from tailwise.features.config import FeaturesConfig
+from tailwise.features.spec import FeatureSpec
+from tailwise.features.table import FeatureTable
 from tailwise.market.tables import SymbolTable
 
 Columns = dict[str, npt.NDArray[np.float64]]
@@ -168,7 +168,7 @@ def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSp
 def load_data(data: DataConfig) -> tuple[Loaded, ...]:
     """The bars of the section `data`, one entry per symbol."""
     if isinstance(data, BuiltinData):
-        from tailwise.market.builtin import load
+        from tailwise.bars.builtin import load
 
         found = tuple(Loaded(load(name), {}) for name in data.names)
     elif isinstance(data, SyntheticData):
@@ -203,7 +203,7 @@ def load_data(data: DataConfig) -> tuple[Loaded, ...]:
 
 
 def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
-    from tailwise.market.synthetic import make
+    from tailwise.bars.synthetic import make
 
     found = []
     for seed in data.seeds:

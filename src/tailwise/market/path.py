@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import ShapeError
 from tailwise.market.accounting import total_cost
-from tailwise.market.bars import Bars
 from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.records import BANKRUPT

@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import CheckpointError, ConfigError, NotBuiltError
 from tailwise.market.action_kinds import Desk, WeightsKind, action_kind
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guards_config import NO_GUARDS

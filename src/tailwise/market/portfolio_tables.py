@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.frequency import DAY, HOUR, describe_step
 from tailwise.core.errors import DataError
 from tailwise.market.costs import CostConfig
-from tailwise.market.frequency import DAY, HOUR, describe_step
 from tailwise.market.portfolio_records import ASSET_BAR
 from tailwise.market.records import BAR
 from tailwise.market.tables import MarketTable, SymbolTable

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
 from tailwise.market.action_kinds import Desk, action_kind
-from tailwise.market.bars import Bars
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
     GUARD_OBSERVATIONS,

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tailwise.market.bars import Bars
+from tailwise.bars.bars import Bars
 from tailwise.market.costs import CostConfig
 
 # ISO 4217 codes of currencies that are quoted in pairs, and of the metals that are quoted like them.

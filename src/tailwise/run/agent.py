@@ -14,8 +14,8 @@ import torch
 from tailwise.core.config import differences
 from tailwise.core.errors import CheckpointError, ConfigError, ConfigWarning, DataError, ShapeError
 from tailwise.core.streams import Streams
+from tailwise.features.spec import FeatureSpec
 from tailwise.learner.losses import AuxiliaryLoss
-from tailwise.market.features.spec import FeatureSpec
 from tailwise.market.path import AccountPath
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
-from tailwise.kernels.coverage import why_not_fused
+from tailwise.fused.coverage import why_not_fused
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
@@ -29,7 +29,7 @@ def make_backend(
             raise ConfigError(f"backend fused: {reason}")
         return TorchBackend(model, config, streams, **options), f"torch, because {reason}"
     # Here and not above: torch runs need not wait for the compiler.
-    from tailwise.kernels.backend import FusedBackend
+    from tailwise.fused.backend import FusedBackend
 
     backend = FusedBackend(model, config, streams, threads=threads, **options)
     why = "as configured" if wanted == "fused" else "because it covers all options"

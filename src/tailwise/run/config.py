@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from tailwise.bars.data_config import DataConfig
 from tailwise.core.config import Section, SectionType, parse
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
-from tailwise.kernels.coverage import why_not_configured
+from tailwise.features.config import FeaturesConfig
+from tailwise.fused.coverage import why_not_configured
 from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.learner.tail import check_resolution
 from tailwise.market.costs import CostConfig
-from tailwise.market.data_config import DataConfig
-from tailwise.market.features.config import FeaturesConfig
 from tailwise.model.config import ModelConfig, NoCore
 from tailwise.run.env_sections import Env, GymEnv
 from tailwise.run.geometry import Geometry, Task, choose_geometry

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigError
-from tailwise.market.bars import Bars
+from tailwise.features.table import FeatureTable
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
-from tailwise.market.features.table import FeatureTable
-from tailwise.market.leak_check import LeakReport, check_environment, check_fit
+from tailwise.market.leaks.check import LeakReport, check_environment, check_fit
+from tailwise.market.leaks.own_features import feature_report
 from tailwise.market.make_env import make_market_env
-from tailwise.market.own_features import feature_report
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config
 from tailwise.run.effective_config import ConfigLike, effective_config

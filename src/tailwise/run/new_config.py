@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.check_bars import Reading
+from tailwise.bars.data_config import SharesSplit
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
-from tailwise.market.bars import Bars
-from tailwise.market.check_bars import Reading
+from tailwise.features.config import DEFAULT_COLUMNS
 from tailwise.market.costs import COSTS, MarketKind, guessed_costs
-from tailwise.market.data_config import SharesSplit
 from tailwise.market.dataset import Dataset, build_dataset, split_windows
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.features.config import DEFAULT_COLUMNS
 from tailwise.market.volumes import currency_pair, describe_pair, volume_doubt
 from tailwise.run.config import Config, parse_config
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
-from tailwise.market.bars import Bars
 from tailwise.market.path import AccountPath
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import decide_padded

@@ -11,7 +11,7 @@ import torch
 
 from tailwise.core.config import parse
 from tailwise.core.signature import Origin
-from tailwise.market.features.spec import FeatureSpec
+from tailwise.features.spec import FeatureSpec
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import ModelConfig

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import ndtri
 
+from tailwise.bars.frequency import DAY, TRADING_DAYS, Frequency
 from tailwise.core.discount import tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, RiskConstraint, RiskPenalty, WangMeasure
-from tailwise.market.frequency import DAY, TRADING_DAYS, Frequency
 from tailwise.run.config import Config
 
 CALENDAR_DAYS = 365  # of a market that never closes

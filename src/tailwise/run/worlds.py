@@ -9,14 +9,14 @@ from typing import Any, Literal, NoReturn, Protocol
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
+from tailwise.features.spec import FeatureSpec
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.dataset import Dataset, build_dataset
-from tailwise.market.features.spec import FeatureSpec
-from tailwise.market.frequency import Frequency
+from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
 from tailwise.market.make_env import make_market_env
-from tailwise.market.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS

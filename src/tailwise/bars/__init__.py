@@ -1,0 +1,1 @@
+"""Files -> validated bars: dialects, times, checks, frequency, synthetic and shipped sets."""

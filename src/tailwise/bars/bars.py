@@ -1,0 +1,224 @@
+"""Bars: open, high, low, close and volume of one symbol, stamped in UTC at the OPEN of each bar.
+
+`load_bars` reads CSV, Parquet and DataFrames. It either returns bars in which every row has been checked, with notes
+on everything that was decided or repaired, or it raises a DataError that says what to fix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailwise.bars.frequency import FIRST_YEAR, LAST_YEAR, Frequency, infer_frequency
+from tailwise.core.errors import DataError, ShapeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tailwise.bars.dialects import RawTable
+    from tailwise.bars.validation import Repair, Table
+
+Floats: TypeAlias = NDArray[np.float64]
+Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
+Moment: TypeAlias = str | date | np.datetime64
+
+COLUMNS = ("open", "high", "low", "close", "volume")
+_FIRST_DAY, _LAST_DAY = np.datetime64(f"{FIRST_YEAR}-01-01"), np.datetime64(f"{LAST_YEAR}-12-31")
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """T bars of one symbol, oldest first. Arrays are read-only."""
+
+    symbol: str
+    time: NDArray[np.datetime64]  # datetime64[ns] [T], UTC, the open of each bar, strictly increasing
+    open: Floats  # [T], in the currency of the quote, as are high, low and close
+    high: Floats
+    low: Floats
+    close: Floats
+    volume: Floats  # [T], in the unit of the source, >= 0
+    label: str  # "real", or "synthetic: ..." with the law and its parameters
+    source: str  # path or name of the origin
+    frequency: Frequency
+    notes: tuple[str, ...] = ()  # decisions of the reader, repairs, adjustments
+    dividends: Floats | None = None  # [T], cash per share paid at the bar's open; None when unknown
+
+    def __post_init__(self) -> None:
+        if self.time.dtype != np.dtype("datetime64[ns]"):
+            raise ShapeError(
+                f"bars of {self.symbol}: time has dtype {self.time.dtype}; datetime64[ns] (UTC) is needed."
+            )
+        if not len(self.time):
+            raise DataError(f"bars of {self.symbol}: there are no rows.")
+        if (np.diff(self.time) <= np.timedelta64(0, "ns")).any():
+            raise DataError(f"bars of {self.symbol}: times are not strictly increasing; sort them and drop duplicates.")
+        for name in (*COLUMNS, "dividends"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.dtype != np.float64 or values.shape != self.time.shape:
+                raise ShapeError(
+                    f"bars of {self.symbol}: {name} is {values.dtype} {values.shape}; "
+                    f"float64 {self.time.shape} is needed."
+                )
+            object.__setattr__(self, name, _read_only(values))
+        object.__setattr__(self, "time", _read_only(self.time))
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def data_hash(self) -> str:
+        """sha256 (hex) of the symbol and all arrays: equal exactly when the numbers are."""
+        digest = hashlib.sha256()
+        for name in ("time", *COLUMNS, "dividends"):
+            values = getattr(self, name)
+            digest.update(f"{name}:{-1 if values is None else len(values)};".encode())
+            if values is not None:
+                number = values.astype("<i8" if name == "time" else "<f8")
+                digest.update(np.ascontiguousarray(number).data)
+        digest.update(f"symbol:{self.symbol}".encode())
+        return digest.hexdigest()
+
+    def slice(self, start: int | None, stop: int | None) -> Bars:
+        """Rows [start, stop), as in Python; the frequency stays that of the whole."""
+        rows = slice(start, stop)
+        if not len(self.time[rows]):
+            raise DataError(f"bars of {self.symbol}: rows {start} to {stop} of {len(self)} are empty.")
+        columns = {name: getattr(self, name)[rows] for name in ("time", *COLUMNS)}
+        dividends = None if self.dividends is None else self.dividends[rows]
+        return replace(self, **columns, dividends=dividends)
+
+    def between(self, start: Moment | None, end: Moment | None) -> Bars:
+        """Bars that open in [start, end): UTC dates or times, None for no limit."""
+        first = 0 if start is None else int(np.searchsorted(self.time, _moment(start), side="left"))
+        last = len(self) if end is None else int(np.searchsorted(self.time, _moment(end), side="left"))
+        if first >= last:
+            span = f"{self.time[0].astype('datetime64[D]')} to {self.time[-1].astype('datetime64[D]')}"
+            raise DataError(f"bars of {self.symbol}: none open from {start} until before {end}; the data span {span}.")
+        return self.slice(first, last)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A DataFrame with a UTC index named `time`; `load_bars` reads it back, label included."""
+        import pandas as pd
+
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        if self.dividends is not None:
+            columns["dividends"] = self.dividends
+        frame = pd.DataFrame(columns, index=pd.DatetimeIndex(self.time, tz="UTC", name="time"))
+        frame.attrs = {"label": self.label, "symbol": self.symbol}
+        return frame
+
+
+def _read_only(values: NDArray[Any]) -> NDArray[Any]:
+    view = np.ascontiguousarray(values).view()
+    view.flags.writeable = False
+    return view
+
+
+def _moment(value: Moment) -> np.datetime64:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    try:
+        moment: np.datetime64 = np.datetime64(value)  # type: ignore[assignment, call-overload]  # all kinds of Moment
+        day = moment.astype("datetime64[D]")
+    except ValueError as error:
+        raise DataError(f"{value!r} is not a date; write it as 2013-01-31 (UTC).") from error
+    # numpy wraps around without a word where nanoseconds do not reach.
+    if np.isnat(day) or not _FIRST_DAY <= day <= _LAST_DAY:
+        years = f"{FIRST_YEAR} to {LAST_YEAR}"
+        raise DataError(f"{value!r} is not a date from {years}; write it as 2013-01-31 (UTC), None for no limit.")
+    return moment.astype("datetime64[ns]")
+
+
+def load_bars(
+    source: str | Path | pd.DataFrame,
+    *,
+    symbol: str | None = None,
+    repair: Repair = "none",
+    adjust: Adjust = "refuse",
+    time_unit: str | None = None,
+    periods_per_year: float | None = None,
+) -> Bars:
+    """Checked bars from a CSV file, a Parquet file or a DataFrame.
+
+    symbol: name of the bars, and which rows to take when the source holds several symbols.
+    repair: "none": a bad row is an error; "drop": bad rows are left out; "clip": high and low are widened to cover
+        open and close. Repairs are noted; one of more than 1% of the rows is refused.
+    adjust: what to do when an Adj Close column differs from Close: "refuse"; "consistent": scale open, high, low and
+        close by Adj Close / Close; "ignore": use the prices as they are. "all": as "consistent", and where the closes
+        are adjusted in place (which is refused otherwise), scale open, high and low by their factor.
+    time_unit: "s", "ms", "us" or "ns" for times that are counts since 1970; by default decided from the column.
+    periods_per_year: bars per year, for irregular bars; by default inferred.
+    """
+    from tailwise.bars import adjustment, dialects, validation
+
+    if adjust not in get_args(Adjust):
+        raise DataError(f"adjust is {adjust!r}; it must be one of {', '.join(get_args(Adjust))}.")
+    raw, known_symbol = dialects.select_symbol(dialects.read(source), symbol)
+    if not len(raw.row):
+        raise DataError(f"{raw.name}: there are no rows; bars need at least {validation.MIN_ROWS}.")
+    table = validation.chronological(adjustment.adjust_by_column(_parse(raw, time_unit, adjust), adjust))
+    table = validation.validate(adjustment.adjust_by_close(table, adjust), repair)
+    time = table.time.astype("datetime64[ns]")
+    frequency = infer_frequency(time, name=raw.name, periods_per_year=periods_per_year)
+    return Bars(
+        symbol=known_symbol or (Path(raw.name).stem if raw.name != "DataFrame" else "UNKNOWN"),
+        time=time,
+        **{name: table.values[name] for name in COLUMNS},  # type: ignore[arg-type]  # mypy takes them for any field
+        label=raw.label or "real",
+        source=raw.name,
+        frequency=frequency,
+        notes=table.notes,
+        dividends=table.values.get("dividends"),
+    )
+
+
+def _parse(raw: RawTable, time_unit: str | None, adjust: Adjust) -> Table:
+    """All columns as numbers; what could not be read becomes a finding of the validation."""
+    from tailwise.bars import validation
+    from tailwise.bars.times import NOT_A_TIME, parse_times
+
+    times = parse_times(raw, time_unit)
+    findings = []
+    unreadable = (times.values == NOT_A_TIME) & raw.columns["time"].is_valid().to_numpy()
+    if unreadable.any():
+        findings.append(validation.unreadable_finding(raw, "time", unreadable))
+    parts = [*COLUMNS, *(["dividends"] if "dividends" in raw.columns else [])]
+    if "adj close" in raw.columns and adjust != "ignore":
+        parts.append("adj close")
+    values = {}
+    for part in parts:
+        values[part], bad = validation.parse_numbers(raw, part)
+        if bad is not None:
+            findings.append(validation.unreadable_finding(raw, part, bad))
+    notes = (*raw.notes, *times.notes)
+    return validation.Table(raw, np.arange(len(raw.row)), times.values, values, tuple(findings), notes)
+
+
+def save_bars(bars: Bars, path: str | Path) -> None:
+    """Write bars as CSV or, for .parquet, Parquet. A synthetic market says so in the file and when it is read back."""
+    from tailwise.bars.dialects import LABEL_MARK
+    from tailwise.core import atomic
+
+    target = Path(path)
+    if target.suffix.lower() in (".parquet", ".pq"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pandas(bars.to_frame())
+        marks = {LABEL_MARK.strip(": "): bars.label} if bars.label != "real" else {}
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **marks}), sink)
+        atomic.write_bytes(target, sink.getvalue().to_pybytes())
+        return
+    banner = f"# {LABEL_MARK}{bars.label}\n" if bars.label != "real" else ""
+    frame = bars.to_frame()
+    # All nine digits: pandas would write microseconds and cut the rest off.
+    frame.index = [f"{stamp}Z" for stamp in np.datetime_as_string(bars.time, unit="ns")]
+    atomic.write_text(target, banner + frame.to_csv(index_label="time"))

@@ -1,0 +1,154 @@
+"""The configuration section `data`: which bars, and which of them train, select and test."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from tailwise.bars.frequency import FIRST_YEAR, LAST_YEAR
+from tailwise.core.config import Section
+from tailwise.core.errors import ConfigError
+
+Purpose = Literal["train", "select", "test"]
+
+
+def _within_years(day: date) -> date:
+    if not FIRST_YEAR <= day.year <= LAST_YEAR:
+        raise ConfigError(f"bars can open in the years {FIRST_YEAR} to {LAST_YEAR}")
+    return day
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """A time without a zone is UTC."""
+    _within_years(moment)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+Day = Annotated[date, AfterValidator(_within_years)]
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+Dates = tuple[Day | None, Day | None]
+Moments = tuple[Moment, Moment]
+
+
+class SharesSplit(Section):
+    """The oldest bars train, the next ones select, the newest ones test; by shares of all their times."""
+
+    kind: Literal["shares"] = "shares"
+    select: float = Field(0.15, ge=0, le=0.8, description="share of the bars that selects the best policy")
+    test: float = Field(0.25, ge=0, le=0.8, description="share of the bars that only tests; the newest ones")
+
+    @model_validator(mode="after")
+    def _leave_some(self) -> SharesSplit:
+        if self.select + self.test > 0.9:
+            raise ConfigError(
+                f"select {self.select} and test {self.test} leave less than a tenth of the bars to train on; lower them"
+            )
+        return self
+
+
+class DatesSplit(Section):
+    """Windows by UTC dates, [first, end): a bar belongs to the window in which it opens; null means no limit."""
+
+    kind: Literal["dates"] = "dates"
+    train: Dates = Field(description="bars that train and fit the features: [first, end), dates in UTC")
+    select: Dates | None = Field(None, description="bars that select the best policy; null: none")
+    test: Dates | None = Field(None, description="bars that only test; null: none")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> DatesSplit:
+        _follow_one_another([(name, getattr(self, name)) for name in ("train", "select", "test")])
+        return self
+
+
+class TimesSplit(Section):
+    """Windows by UTC times, [first, end), for cuts inside a day; walk-forward writes its folds so."""
+
+    kind: Literal["times"] = "times"
+    train: Moments = Field(description="bars that train and fit the features: [first, end), times in UTC")
+    select: Moments | None = Field(None, description="bars that select the best policy; null: none")
+    test: Moments | None = Field(None, description="bars that only test; null: none")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TimesSplit:
+        _follow_one_another([(name, getattr(self, name)) for name in ("train", "select", "test")])
+        return self
+
+
+def _follow_one_another(windows: list[tuple[str, tuple[date | None, date | None] | None]]) -> None:
+    """Raise when a window is empty or overlaps the one before; None: a window that is not there."""
+    given = [(name, window) for name, window in windows if window is not None]
+    for name, (first, end) in given:
+        if first is not None and end is not None and first >= end:
+            raise ConfigError(f"{name} begins on {first} and ends before {end}; a window must not be empty")
+    for (before, (_, end)), (after, (first, _)) in pairwise(given):
+        if end is None or first is None or first < end:
+            raise ConfigError(
+                f"{after} begins on {first} and {before} ends before {end}; windows must follow one another "
+                "without overlap, because a policy is never judged on bars that it was made with"
+            )
+
+
+Split = Annotated[SharesSplit | DatesSplit | TimesSplit, Field(discriminator="kind")]
+
+
+class _Data(Section):
+    split: Split = Field(default=SharesSplit(), description="which bars train, select and test")
+
+
+class BuiltinData(_Data):
+    """Real bars that come with the package `arch`."""
+
+    kind: Literal["builtin"] = "builtin"
+    names: tuple[Literal["sp500", "nasdaq"], ...] = Field(
+        ("sp500",), min_length=1, description="daily bars 1999-2018 of the S&P 500 or the NASDAQ composite"
+    )
+
+
+class FilesData(_Data):
+    """Bars from CSV or Parquet files, one symbol each."""
+
+    kind: Literal["files"] = "files"
+    paths: tuple[str, ...] = Field(min_length=1, description="CSV or Parquet files, one symbol each")
+    symbols: tuple[str, ...] | None = Field(None, description="names of the symbols; null: names of the files")
+    repair: Literal["none", "drop", "clip"] = Field(
+        "none", description="bad rows: an error, left out, or clipped into a valid bar; what changed is recorded"
+    )
+    adjust: Literal["refuse", "consistent", "ignore", "all"] = Field(
+        "refuse",
+        description="an adjusted close beside the close: refuse, scale all prices by it, or ignore it; all: scale also "
+        "where the closes are adjusted in place and open, high and low are not",
+    )
+    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        None, description="unit of numeric times; null: seconds or milliseconds as their size allows only one"
+    )
+    periods_per_year: float | None = Field(
+        None, gt=0, description="bars per year; null: inferred from the times and printed"
+    )
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> FilesData:
+        if self.symbols is not None and len(self.symbols) != len(self.paths):
+            raise ConfigError(f"{len(self.symbols)} symbols are named for {len(self.paths)} paths; name one for each")
+        return self
+
+
+class SyntheticData(_Data):
+    """Bars drawn from a known law; every artefact says so."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    market: Literal["sine", "ar1", "random_walk", "regime_switching", "jump_diffusion", "heston", "leak"] = Field(
+        description="law of the returns"
+    )
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0,), min_length=1, description="one symbol is drawn for each seed"
+    )
+    parameters: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="parameters of the law, such as length, sigma or phi",
+    )
+
+
+DataConfig = BuiltinData | FilesData | SyntheticData

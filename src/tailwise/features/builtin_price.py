@@ -1,0 +1,257 @@
+"""Built-in features of the price level, always relative: to its average, to its extremes, inside its bar."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tailwise.core.compiled import kernel
+from tailwise.features.contract import CLOSE, HIGH, LOW, OPEN, feature
+from tailwise.features.windows import (
+    BARS,
+    HEAD,
+    LAST,
+    largest,
+    one_window,
+    push,
+    push_value,
+    smallest,
+    spread,
+    total,
+    two_windows,
+)
+
+
+def _one_less(window: int) -> int:
+    return window - 1
+
+
+@kernel
+def deviation(state: Any, start: int, n: int) -> tuple[float, float]:
+    """Mean and standard deviation of the window's closes, both as (value / newest close), the mean less 1.
+
+    Differences from the newest close are exactly 0 while the price stands still: no rounding poses as a spread.
+    """
+    newest = state[start + n - 1]
+    mean = total(state, start, n, newest) / n
+    width = math.sqrt(spread(state, start, n, newest + mean) / n)
+    return mean / newest, width / newest
+
+
+@feature(
+    "zscore",
+    parameters=("window",),
+    smallest=2,
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="standard deviations",
+    meaning="(close - its average) / its standard deviation (population); 0 if flat",
+)
+@kernel
+def zscore(state: Any, bar: Any) -> float:
+    n = int(state[0])
+    start = push_value(state, bar[CLOSE])
+    if start < 0:
+        return math.nan
+    mean, width = deviation(state, start, n)
+    return -mean / width if width > 0.0 else 0.0
+
+
+@feature(
+    "bollinger",
+    parameters=("window",),
+    smallest=2,
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="share, -1 to 1",
+    meaning="place of the close between the Bollinger bands (2 standard deviations): 0 in the middle, -1 and 1 on a "
+    "band or beyond it; 0 if flat",
+)
+@kernel
+def bollinger(state: Any, bar: Any) -> float:
+    n = int(state[0])
+    start = push_value(state, bar[CLOSE])
+    if start < 0:
+        return math.nan
+    mean, width = deviation(state, start, n)
+    return min(max(-mean / (2.0 * width), -1.0), 1.0) if width > 0.0 else 0.0
+
+
+@feature(
+    "bollinger_width",
+    parameters=("window",),
+    smallest=2,
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="share of the average price",
+    meaning="distance of the Bollinger bands (4 standard deviations) / average close; 0 if flat",
+)
+@kernel
+def bollinger_width(state: Any, bar: Any) -> float:
+    n = int(state[0])
+    start = push_value(state, bar[CLOSE])
+    if start < 0:
+        return math.nan
+    mean, width = deviation(state, start, n)
+    return 4.0 * width / (1.0 + mean)
+
+
+@feature(
+    "high_distance",
+    parameters=("window",),
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="log-return, at most 0",
+    meaning="ln(close / highest high of the window)",
+)
+@kernel
+def high_distance(state: Any, bar: Any) -> float:
+    start = push_value(state, bar[HIGH])
+    return math.log(bar[CLOSE] / largest(state, start, int(state[0]))) if start >= 0 else math.nan
+
+
+@feature(
+    "low_distance",
+    parameters=("window",),
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="log-return, at least 0",
+    meaning="ln(close / lowest low of the window)",
+)
+@kernel
+def low_distance(state: Any, bar: Any) -> float:
+    start = push_value(state, bar[LOW])
+    return math.log(bar[CLOSE] / smallest(state, start, int(state[0]))) if start >= 0 else math.nan
+
+
+@feature(
+    "drawdown",
+    parameters=("window",),
+    smallest=2,
+    warm_up=_one_less,
+    state_size=one_window,
+    unit="log-return, at most 0",
+    meaning="ln(close / highest close of the window)",
+)
+@kernel
+def drawdown(state: Any, bar: Any) -> float:
+    start = push_value(state, bar[CLOSE])
+    return math.log(bar[CLOSE] / largest(state, start, int(state[0]))) if start >= 0 else math.nan
+
+
+@feature(
+    "range_position",
+    parameters=("window",),
+    warm_up=_one_less,
+    state_size=two_windows,
+    unit="share, -1 to 1",
+    meaning="place of the close between lowest low (-1) and highest high (1) of the window; 0 if flat",
+)
+@kernel
+def range_position(state: Any, bar: Any) -> float:
+    n, k = int(state[0]), int(state[BARS])
+    state[BARS] = k + 1
+    highs = push(state, HEAD, n, k, bar[HIGH])
+    lows = push(state, HEAD + 2 * n, n, k, bar[LOW])
+    if k + 1 < n:
+        return math.nan
+    return place_between(bar[CLOSE], smallest(state, lows, n), largest(state, highs, n))
+
+
+@kernel
+def place_between(price: float, low: float, high: float) -> float:
+    """-1 at low, 1 at high, 0 where both are the same price."""
+    if not high > low:
+        return 0.0
+    return min(max(((price - low) - (high - price)) / (high - low), -1.0), 1.0)
+
+
+@feature(
+    "gap",
+    warm_up=1,
+    state_size=HEAD,
+    unit="log-return",
+    meaning="ln(open / previous close): the overnight gap",
+)
+@kernel
+def gap(state: Any, bar: Any) -> float:
+    before = state[LAST]
+    state[LAST] = bar[CLOSE]
+    return math.log(bar[OPEN] / before) if before > 0.0 else math.nan
+
+
+@feature("intraday", warm_up=0, state_size=1, unit="log-return", meaning="ln(close / open) of the bar")
+@kernel
+def intraday(state: Any, bar: Any) -> float:
+    return math.log(bar[CLOSE] / bar[OPEN])
+
+
+@feature(
+    "close_location",
+    warm_up=0,
+    state_size=1,
+    unit="share, -1 to 1",
+    meaning="place of the close between low (-1) and high (1) of its bar; 0 if they are equal",
+)
+@kernel
+def close_location(state: Any, bar: Any) -> float:
+    return place_between(bar[CLOSE], bar[LOW], bar[HIGH])
+
+
+@feature(
+    "body",
+    warm_up=0,
+    state_size=1,
+    unit="share, -1 to 1",
+    meaning="(close - open) / (high - low); 0 if high and low are equal",
+)
+@kernel
+def body(state: Any, bar: Any) -> float:
+    return share_of_bar(bar[CLOSE] - bar[OPEN], bar)
+
+
+@feature(
+    "upper_wick",
+    warm_up=0,
+    state_size=1,
+    unit="share, 0 to 1",
+    meaning="(high - higher of open and close) / (high - low); 0 if high and low are equal",
+)
+@kernel
+def upper_wick(state: Any, bar: Any) -> float:
+    return share_of_bar(max(bar[HIGH] - max(bar[OPEN], bar[CLOSE]), 0.0), bar)
+
+
+@feature(
+    "lower_wick",
+    warm_up=0,
+    state_size=1,
+    unit="share, 0 to 1",
+    meaning="(lower of open and close - low) / (high - low); 0 if high and low are equal",
+)
+@kernel
+def lower_wick(state: Any, bar: Any) -> float:
+    return share_of_bar(max(min(bar[OPEN], bar[CLOSE]) - bar[LOW], 0.0), bar)
+
+
+@kernel
+def share_of_bar(length: float, bar: Any) -> float:
+    span = bar[HIGH] - bar[LOW]
+    return min(max(length / span, -1.0), 1.0) if span > 0.0 else 0.0
+
+
+FEATURES = (
+    zscore,
+    bollinger,
+    bollinger_width,
+    high_distance,
+    low_distance,
+    drawdown,
+    range_position,
+    gap,
+    intraday,
+    close_location,
+    body,
+    upper_wick,
+    lower_wick,
+)

@@ -1,0 +1,150 @@
+"""Which features there are, and what a name such as `return_5` or `1W:volatility_ratio_4_26` stands for.
+
+The built-ins are a constant. Users' features come from the modules that the configuration lists: a registry is made
+anew from them, so that nothing depends on what was imported before, or how often.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from tailwise.core.errors import ConfigError
+from tailwise.features import builtin_price, builtin_returns, builtin_volatility, builtin_volume, garch
+from tailwise.features.contract import LONGEST_WINDOW, Feature
+
+_GROUPS = (builtin_returns, builtin_volatility, builtin_price, builtin_volume, garch)
+BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in group.FEATURES})
+_PARTS = re.compile(r"(?P<base>.*?)(?P<numbers>(?:_\d+)*)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: a feature with its parameters, on the given bars or on longer ones."""
+
+    name: str  # with the timeframe: "1W:return_4"
+    feature: Feature
+    parameters: tuple[int, ...]
+    timeframe: str | None
+
+    @property
+    def warm_up(self) -> int:
+        """Bars of the column's own timeframe whose values are not valid."""
+        return self.feature.warm_up(*self.parameters)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a user's feature, not a built-in one."""
+        return BUILTIN.get(self.feature.name) is not self.feature
+
+    @property
+    def identity(self) -> str:
+        """What the FeatureSpec records to notice that a feature is no longer the one that was trained on."""
+        if not self.own:
+            return f"built-in, version {self.feature.version}"
+        batch = "batch only, " if self.feature.kind == "batch" else ""
+        return f"user, {batch}sha256 {self.feature.source_hash()}"
+
+
+class Registry:
+    """The built-in features and the given ones, by name."""
+
+    def __init__(self, features: Iterable[Feature] = ()) -> None:
+        known = dict(BUILTIN)
+        for one in features:
+            if known.get(one.name) is one:
+                continue  # the same feature, imported into two modules
+            if one.name in BUILTIN:
+                raise ConfigError(f"feature '{one.name}' has the name of a built-in feature; choose another name.")
+            if one.name in known:
+                raise ConfigError(f"two features are named '{one.name}'; rename one of them.")
+            known[one.name] = one
+        self.features: Mapping[str, Feature] = MappingProxyType(known)
+
+    def column(self, text: str, timeframe: str | None = None) -> Column:
+        """The column that `text` names, such as 'return_5'."""
+        match = _PARTS.fullmatch(text)
+        base, digits = (match["base"], match["numbers"]) if match else (text, "")
+        if base not in self.features:
+            near = difflib.get_close_matches(base, self.features, n=1, cutoff=0.5)
+            hint = f"did you mean '{_example(self.features[near[0]], digits)}'?" if near else "see docs/features.md."
+            raise ConfigError(f"feature '{text}' is unknown; {hint}")
+        one, parameters = self.features[base], tuple(int(part) for part in digits.split("_")[1:])
+        _check_parameters(one, parameters, text)
+        return Column(f"{timeframe}:{text}" if timeframe else text, one, parameters, timeframe)
+
+
+def _example(one: Feature, digits: str) -> str:
+    fitting = digits and digits.count("_") == len(one.parameters)
+    return one.name + (digits if fitting else "".join(f"_{name.upper()}" for name in one.parameters))
+
+
+def _check_parameters(one: Feature, parameters: tuple[int, ...], text: str) -> None:
+    form = _example(one, "")
+    if len(parameters) != len(one.parameters):
+        what = f"with {' and '.join(one.parameters)} in bars" if one.parameters else "without a number"
+        raise ConfigError(f"feature '{text}' must be written as {form}, {what}.")
+    if one.name + "".join(f"_{number}" for number in parameters) != text:
+        raise ConfigError(f"feature '{text}' must be written as {form}, with numbers that do not begin with 0.")
+    for name, number, least in zip(one.parameters, parameters, one.smallest, strict=True):
+        if not least <= number <= LONGEST_WINDOW:
+            raise ConfigError(
+                f"feature '{text}': {name} is {number}; it must be from {least} to {LONGEST_WINDOW} bars."
+            )
+    if any(a >= b for a, b in pairwise(parameters)):
+        raise ConfigError(f"feature '{text}': {' must be below '.join(one.parameters)}, but they are {parameters}.")
+
+
+def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> Registry:
+    """The built-ins and every feature found in the modules: Python files (relative to `folder`) or importable names."""
+    found: list[Feature] = []
+    for name in modules:
+        module = _load_file(name, folder) if name.endswith(".py") else _import(name)
+        here = {id(value): value for value in vars(module).values() if isinstance(value, Feature)}
+        if not here:
+            raise ConfigError(
+                f"features.modules: '{name}' declares no feature; decorate one with @feature, or remove it."
+            )
+        found += here.values()
+    return Registry(found)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"features.modules: '{name}' cannot be imported ({error}); give the path of a .py file or the name of an "
+            "installed module."
+        ) from error
+
+
+def _load_file(name: str, folder: str | Path | None) -> ModuleType:
+    path = Path(folder or ".", name).resolve()
+    if not path.is_file():
+        raise ConfigError(f"features.modules: there is no file '{path}'; paths are relative to the configuration file.")
+    # Python keeps the module under a name that follows from place and content: a second load is the same object, and an
+    # edited file is a new module.
+    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
+    key = f"tailwise_features_{digest}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # anything may go wrong in a user's file
+        del sys.modules[key]  # a module that failed half-way is not there
+        raise ConfigError(f"features.modules: '{path}' cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,333 @@
+"""FeatureSpec: all that is needed to compute the same features again, fitted on the train rows and on nothing else.
+
+It is saved with the policy. Whoever decides with that policy, in training, backtest or paper trading, computes its
+features by this spec; bars or features that do not fit it are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tailwise.bars.bars import Bars
+from tailwise.bars.frequency import Calendar, Frequency, describe_step
+from tailwise.bars.resample import parse_rule
+from tailwise.core.config import parse
+from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.stored import Stored, as_stored
+from tailwise.features.columns import Fitted, Views, columns_of
+from tailwise.features.config import FeaturesConfig
+from tailwise.features.registry import Column
+from tailwise.features.stream import FeatureStream
+from tailwise.features.table import FeatureTable
+
+FORMAT = 1
+# A column whose standard deviation is below this share of its mean is constant up to rounding.
+_CONSTANT = 1e-12
+_GROUP, _BLOCK = 8, 1024  # columns and rows that go into a table together: row by row, most of the time is memory
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a column is scaled, (value - mean) / scale; in the unit of the column."""
+
+    mean: float
+    scale: float
+    note: str  # empty, or what was found: "constant in the train rows"
+
+
+@dataclass(frozen=True)
+class TrainWindow:
+    """The bars of one symbol that the spec was fitted on."""
+
+    first: str  # open time of the first bar, UTC
+    last: str  # open time of the last bar, UTC
+    rows: int
+    calendar: Calendar
+    data_hash: str
+
+
+class _StoredColumn(Stored):
+    name: str
+    identity: str
+    mean: float
+    scale: Annotated[float, Field(gt=0)]
+    note: str
+
+
+class _StoredSpec(Stored):
+    """What `to_json` writes."""
+
+    config: dict[str, Any]
+    bar_ns: Annotated[int, Field(gt=0, lt=2**63)]
+    columns: list[_StoredColumn]
+    fitted: dict[str, dict[str, dict[str, float]]]
+    windows: dict[str, TrainWindow]
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Columns with their scales, fitted numbers by column and symbol, and the bars that they were fitted on."""
+
+    config: FeaturesConfig
+    bar: int  # step of the bars, ns
+    columns: tuple[Column, ...]
+    scales: tuple[Scale, ...]
+    fitted: Mapping[str, Mapping[str, Fitted]]
+    windows: Mapping[str, TrainWindow]
+
+    @classmethod
+    def fit(cls, config: FeaturesConfig, bars: Sequence[Bars], *, folder: str | Path | None = None) -> FeatureSpec:
+        """Fit on the TRAIN rows of all symbols: `bars` must hold nothing else. `folder` is where the paths of
+        config.modules start (default: the working directory)."""
+        if not bars:
+            raise DataError("features cannot be fitted on no bars; give the train bars of at least one symbol.")
+        symbols = [one.symbol for one in bars]
+        if len(set(symbols)) < len(symbols):
+            raise DataError(f"features are fitted on {', '.join(symbols)}: one symbol occurs twice; give each once.")
+        step = _step(bars[0].frequency)
+        for one in bars:
+            if _step(one.frequency) != step:
+                raise DataError(
+                    f"bars of {one.symbol} have a step of {describe_step(_step(one.frequency))}, those of "
+                    f"{bars[0].symbol} one of {describe_step(step)}; features need one step for all symbols: resample."
+                )
+        columns = columns_of(config, folder)
+        views = [Views.of(one, columns) for one in bars]
+        first = [view.first_valid(columns) for view in views]
+        fitted = {
+            column.name: {
+                view.symbol: column.feature.fit(view.by_timeframe[column.timeframe].bars, _place(view.symbol, column))
+                for view in views
+            }
+            for column in columns
+            if column.feature.fit is not None
+        }
+        scales = tuple(
+            _scale_of(
+                [
+                    view.raw(column, fitted.get(column.name, {}).get(view.symbol))[start:]
+                    for view, start in zip(views, first, strict=True)
+                ],
+                config.standardise,
+            )
+            for column in columns
+        )
+        windows = {
+            one.symbol: TrainWindow(
+                f"{one.time[0]}Z", f"{one.time[-1]}Z", len(one), one.frequency.calendar, one.data_hash()
+            )
+            for one in bars
+        }
+        return cls(config, step, columns, scales, fitted, windows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def warm_up(self) -> int:
+        """Bars before the first complete row: exact without timeframes, and with them at most this many (how many given
+        bars make a longer one depends on the calendar; FeatureTable.first_valid is exact)."""
+        return longest_warm_up(self.columns, self.bar)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the fit found worth saying, in sentences."""
+        scaled = zip(self.names, self.scales, strict=True)
+        return tuple(
+            f"feature '{name}' is {scale.note.partition(',')[0]}: a policy can learn nothing from it; leave it out."
+            for name, scale in scaled
+            if scale.note
+        )
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Columns that have one value in all train rows, so that a policy can learn nothing from them."""
+        return tuple(name for name, scale in zip(self.names, self.scales, strict=True) if scale.note)
+
+    def own(self) -> FeatureSpec | None:
+        """The same with the user's own columns alone; None when all are built in."""
+        kept = [(column, scale) for column, scale in zip(self.columns, self.scales, strict=True) if column.own]
+        if not kept:
+            return None
+        columns, scales = zip(*kept, strict=True)
+        return replace(self, columns=columns, scales=scales)
+
+    def table(self, bars: Bars) -> FeatureTable:
+        """The features of any bars of the fitted step: float32 [T, F], scaled and clipped."""
+        self.check_frequency(bars.symbol, bars.frequency)
+        views = Views.of(bars, self.columns)
+        first = views.first_valid(self.columns)
+        values = np.empty((len(bars), len(self.columns)), dtype=np.float32)
+        scratch, group = np.empty(len(bars)), np.empty((_GROUP, len(bars)), dtype=np.float32)
+        for place, column in enumerate(self.columns):
+            raw, scale = views.raw(column, self.fitted_for(column, bars.symbol), scratch), self.scales[place]
+            raw -= scale.mean
+            raw /= scale.scale
+            if self.config.standardise:
+                np.clip(raw, -self.config.clip, self.config.clip, out=raw)
+            group[place % _GROUP] = raw
+            if (place + 1) % _GROUP == 0 or place + 1 == len(self.columns):
+                _transpose(group, values, place - place % _GROUP)
+        values[:first] = np.nan
+        return FeatureTable(values, self.names, first)
+
+    def stream(self, symbol: str, frequency: Frequency | None = None) -> FeatureStream:
+        """Features bar by bar, equal to `table` bit for bit; a symbol that was not trained on needs `frequency`."""
+        if frequency is not None:
+            self.check_frequency(symbol, frequency)
+            calendar = frequency.calendar
+        elif symbol in self.windows:
+            calendar = self.windows[symbol].calendar
+        else:
+            raise DataError(
+                f"symbol '{symbol}' was not among the train symbols ({', '.join(self.windows)}); pass frequency= of "
+                "its bars, so that their calendar is known."
+            )
+        fitted = {column.name: self.fitted_for(column, symbol) for column in self.columns}
+        scales = np.array([[scale.mean, scale.scale] for scale in self.scales])
+        clip = self.config.clip if self.config.standardise else np.inf
+        return FeatureStream(symbol, self.columns, fitted, scales, clip, self.bar, calendar)
+
+    def fitted_for(self, column: Column, symbol: str) -> Fitted | None:
+        """The fitted numbers of a column for a symbol; None for a column that has none."""
+        if column.feature.fit is None:
+            return None
+        by_symbol = self.fitted[column.name]
+        if symbol not in by_symbol:
+            raise DataError(
+                f"feature '{column.name}' was fitted for {', '.join(by_symbol)}, not for '{symbol}'; add the symbol to "
+                "the train data, or leave the feature out."
+            )
+        return by_symbol[symbol]
+
+    def check_frequency(self, symbol: str, frequency: Frequency) -> None:
+        """Refuse bars of another step than the train bars'."""
+        if _step(frequency) != self.bar:
+            raise DataError(
+                f"bars of {symbol} have a step of {describe_step(_step(frequency))}, but the features were fitted on "
+                f"bars of {describe_step(self.bar)}; resample the bars or fit the features anew."
+            )
+
+    def check_same(self, other: FeatureSpec) -> None:
+        """Raise CheckpointError, which names what differs, unless both specs make the same features."""
+        mine, theirs = self.to_json(), other.to_json()
+        for key, value in mine.items():
+            if value != theirs[key]:
+                where, one, two = _difference(key, value, theirs[key])
+                raise CheckpointError(
+                    f"the feature specs differ in {where}: {one!r} here, {two!r} there; use the features that the "
+                    "policy was trained with."
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; Python's json writes each float so that it reads back exactly."""
+        return {
+            "format": FORMAT,
+            "config": self.config.model_dump(mode="json"),
+            "bar_ns": self.bar,
+            "columns": [
+                {"name": column.name, "identity": column.identity, **vars(scale)}
+                for column, scale in zip(self.columns, self.scales, strict=True)
+            ],
+            "fitted": {
+                name: {symbol: dict(numbers) for symbol, numbers in by_symbol.items()}
+                for name, by_symbol in self.fitted.items()
+            },
+            "windows": {symbol: dict(vars(window)) for symbol, window in self.windows.items()},
+        }
+
+    @staticmethod
+    def modules_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+        """The modules that `from_json` would execute, without executing them."""
+        config = data.get("config") if isinstance(data, Mapping) else None
+        if not isinstance(config, dict):
+            raise CheckpointError("the feature spec is damaged: it has no configuration; restore the file.")
+        return parse(FeaturesConfig, config, source="feature spec").modules
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, folder: str | Path | None = None) -> FeatureSpec:
+        """The spec that `to_json` wrote. `folder` is where the paths of config.modules start."""
+        version = data.get("format")  # before its shape: another format may have another one
+        if version != FORMAT:
+            raise CheckpointError(
+                f"the feature spec has format {version!r}; this version of Tailwise reads format {FORMAT}. Use the "
+                "version that wrote it, or train again."
+            )
+        try:
+            stored = as_stored(_StoredSpec, data, source="feature spec")
+        except DataError as error:
+            raise CheckpointError(f"{error}\nThe feature spec is damaged; restore the file or train again.") from error
+        config = parse(FeaturesConfig, stored.config, source="feature spec")
+        scales = tuple(Scale(one.mean, one.scale, one.note) for one in stored.columns)
+        identities = {one.name: one.identity for one in stored.columns}
+        columns = columns_of(config, folder)
+        if tuple(identities) != tuple(column.name for column in columns):
+            raise CheckpointError("the feature spec is damaged: its columns are not those of its configuration.")
+        for column in columns:
+            if identities[column.name] != column.identity:
+                raise CheckpointError(
+                    f"feature '{column.name}' is no longer the one that the spec was fitted with ({column.identity}, "
+                    f"was {identities[column.name]}); restore it, or train again."
+                )
+        missing = [
+            column.name for column in columns if column.feature.fit is not None and not stored.fitted.get(column.name)
+        ]
+        if missing:
+            raise CheckpointError(f"the feature spec is damaged: it has no fitted numbers of '{missing[0]}'.")
+        return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows)
+
+
+def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
+    """`FeatureSpec.warm_up` of columns on bars of this step in ns: known before anything is fitted."""
+    return max(
+        column.warm_up if column.timeframe is None else (column.warm_up + 2) * (parse_rule(column.timeframe) // bar)
+        for column in columns
+    )
+
+
+def _step(frequency: Frequency) -> int:
+    return int(frequency.bar.astype("timedelta64[ns]").astype(np.int64))
+
+
+def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: int) -> None:
+    """Write columns group [_GROUP, T] into values[:, first:], in blocks that fit into the processor's cache."""
+    count = min(_GROUP, values.shape[1] - first)
+    for row in range(0, len(values), _BLOCK):
+        values[row : row + _BLOCK, first : first + count] = group[:count, row : row + _BLOCK].T
+
+
+def _place(symbol: str, column: Column) -> str:
+    return symbol if column.timeframe is None else f"{symbol} in bars of {column.timeframe}"
+
+
+def _scale_of(parts: list[NDArray[np.float64]], standardise: bool) -> Scale:
+    """Mean and standard deviation of the rows of all symbols together."""
+    rows = np.concatenate(parts)
+    mean, deviation = float(rows.mean()), float(rows.std())
+    constant = not deviation > _CONSTANT * abs(mean)
+    note = "constant in the train rows, so it is not divided by anything" if constant else ""
+    if not standardise:
+        return Scale(0.0, 1.0, "constant in the train rows" if constant else "")
+    return Scale(mean, 1.0 if constant else deviation, note)
+
+
+def _difference(key: str, mine: Any, theirs: Any) -> tuple[str, Any, Any]:
+    """The first place at which two JSON values differ: its path and both values."""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        for name in {**mine, **theirs}:
+            if mine.get(name) != theirs.get(name):
+                return _difference(f"{key}.{name}", mine.get(name), theirs.get(name))
+    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        for place, (one, two) in enumerate(zip(mine, theirs, strict=True)):
+            if one != two:
+                name = one.get("name", place) if isinstance(one, dict) else place
+                return _difference(f"{key}[{name}]", one, two)
+    return key, mine, theirs

@@ -1,0 +1,151 @@
+"""Features bar by bar, with the machine code, the scaling and the longer bars of the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailwise.bars.frequency import Calendar
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
+from tailwise.features.contract import BAR_SIZE, Floats
+from tailwise.features.driver import NANOSECONDS
+from tailwise.features.registry import Column
+from tailwise.features.timeframe import STATE_SIZE, Timeframe
+
+_EDGE = 1e-9  # relative; open and close may lie outside [low, high] by this much, as in loaded bars
+
+
+class FeatureStream:
+    """The features of one symbol as its bars arrive. Made by `FeatureSpec.stream`."""
+
+    def __init__(
+        self,
+        symbol: str,
+        columns: tuple[Column, ...],
+        fitted: Mapping[str, Mapping[str, float] | None],
+        scales: Floats,
+        clip: float,
+        step: int,
+        calendar: Calendar,
+    ) -> None:
+        """scales [F, 2]: mean and divisor of each column; step in ns."""
+        for column in columns:
+            if column.feature.kind == "batch":
+                raise ConfigError(
+                    f"feature '{column.name}' is batch only (a pandas function) and cannot be streamed; write it with "
+                    "@feature, or leave it out."
+                )
+        self.symbol, self.names = symbol, tuple(column.name for column in columns)
+        self._scales, self._clip = scales, clip
+        self._updates = [column.feature.compile() for column in columns]
+        self._states = [
+            column.feature.new_state(column.parameters, None if (fit := fitted[column.name]) is None else dict(fit))
+            for column in columns
+        ]
+        rules = dict.fromkeys(column.timeframe for column in columns)
+        self._members = {rule: [k for k, one in enumerate(columns) if one.timeframe == rule] for rule in rules}
+        self._frames = {rule: Timeframe.of(rule, step, calendar) for rule in rules if rule is not None}
+        self._longer = {rule: np.zeros(STATE_SIZE) for rule in self._frames}
+        self._seen = np.zeros(len(columns), dtype=np.int64)  # bars of its own timeframe that each column has taken in
+        self._values = np.full(len(columns), np.nan)  # newest raw values
+        self._warm_up = np.array([column.warm_up for column in columns])
+        self._last = np.array([np.iinfo(np.int64).min])  # open time of the newest bar, ns
+        self._done = np.empty((2, BAR_SIZE))
+
+    def update(
+        self,
+        time: np.datetime64 | datetime | int,
+        open: float,
+        high: float,
+        low: float,
+        close: float,
+        volume: float,
+    ) -> NDArray[np.float32] | None:
+        """Take in the bar that opened at `time` (UTC; integers are ns since 1970) and is now complete.
+
+        Returns float32 [F], the row of the table, or None during the warm-up.
+        """
+        stamp = _nanoseconds(time)
+        bar = np.array([stamp / NANOSECONDS, open, high, low, close, volume], dtype=np.float64)
+        self._check(stamp, bar)
+        self._last[0] = stamp
+        for rule, members in self._members.items():
+            if rule is None:
+                self._take_in(members, bar)
+                continue
+            for k in range(self._frames[rule].update(self._longer[rule], stamp, bar, self._done)):
+                self._take_in(members, self._done[k])
+        if (self._seen <= self._warm_up).any():
+            return None
+        if not np.isfinite(self._values).all():
+            at = int(np.argmin(np.isfinite(self._values)))
+            raise DataError(
+                f"feature '{self.names[at]}' of {self.symbol} is {self._values[at]} at the bar of "
+                f"{np.datetime64(stamp, 'ns')} UTC, after its warm-up; it must return a finite number from there on."
+            )
+        scaled = (self._values - self._scales[:, 0]) / self._scales[:, 1]
+        return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """All that the stream remembers, as copies of plain arrays."""
+        arrays = {"last": self._last, "seen": self._seen, "values": self._values}
+        arrays |= {f"longer:{rule}": state for rule, state in self._longer.items()}
+        arrays |= {f"column:{name}": state for name, state in zip(self.names, self._states, strict=True)}
+        return {name: array.copy() for name, array in arrays.items()}
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `get_state`; a state of other features is refused and changes nothing."""
+        mine = self.get_state()
+        if set(mine) != set(state):
+            odd = sorted(set(mine) ^ set(state))[0]
+            raise CheckpointError(f"the state of the feature stream does not fit: '{odd}' is in one of the two only.")
+        for name, array in mine.items():
+            given = np.asarray(state[name])
+            if given.shape != array.shape or given.dtype != array.dtype:
+                raise CheckpointError(
+                    f"the state of the feature stream does not fit: '{name}' is {given.dtype} {given.shape}; "
+                    f"{array.dtype} {array.shape} is needed."
+                )
+        self._last[:], self._seen[:], self._values[:] = state["last"], state["seen"], state["values"]
+        for rule, longer in self._longer.items():
+            longer[:] = state[f"longer:{rule}"]
+        for name, own in zip(self.names, self._states, strict=True):
+            own[:] = state[f"column:{name}"]
+
+    def _take_in(self, members: list[int], bar: Floats) -> None:
+        for k in members:
+            self._values[k] = self._updates[k](self._states[k], bar)
+            self._seen[k] += 1
+
+    def _check(self, stamp: int, bar: Floats) -> None:
+        """Refuse a bar that no loader would let through, before anything is changed."""
+        _, first, high, low, last, volume = bar.tolist()
+        where = f"bar of {self.symbol} at {np.datetime64(stamp, 'ns')} UTC"
+        if stamp <= self._last[0]:
+            raise DataError(
+                f"{where}: it does not open after the one before ({np.datetime64(int(self._last[0]), 'ns')})."
+            )
+        if not (all(math.isfinite(x) for x in bar.tolist()) and low > 0 and volume >= 0):
+            raise DataError(
+                f"{where}: open {first}, high {high}, low {low}, close {last}, volume {volume}; prices must be positive"
+                ", volume at least 0 and all numbers finite."
+            )
+        if low > min(first, last) * (1 + _EDGE) or high < max(first, last) * (1 - _EDGE):
+            raise DataError(f"{where}: open {first} and close {last} do not lie within low {low} and high {high}.")
+
+
+def _nanoseconds(time: np.datetime64 | datetime | int) -> int:
+    if isinstance(time, int | np.integer):
+        return int(time)
+    if isinstance(time, datetime):
+        if hasattr(time, "to_datetime64"):  # a pandas Timestamp, which knows nanoseconds
+            time = time.to_datetime64()
+        else:
+            time = np.datetime64(time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time)
+    moment: np.datetime64 = time  # type: ignore[assignment]  # all else was turned into one above
+    return int(moment.astype("datetime64[ns]").astype(np.int64))

@@ -1,0 +1,224 @@
+"""Whole stretches of a rollout in one call: the policy and a compiled market take turns without Python in between.
+
+Covers markets whose steps say nothing but observation, reward and end, and whose actions are a choice of positions;
+everything else is driven step by step. A stretch lasts until an episode ends: Python then writes down what ended.
+Environments do not depend on one another, so workers share them, and results are the same for any number of workers.
+docs/decisions/0012-rollouts-that-run-ahead.md says what that gave, and why there is a loop for each market.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tailwise.core.compiled import compiled_for, kernel
+from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
+from tailwise.core.loops.vector_step import take_step
+from tailwise.fused.inference import Standard, StepMemory, act
+from tailwise.fused.layout import NO_CORE, Network
+from tailwise.learner.ahead import End, Shown, Stretch
+from tailwise.learner.decisions import Decisions
+from tailwise.market.engine import look_up, step_accounts
+from tailwise.market.env import MarketEnv
+from tailwise.market.simulator import MarketArrays
+
+if TYPE_CHECKING:
+    from tailwise.fused.backend import FusedBackend
+
+# Not those of Python: numba would compile a kernel again for that very value.
+_TRUE, _FALSE = np.bool_(True), np.bool_(False)
+_NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+_NO_ACTION = np.zeros((0, 0), dtype=np.float32)
+
+
+class Policy(NamedTuple):
+    """What `act` computes with; memory: of one worker; clean float32 [B, D]: for observations without their broken
+    numbers; mask, action: of no rows."""
+
+    network: Network
+    flat: np.ndarray
+    panels: np.ndarray
+    standard: Standard
+    memory: StepMemory
+    clean: np.ndarray
+    mask: np.ndarray
+    action: np.ndarray
+
+
+class Decided(NamedTuple):
+    """What `act` draws with, and where it writes: noise [T, B, 1]; choice [T, B], log_prob [T, B], params [T, B, K],
+    features [T+1, B, H], state [B, S, H]."""
+
+    noise: np.ndarray
+    choice: np.ndarray
+    log_prob: np.ndarray
+    params: np.ndarray
+    features: np.ndarray
+    state: np.ndarray
+
+
+@kernel
+def decide(
+    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, t: int, first: int, end: int, finite: bool
+) -> None:
+    """`act` at step t in the environments `first` to `end`; state: that of `decided`, None without a core."""
+    mine = slice(first, end)
+    obs = shown.obs[t, mine]
+    if not finite:  # a broken entry counts as 0; the rollout keeps it, and the learner refuses it
+        clean = policy.clean[mine]
+        for i in range(obs.shape[0]):
+            for j in range(obs.shape[1]):
+                clean[i, j] = obs[i, j] if np.isfinite(obs[i, j]) else np.float32(0.0)
+        obs = clean
+    before = None if state is None else state[mine]
+    act(
+        policy.network, policy.flat, policy.panels, None, policy.standard, obs, before, shown.start[t, mine],
+        policy.mask, decided.noise[t, mine], policy.memory, decided.choice[t, mine], policy.action,
+        decided.log_prob[t, mine], decided.params[t, mine], decided.features[t, mine], decided.state[mine],
+    )  # fmt: skip
+
+
+@kernel(inline=True)
+def write_step(
+    shown: Shown, t: int, mine: slice, obs: np.ndarray, reward: np.ndarray, terminated: np.ndarray,
+    truncated: np.ndarray,
+) -> int:  # fmt: skip
+    """`take_step` for step t of some environments, whose episodes begin again in the step that ends them."""
+    start = shown.last_start if t + 1 == shown.reward.shape[0] else shown.start[t + 1]
+    return take_step(  # type: ignore[no-any-return]
+        reward, terminated, truncated, obs, _FALSE, shown.pending[mine], shown.returns[mine], shown.lengths[mine],
+        shown.reward[t, mine], shown.terminated[t, mine], shown.truncated[t, mine], shown.valid[t, mine], start[mine],
+    )  # fmt: skip
+
+
+@kernel
+def market_ahead(
+    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: MarketArrays, t: int, first: int,
+    end: int, finite: bool,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
+    `step_bits`, those of all steps together)."""
+    steps, mine = shown.reward.shape[0], slice(first, end)
+    seen, together = 0 if finite else BROKEN_OBSERVATION, 0
+    while t < steps:
+        decide(policy, decided, state, shown, t, first, end, seen & BROKEN_OBSERVATION == 0)
+        obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
+        targets, reward = market.targets[mine], market.reward[mine]
+        terminated, truncated = market.terminated[mine], market.truncated[mine]
+        look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
+        step_accounts(
+            market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
+            market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs, market.final[mine],
+            reward, terminated, truncated, market.ledgers,
+        )  # fmt: skip
+        seen = write_step(shown, t, mine, obs, reward, terminated, truncated)
+        together |= seen
+        t += 1
+        if seen & ENDED:
+            break
+    return t, seen, together
+
+
+class Loop(NamedTuple):
+    """The compiled loop of one kind of market.
+
+    code     a kernel with the arguments of `market_ahead`, in which `market` is what `arrays` returns
+    arrays   the market as it stands, with scratch memory of one worker; has `final` [B, D], the last observations
+    ended    called with the rows [n] whose episodes ended and began again
+    """
+
+    code: Any
+    arrays: Callable[[], Any]
+    ended: Callable[[np.ndarray], None]
+
+
+class FusedAhead:
+    """See `Ahead`."""
+
+    def __init__(self, backend: FusedBackend, loop: Loop) -> None:
+        self._backend, self._loop = backend, loop
+        self._compiled: Callable[..., tuple[int, int, int]] | None = None
+
+    def same_as(self, other: FusedAhead) -> bool:
+        """Whether the other one runs through the same market."""
+        return self._loop.arrays == other._loop.arrays
+
+    def compile(self, envs: int) -> None:
+        """Have the code compiled for these environments, without a step."""
+        backend = self._backend
+        made = backend.begin(0, np.arange(envs), 1, backend.model.initial_state(envs))
+        obs, flags = np.zeros((1, envs, backend.model.observation.size), np.float32), np.zeros((1, envs), np.bool_)
+        shown = Shown(
+            *(obs, flags, np.zeros((1, envs)), flags, flags, flags),
+            *(obs[0], flags[0], flags[0], np.zeros(envs), np.zeros(envs, dtype=np.int64)),
+        )
+        self._find((*self._arguments(made, shown, self._backend.workers.step_memories(envs)[0]), 0, 0, envs, True))
+
+    def run(self, made: Decisions, shown: Shown, *, finite: bool) -> Stretch:
+        """See `Ahead.run`."""
+        envs = shown.reward.shape[1]
+        memories = self._backend.workers.step_memories(envs)
+        ends: list[list[End]] = [[] for _ in memories]
+        bits, last = [0] * len(memories), [0] * len(memories)
+        arguments = [self._arguments(made, shown, memory) for memory in memories]
+        code = self._find((*arguments[0], 0, 0, envs, finite))
+
+        def work(part: np.ndarray, k: int) -> None:
+            first, end, t, sound = int(part[0]), int(part[-1]) + 1, 0, finite
+            while t < len(shown.reward):
+                t, last[k], together = code(*arguments[k], t, first, end, sound)
+                bits[k] |= together
+                sound = not last[k] & BROKEN_OBSERVATION
+                if last[k] & ENDED:
+                    ends[k].append(self._note(t - 1, first, end, made, shown, arguments[k][-1].final))
+
+        self._backend.workers.run(np.arange(envs), work)
+        found = sorted((one for some in ends for one in some), key=lambda one: (one.step, int(one.rows[0])))
+        shows = int(np.bitwise_or.reduce(last))
+        return Stretch(found, int(np.bitwise_or.reduce(bits)), not shows & BROKEN_OBSERVATION)
+
+    def _arguments(self, made: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
+        """Of the code, but for the numbers at the end; the market comes last."""
+        backend = self._backend
+        network = backend.bound.network
+        policy = Policy(
+            *(network, backend.flat, backend.panels, backend.standard(), memory, np.empty_like(shown.last_obs)),
+            *(_NO_MASK, _NO_ACTION),
+        )
+        choice = made.actions.reshape(made.actions.shape[:2])
+        decided = Decided(made.noise, choice, made.log_probs, made.parameters, made.looks, made.states)
+        return policy, decided, made.states if network.core != NO_CORE else None, shown, self._loop.arrays()
+
+    def _note(self, t: int, first: int, end: int, made: Decisions, shown: Shown, final: np.ndarray) -> End:
+        """Write down the episodes of environments `first` to `end` that ended in step t."""
+        terminated = shown.terminated[t]
+        rows = (terminated[first:end] | shown.truncated[t, first:end]).nonzero()[0] + first
+        cut = rows[~terminated[rows]]
+        noted = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], made.states[cut])
+        shown.returns[rows] = 0.0
+        shown.lengths[rows] = 0
+        self._loop.ended(rows)
+        return noted
+
+    def _find(self, arguments: tuple[Any, ...]) -> Callable[..., tuple[int, int, int]]:
+        """The machine code; the types of the arguments are the same in all rollouts."""
+        if self._compiled is None:
+            self._compiled = compiled_for(self._loop.code, arguments)
+        return self._compiled
+
+
+def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:
+    """For exactly the markets whose steps are compiled; None for everything else, also for what inherits or replaces
+    their steps.
+
+    Ours is `MarketEnv`; a vector environment of somebody else offers its own by a method `ahead_loop() -> Loop`.
+    """
+    if not backend.model.law.discrete or "step" in vars(venv):
+        return None
+    if type(venv) is MarketEnv and venv.simulator.says_little:
+        simulator = venv.simulator
+        return FusedAhead(backend, Loop(market_ahead, simulator.arrays, simulator.prepare_starts))
+    offered = vars(type(venv)).get("ahead_loop")  # of this very class: one that inherits it may step differently
+    return None if offered is None else FusedAhead(backend, offered(venv))

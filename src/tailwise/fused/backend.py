@@ -1,0 +1,321 @@
+"""The fused CPU implementation of `Backend`: the torch backend with its inner loops replaced by compiled kernels.
+
+Everything around the loops (targets, transaction, KL control, metrics, checkpoints) is inherited, so that both
+implementations cannot drift apart. The torch model stays the owner of its parameters: they become views into one flat
+buffer (`layout`), and Adam's moments are views into two more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from tailwise.core.compiled import Repeated
+from tailwise.core.errors import ConfigError
+from tailwise.core.finite import surely_finite
+from tailwise.core.streams import Streams
+from tailwise.fused.adam import adam_step
+from tailwise.fused.ahead import FusedAhead, ahead_of
+from tailwise.fused.coverage import kernel_of, why_not_fused
+from tailwise.fused.credit import risk_credit
+from tailwise.fused.epochs import FusedEpochs
+from tailwise.fused.inference import Standard, StepMemory, act, standard_of, step_memory, values
+from tailwise.fused.layout import aligned_zeros, bind, log_std_of
+from tailwise.fused.products import lay_out
+from tailwise.fused.shares import learn_rows, learn_sequences
+from tailwise.fused.targets import particle_returns
+from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_kept
+from tailwise.fused.workers import Workers
+from tailwise.learner.ahead import Ahead
+from tailwise.learner.backend import Knobs
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.credit import CreditInputs
+from tailwise.learner.decisions import Decisions
+from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.preparation import Prepared
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.torch_backend import Epochs, TorchBackend
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.critics import CriticOutput
+from tailwise.model.inference import Decision
+from tailwise.model.supports import quantile_midpoints
+
+_NO_MASK = np.zeros((0, 0), dtype=np.bool_)
+_NO_NOISE = np.zeros((0, 0))
+_NO_CHOICE = np.zeros(0, dtype=np.int64)
+_NO_ACTION = np.zeros((0, 0), dtype=np.float32)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.numpy())
+
+
+@dataclass(frozen=True)
+class _FlatSnapshot:
+    """Copies of what an update changes: parameters, Adam's moments and step, the model's buffers by name."""
+
+    flat: np.ndarray
+    average: np.ndarray
+    square: np.ndarray
+    step: int
+    buffers: dict[str, np.ndarray]
+
+
+def _groups(model: ActorCritic) -> dict[str, list[int]]:
+    """Numbers of the parameters in each group and layer of the core, as `gradients.group_norms` names them."""
+    order = {parameter: i for i, parameter in enumerate(model.parameters())}
+    groups = {name: [order[parameter] for parameter in group] for name, group in model.groups().items()}
+    if "core" in groups:
+        groups["core.layer_0"] = groups["core"]
+    return groups
+
+
+class _Moments:
+    """What others read of an optimiser. torch's own, when it is made, imports its compiler, a second and 70 MB."""
+
+    def __init__(self) -> None:
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.param_groups: list[dict[str, Any]] = []
+
+
+class _PreparedSteps:
+    """The arguments of `act` in every step of one rollout; only what is observed is missing."""
+
+    def __init__(self, backend: FusedBackend, made: Decisions) -> None:
+        steps, envs = made.noise.shape[:2]
+        self._first = (backend.bound.network, backend.flat, backend.panels, backend.log_std, backend.standard())
+        self._state = made.states if backend._recurrent else None
+        memory, after = backend._memory_for(envs), made.states
+        discrete = backend._discrete
+        self._last = [
+            (*(noise, memory), *((chosen, _NO_ACTION) if discrete else (_NO_CHOICE, chosen)), *written, after)
+            for noise, chosen, *written in zip(
+                made.noise,
+                made.actions.reshape(steps, envs) if discrete else made.actions,
+                *(made.log_probs, made.parameters, made.looks),
+                strict=False,  # looks has one more
+            )
+        ]
+        self._act = backend.act_again
+
+    def decide(self, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
+        """obs float32 [B, D], start bool [B], mask bool [B, K] or None."""
+        seen, fresh = np.ascontiguousarray(obs, np.float32), np.ascontiguousarray(start, np.bool_)
+        allowed = _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_)
+        self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
+
+
+class FusedBackend(TorchBackend):
+    """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
+
+    def make_particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
+        """`particle_returns`, shared by the workers."""
+        return particle_returns(*arguments, run=self.workers.run, **named)
+
+    def _risk_credit(self, inputs: CreditInputs) -> Tensor:
+        return risk_credit(inputs, run=self.workers.run)
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        streams: Streams,
+        *,
+        threads: int = 1,
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        **more: Any,
+    ) -> None:
+        reason = why_not_fused(model.config, config, model.action, auxiliary=auxiliary)
+        if reason is not None:
+            raise ConfigError(f"backend fused: {reason}")
+        super().__init__(model, config, streams, auxiliary=auxiliary, **more)
+        self.bound = bind(model)
+        self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
+        self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
+        # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
+        self.flat: np.ndarray = self.bound.flat.numpy()
+        self.panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
+        self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
+        self._step: np.ndarray = self.step_tensor.numpy()
+        self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
+        self._discrete, self._parameters = model.law.discrete, model.law.parameters
+        self._state_shape, self._normaliser = model.state_shape, model.normaliser
+        self._memory = step_memory(self.bound.network, 1)
+        self._ahead: FusedAhead | None = None
+        self.act_again, self.adam_step = Repeated(act), Repeated(adam_step)
+        self.learn_rows, self.learn_sequences = Repeated(learn_rows), Repeated(learn_sequences)
+        self._buffers = dict(model.named_buffers())  # the walk over all modules takes longer than the copies
+        self._buffer_arrays = {name: buffer.numpy() for name, buffer in self._buffers.items()}
+        floats = [array for array in self._buffer_arrays.values() if array.dtype.kind == "f"]
+        self._floats = [self.flat, *floats]  # what `first_non_finite` looks at
+        self._statistics = (model.normaliser.mean, model.normaliser.variance)
+        self._standard: tuple[tuple[int, int], Standard] | None = None
+        quantiles = kernel_of(model.config.critic).quantiles
+        self.lean = (2.0 * quantile_midpoints(quantiles) - 1.0).to(torch.float32).numpy()
+        self.groups = _groups(model)
+        self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
+
+    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
+        """See `Backend.warm_up`."""
+        model = self.model
+        ahead = None if venv is None else self.ahead(venv)
+        if kernels_are_kept(core=self.bound.network.core):
+            if ahead is not None:
+                compile_ahead(ahead, venv.num_envs, tell)
+            return
+        throwaway = ActorCritic(model.config, model.observation, model.action, init_seed=0)
+        compile_kernels(FusedBackend(throwaway, self.config, Streams(0)), tell, venv)
+
+    # ---------------------------------------------------------------- inference
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.act`. Arrays and not tensors inside: a step is short, and making a tensor is not."""
+        network, rows, discrete = self.bound.network, obs.shape[0], self._discrete
+        choice = np.empty((rows if discrete else 0, 1), dtype=np.int64)
+        action = np.empty((0 if discrete else rows, network.actor), dtype=np.float32)
+        log_prob, params = np.empty(rows, dtype=np.float32), np.empty((rows, self._parameters), dtype=np.float32)
+        features = np.empty((rows, network.features_width), dtype=np.float32)
+        after = np.empty((rows, *self._state_shape), dtype=np.float32)
+        noise = _NO_NOISE if uniform is None else uniform.numpy()
+        act(
+            *(network, self.flat, self.lay_out(self.bound.laid.to_act)),
+            *(self.log_std, self.standard(), _array(obs)),
+            *(_array(state) if self._recurrent else None, _array(start)),
+            _NO_MASK if mask is None else _array(mask),
+            np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
+            *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
+        )
+        made = torch.from_numpy
+        return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
+
+    def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
+        """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
+        made = super().begin(update, environments, steps, state)
+        self.lay_out(self.bound.laid.to_act)
+        made.noise = made.noise if self._discrete else ndtri(made.noise)
+        return made
+
+    def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
+        """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
+        if made.prepared is None:  # not before it is needed: whole stretches that run ahead do without
+            made.prepared = _PreparedSteps(self, made)
+        made.prepared.decide(t, obs, start, mask)
+
+    def ahead(self, venv: Any) -> Ahead | None:
+        """See `Backend.ahead`; asked anew for every rollout, because somebody may have replaced a step."""
+        found = ahead_of(self, venv)
+        if found is not None and self._ahead is not None and self._ahead.same_as(found):
+            return self._ahead  # with its memory, and its machine code known
+        self._ahead = found
+        return found
+
+    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.look`; the decision that comes with it costs little and is not used."""
+        return self.act(obs, state, start, None, None).features
+
+    def _values(self, features: Tensor) -> CriticOutput:
+        network = self.bound.network
+        flat_features = features.reshape(-1, features.shape[-1])
+        rows = flat_features.shape[0]
+        mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
+        seen, means, laws = _array(flat_features), mean.numpy(), law.numpy()
+        panels = self.lay_out(self.bound.laid.to_value)
+
+        def work(part: np.ndarray, k: int) -> None:
+            mine = slice(part[0], part[-1] + 1)
+            memory = self.workers.scratches[k].work  # wide enough: the critics' workspace is part of the heads'
+            values(network, self.flat, panels, seen[mine], memory, means[mine], laws[mine])
+
+        self.workers.run(np.arange(rows), work)
+        lead = features.shape[:-1]
+        return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
+
+    def lay_out(self, matrices: np.ndarray) -> np.ndarray:
+        """The panels, with those that `matrices` lists made from the parameters as they are now."""
+        lay_out(matrices, self.flat, self.panels)
+        return self.panels
+
+    def _memory_for(self, rows: int) -> StepMemory:
+        width = self.bound.network.trunk_width
+        if self._memory.trunk.shape[0] < rows * width:
+            self._memory = step_memory(self.bound.network, rows)
+        return self._memory
+
+    def standard(self) -> Standard:
+        """The normaliser's numbers, read again when its buffers were written to."""
+        written = (self._statistics[0]._version, self._statistics[1]._version)
+        if self._standard is None or self._standard[0] != written:
+            self._standard = (written, standard_of(self._normaliser))
+        return self._standard[1]
+
+    # ---------------------------------------------------------------- optimiser
+
+    def count_step(self) -> int:
+        """One more step; the first one gives the optimiser its state. Returns the number."""
+        if not self.optimiser.state:
+            self._expose_moments()
+        step = int(self._step) + 1
+        self._step.fill(step)
+        return step
+
+    def _expose_moments(self) -> None:
+        """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name, parameter in self.model.named_parameters():
+            self.optimiser.state[parameter] = {
+                "step": self.step_tensor,
+                "exp_avg": averages[name],
+                "exp_avg_sq": squares[name],
+            }
+
+    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """See `Backend.load_training_tensors`."""
+        self.check_training_tensors(tensors, fresh=True)
+        self._forget_moments()
+        if not tensors:
+            return
+        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
+        for name in averages:
+            averages[name].copy_(tensors[f"optimiser/{name}/exp_avg"])
+            squares[name].copy_(tensors[f"optimiser/{name}/exp_avg_sq"])
+            self.step_tensor.copy_(tensors[f"optimiser/{name}/step"])
+        self._expose_moments()
+
+    def _forget_moments(self) -> None:
+        self.optimiser.state.clear()
+        self.average.zero_()
+        self.square.zero_()
+        self.step_tensor.zero_()
+
+    def _make_optimiser(self) -> _Moments:
+        return _Moments()
+
+    # ---------------------------------------------------------------- parts of the update
+
+    def _take_snapshot(self) -> _FlatSnapshot:
+        buffers = {name: array.copy() for name, array in self._buffer_arrays.items()}
+        average, square = self.moments
+        return _FlatSnapshot(self.flat.copy(), average.copy(), square.copy(), int(self._step), buffers)
+
+    @torch.no_grad()
+    def _restore(self, snapshot: _FlatSnapshot) -> None:
+        self.flat[:] = snapshot.flat
+        for moment, before in zip(self.moments, (snapshot.average, snapshot.square)):
+            moment[:] = before
+        self._step.fill(snapshot.step)
+        if snapshot.step == 0:
+            self.optimiser.state.clear()
+        for name, buffer in self._buffers.items():  # as tensors, which count how often they were written to
+            buffer.copy_(torch.from_numpy(snapshot.buffers[name]))
+
+    def _first_non_finite(self) -> str | None:
+        return None if surely_finite(*self._floats) else super()._first_non_finite()
+
+    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        return FusedEpochs(self, rollout, prepared, knobs)

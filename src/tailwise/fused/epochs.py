@@ -1,0 +1,220 @@
+"""The passes over one rollout with compiled kernels: same minibatches, draws, KL stop and metrics as `Epochs`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailwise.core.loops.philox import choose_particles
+from tailwise.fused import rows as numbers
+from tailwise.fused.coverage import kernel_of
+from tailwise.fused.policy import policy_kl
+from tailwise.fused.prepare_rows import rows_of
+from tailwise.fused.recurrent import Tape
+from tailwise.fused.rows import SUMS, Draws, Weights
+from tailwise.fused.shares import Trunk
+from tailwise.learner import batching
+from tailwise.learner.backend import Knobs
+from tailwise.learner.gradients import term_gradients
+from tailwise.learner.preparation import Prepared
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.torch_backend import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
+
+if TYPE_CHECKING:
+    from tailwise.fused.backend import FusedBackend
+
+Memory = list[tuple[Trunk, Tape]]
+
+
+class FusedEpochs(Epochs):
+    """See the module; `backend` is the fused one."""
+
+    def __init__(self, backend: FusedBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
+        super().__init__(backend, rollout, prepared, knobs)
+        self.fused = backend
+        self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
+        assert prepared.particles is not None
+        self._particles: np.ndarray = prepared.particles.contiguous().numpy()
+        law = kernel_of(backend.model.config.critic)
+        self._sampled, self._ids = law.sampled, rollout.environment.numpy()
+        config, network = backend.config, backend.bound.network
+        self._read = (network, backend.flat, backend.panels, backend.log_std, self.rows)
+        self._weights = Weights(
+            clip=config.clip,
+            dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
+            entropy=float(knobs.entropy_weight),
+            bounds=float(knobs.bounds_weight) if backend.model.law.cut else 0.0,
+            value=config.value_weight / network.critics,
+            kappa=law.kappa,
+            per_row=math.nan,  # each minibatch has its own
+            lean=backend.lean,
+        )
+        self._clip = math.inf if config.max_grad_norm is None else config.max_grad_norm
+        self._step_size = float(knobs.step_size.value)
+        # Of each minibatch; and at each step, the gradient's norm before and after clipping, and squares by parameter.
+        self._sums: list[list[float]] = []
+        self._norms: list[tuple[float, float]] = []
+        self._squares = np.zeros((config.epochs * config.minibatches, len(backend.bound.segments)))
+        self._rows_seen = 0
+
+    def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
+        """The numbers of `Prepared.draws`, and what they choose."""
+        streams, law, rows = self.backend.streams, self.backend.model.law, len(self._particles)
+        update, ids = self.rollout.update, self._ids
+        particles, noise = self._particles, _NO_NOISE
+        if particles.shape[1] > self._sampled:
+            particles = np.empty((rows, self._sampled), dtype=np.float32)
+            key, chosen = streams.key("particle"), particles
+
+            def work(part: np.ndarray, k: int) -> None:
+                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, chosen)
+
+            self.fused.workers.run(np.arange(rows), work)
+        if law.squashed:
+            steps, draws = self.rollout.steps, law.noise
+            normal = streams.normals("entropy", update=update, epoch=epoch, environments=ids, steps=steps, draws=draws)
+            noise = normal.astype(np.float32).reshape(rows, -1)
+        return Draws(particles, noise)
+
+    def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:  # type: ignore[override]
+        backend, config = self.fused, self.backend.config
+        total = sum(part.size for part in parts)
+        if self._first and self.knobs.measure_terms:
+            self._measure_terms(parts[0])
+        grad, sums = self._gradient(parts, draws, total)
+        finite = sums[numbers.POLICY] + sums[numbers.ENTROPY] + self._weights.bounds * sums[numbers.BOUNDS]
+        if not math.isfinite(finite + sum(sums[SUMS:])):
+            names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
+            return f"a loss became NaN or infinite ({names}); the update was rolled back"
+        self._sums.append(sums)
+        self._rows_seen += total
+        kl = sums[numbers.KL] / total
+        if self._first:
+            self.first_log_ratio, self._first = sums[numbers.LOG_RATIO_MAX], False
+        if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
+            self.stopped = True
+            return None
+        norms = backend.adam_step(
+            *(backend.flat, grad, *backend.moments, backend.bound.segments),
+            *(self._clip, self._step_size, backend.count_step(), _EPSILONS, self._squares[len(self._norms)]),
+        )
+        self._norms.append(norms)
+        if not norms[0] < math.inf:
+            return f"the gradient norm became {norms[0]}; the update was rolled back"
+        if backend.bound.network.log_std >= 0:
+            backend.model.project()
+        return None
+
+    def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
+        """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
+        backend, workers, weights = self.fused, self.fused.workers, self._weights._replace(per_row=1.0 / total)
+        backend.lay_out(backend.bound.laid.to_learn)
+        workers.begin()
+        for units in _units_of(parts):
+            memory = workers.sequences(self.rollout.steps, len(units)) if self._recurrent else []
+
+            def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
+                arguments, scratch = (*self._read, mine, draws, weights), workers.scratches[k]
+                if memory:
+                    backend.learn_sequences(*arguments, scratch, *memory[k])
+                else:
+                    backend.learn_rows(*arguments, None, None, scratch)
+
+            workers.run(units, work)
+        return workers.result()
+
+    def _measure_terms(self, part: batching.Part) -> None:
+        """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
+        losses = self._losses(part, Epochs._draws(self, 0))
+        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
+        self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
+
+    # ---------------------------------------------------------------- numbers
+
+    def _terms(self, sums: list[float], total: int) -> dict[str, float]:
+        """Weighted loss terms by name."""
+        critics = self.fused.bound.network.critics
+        weight = self.backend.config.value_weight / critics
+        terms = {"policy": sums[numbers.POLICY] / total}
+        if self.knobs.entropy_weight:
+            terms["entropy"] = -self.knobs.entropy_weight * sums[numbers.ENTROPY] / total
+        if self._weights.bounds:
+            terms["bounds"] = self._weights.bounds * sums[numbers.BOUNDS] / total
+        for c in range(critics):
+            terms[f"mean_{c}"] = weight * sums[SUMS + 2 * c] / total
+            terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
+        return terms
+
+    def all(self) -> str | None:
+        """See `Epochs.all`. What minibatches summed up becomes metrics at the end: by then there is time for names."""
+        reason = super().all()
+        if self._rows_seen:
+            sums = numbers.merged(self._sums)
+            self._tally(sums, self._terms(sums, self._rows_seen), self._rows_seen)
+        if self._norms:
+            squares, norms = self._squares[: len(self._norms)], np.array(self._norms)
+            for name, group in self.fused.groups.items():
+                self.tally.mean({f"grad/norm/{name}": float(np.sqrt(squares[:, group].sum(1)).mean())}, 1.0)
+            before, after = norms.mean(0).tolist()
+            self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+            self.tally.largest({"grad/norm_before_max": float(norms[:, 0].max())})
+        return reason
+
+    def _tally(self, sums: list[float], terms: dict[str, float], total: int) -> None:
+        network = self.fused.bound.network
+        mean = {name: sums[place] / total for name, place in _MEANS.items()}
+        critic_loss = sum(sums[SUMS:]) / total
+        mean |= {f"loss/{name}": value for name, value in terms.items()}
+        mean |= {
+            "critic/loss": critic_loss,
+            "critic/loss_unclipped": critic_loss,
+            "critic/clip_fraction": 0.0,
+            "critic/clip_loss_fraction": 0.0,
+            "policy/excluded_fraction": (sums[numbers.NAN] + sums[numbers.INFINITE]) / total,
+            "critic/quantile_crossing": sums[numbers.CROSSINGS] / (total * network.critics * (network.quantiles - 1)),
+            "critic/mean_gap": sums[numbers.MEAN_GAP] / (total * network.critics),
+        }
+        if network.log_std < 0:
+            mean["policy/logit_range"] = sums[numbers.LOGIT_RANGE] / total
+        self.tally.mean(mean, total)
+        self.tally.largest({name: sums[place] for name, place in _MAXIMA.items()})
+        self.tally.smallest({"policy/entropy_min": sums[numbers.ENTROPY_MIN]})
+
+    def measure_after(self) -> None:
+        """Exact KL(old||new) over all valid rows of the rollout."""
+        self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
+
+
+_EPSILONS = (ADAM_EPSILON, CRITIC_EPSILON)
+_NO_NOISE = np.zeros((0, 0), dtype=np.float32)
+_MEANS = {
+    "policy/entropy": numbers.ENTROPY,
+    "policy/kl": numbers.KL,
+    "policy/clip_fraction": numbers.CLIPPED,
+    "policy/dual_clip_fraction": numbers.DUAL,
+    "policy/log_ratio_clamp_fraction": numbers.CLAMPED,
+    "policy/nan_fraction": numbers.NAN,
+    "policy/infinite_fraction": numbers.INFINITE,
+    "critic/disagreement": numbers.DISAGREEMENT,
+}
+_MAXIMA = {
+    "policy/log_ratio_max": numbers.LOG_RATIO_MAX,
+    "policy/ratio_max": numbers.RATIO_MAX,
+    "policy/entropy_max": numbers.ENTROPY_MAX,
+}
+
+
+def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
+    """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway).
+
+    In order: rows that are read as they lie are fetched ahead.
+    """
+    units = [part.units for part in parts]
+    if parts[0].whole:
+        return units
+    rows = np.concatenate(units)
+    rows.sort()
+    return [rows]

@@ -1,0 +1,244 @@
+"""Decisions and critic outputs during a rollout: one compiled call per vector step.
+
+The twins are `tailwise.model.inference.decide`, `TorchBackend.look` and `TorchBackend.record`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tailwise.core.compiled import kernel
+from tailwise.fused.cells import gru_cells, lstm_cells
+from tailwise.fused.dense import forward
+from tailwise.fused.layout import LSTM, Network, aligned_zeros
+from tailwise.fused.memory import clear, copy
+from tailwise.fused.policy_loss import FORBIDDEN, log_jacobian, log_softmax
+from tailwise.fused.products import multiply
+from tailwise.fused.recurrent import add_row
+from tailwise.fused.shares import BLOCK
+from tailwise.model.normaliser import ObservationNormaliser
+from tailwise.model.outliers import has_spread
+
+_ZERO = np.float32(0.0)
+
+
+class Standard(NamedTuple):
+    """The normaliser as it is during a rollout: x -> clamp((x - mean) * scale, +-clip) where scaled; float32 [D].
+
+    clip: infinite where observations pass as they are.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    scaled: np.ndarray
+    clip: float
+
+
+def standard_of(normaliser: ObservationNormaliser) -> Standard:
+    """What `ObservationNormaliser.forward` computes with, read once."""
+    if normaliser.clip is None:
+        size = normaliser.mean.shape[0]
+        return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
+    mean, variance = normaliser.mean.numpy(), normaliser.variance.numpy()
+    signal = has_spread(mean, variance)
+    scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=signal)
+    return Standard(
+        mean.astype(np.float32), scale.astype(np.float32), normaliser.scaled.numpy(), float(normaliser.clip)
+    )
+
+
+class StepMemory(NamedTuple):
+    """Workspaces of one vector step of `rows` rows, flat float32; policy [3, rows * K]; order: 0 to rows - 1."""
+
+    trunk: np.ndarray
+    heads: np.ndarray
+    gates: np.ndarray
+    hidden: np.ndarray
+    before: np.ndarray
+    inner: np.ndarray
+    policy: np.ndarray
+    order: np.ndarray
+
+
+def step_memory(network: Network, rows: int) -> StepMemory:
+    """Memory for `act` and `look` on up to `rows` rows."""
+
+    def floats(width: int) -> np.ndarray:
+        return aligned_zeros(rows * width).numpy()
+
+    gates = (4 if network.core == LSTM else 3) * network.hidden
+    return StepMemory(
+        trunk=floats(network.trunk_width),
+        heads=floats(network.policy_width),
+        gates=floats(gates),
+        hidden=floats(gates),
+        before=floats(network.hidden),
+        inner=floats(network.hidden),
+        policy=np.zeros((3, rows * network.actor), dtype=np.float32),
+        order=np.arange(rows),
+    )
+
+
+@kernel(fuse=True)
+def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray, lead: int) -> None:
+    """obs [n, D] raw -> target, flat, `lead` floats apart; NaN passes."""
+    size, clip = obs.shape[1], np.float32(standard.clip)
+    for i in range(obs.shape[0]):
+        row, out = obs[i], target[i * lead : i * lead + size]
+        for j in range(size):
+            x = (row[j] - standard.mean[j]) * standard.scale[j]
+            x = -clip if x < -clip else x
+            x = clip if x > clip else x
+            out[j] = x if standard.scaled[j] else row[j]
+
+
+@kernel(inline=True)
+def core_step(
+    network: Network, flat: np.ndarray, panels: np.ndarray, read: np.ndarray, state: np.ndarray, start: np.ndarray,
+    memory: StepMemory, features: np.ndarray, after: np.ndarray,
+) -> None:  # fmt: skip
+    """features [n, H] and the state after [n, S, H] of one step of LSTM or GRU from read [n, I+H], flat: what the trunk
+    encoded, and room for the state beside it."""
+    rows, inputs, lead = features.shape[0], network.encoded_width, network.encoded_lead
+    size, lstm = network.hidden, network.core == LSTM
+    wide = (4 if lstm else 3) * size
+    for i in range(rows):
+        h, c = read[i * lead + inputs : (i + 1) * lead], memory.before[i * size : (i + 1) * size]
+        if start[i]:
+            clear(h)
+            clear(c)
+        else:
+            copy(state[i, 0], h)
+            if lstm:
+                copy(state[i, 1], c)
+    gates, hidden = memory.gates[: rows * wide], memory.hidden[: rows * wide]
+    bias, bias_hidden = flat[network.b_in : network.b_in + wide], flat[network.b_hidden : network.b_hidden + wide]
+    if lstm:
+        copy(bias, hidden)
+        bias = hidden[:wide]
+        add_row(bias, bias_hidden)
+    to_gates, flat_after, h = panels[network.in_panels :], after.reshape(-1), features.reshape(-1)
+    next_row = after.shape[1] * size
+    if lstm:
+        multiply(rows, wide, lead, read, lead, 1, to_gates, bias, 0, gates, wide)
+        c = flat_after[size:]
+        lstm_cells(rows, size, gates, memory.before, memory.inner, h, c, next_row, flat_after, next_row)
+    else:
+        multiply(rows, wide, inputs, read, lead, 1, to_gates, bias, 0, gates, wide)
+        before_h = read[inputs:]
+        multiply(rows, wide, size, before_h, lead, 1, panels[network.hidden_panels :], bias_hidden, 0, hidden, wide)
+        gru_cells(rows, size, gates, hidden, before_h, lead, memory.inner, h, flat_after, next_row)
+
+
+@kernel(inline=True)
+def _choose(p: np.ndarray, uniform: float) -> int:
+    """The action whose cumulative probability first exceeds `uniform`; never one of probability 0."""
+    total, last = 0.0, 0
+    for k in range(p.shape[0]):
+        total += p[k]
+        if p[k] > 0.0:
+            last = k
+    running, index = 0.0, 0
+    for k in range(p.shape[0]):
+        running += p[k]
+        if running <= uniform * total:
+            index += 1
+    return min(index, last)
+
+
+@kernel
+def act(
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, standard: Standard,
+    obs: np.ndarray, state: np.ndarray | None, start: np.ndarray, mask: np.ndarray, noise: np.ndarray,
+    memory: StepMemory, choice: np.ndarray, action: np.ndarray, log_prob: np.ndarray, params: np.ndarray,
+    features: np.ndarray, after: np.ndarray,
+) -> None:  # fmt: skip
+    """One vector step.
+
+    panels: what `Laid.to_act` lists of `flat`; log_std [A] of a Box policy, None for Discrete; state [n, S, H],
+    None without a core (what is None is not compiled); mask bool [n, K] or [0, 0]; noise float64: uniforms [n, 1]
+    (Discrete) or normals [n, A], [0, 0] for the most likely action. Written: choice int64 [n] or action [n, A],
+    log_prob [n], params [n, P], features [n, H], after [n, S, H].
+    """
+    rows, size, width = obs.shape[0], network.actor, features.shape[1]
+    standardise(obs, standard, memory.trunk, network.input_lead)
+    forward(network.trunk, flat, panels, memory.trunk, rows)
+    encoded = memory.trunk[network.encoded * rows :]
+    if state is None:
+        for i in range(rows):
+            copy(encoded[i * width : (i + 1) * width], features[i])
+    else:
+        core_step(network, flat, panels, encoded, state, start, memory, features, after)
+    for i in range(rows):
+        copy(features[i], memory.heads[i * width :])
+    forward(network.policy, flat, panels, memory.heads, rows)
+    out = memory.heads[network.policy_output * rows : (network.policy_output + size) * rows]
+    if log_std is None:
+        log_softmax(out, size, memory.order[:rows], size, mask, memory.policy)
+        _act_discrete(out, mask, noise, memory.policy, choice, log_prob, params)
+    else:
+        for i in range(rows):
+            log_prob[i] = _act_box(out[i * size : (i + 1) * size], log_std, network.squashed, noise, i, action, params)
+
+
+@kernel(inline=True)
+def _act_discrete(
+    logits: np.ndarray, mask: np.ndarray, noise: np.ndarray, policy: np.ndarray, choice: np.ndarray,
+    log_prob: np.ndarray, params: np.ndarray,
+) -> None:  # fmt: skip
+    """Actions of all rows, their parameters and log-probabilities; logits flat [n * K], policy [3, n * K]: as from
+    `log_softmax`."""
+    size = params.shape[1]
+    for i in range(log_prob.shape[0]):
+        log_p, p = policy[0, i * size : (i + 1) * size], policy[1, i * size : (i + 1) * size]
+        best = 0
+        for k in range(size):
+            params[i, k] = logits[i * size + k] if mask.shape[0] == 0 or mask[i, k] else FORBIDDEN
+            if log_p[k] > log_p[best]:
+                best = k
+        choice[i] = _choose(p, noise[i, 0]) if noise.shape[0] else best
+        log_prob[i] = log_p[choice[i]]
+
+
+@kernel(inline=True)
+def _act_box(
+    mean: np.ndarray, log_std: np.ndarray, squashed: int, noise: np.ndarray, i: int, action: np.ndarray,
+    params: np.ndarray,
+) -> float:  # fmt: skip
+    """Row i of a Gaussian policy with means [A]: its action, its parameters, and the log-probability as result."""
+    size, total = mean.shape[0], 0.0
+    for a in range(size):
+        spread = log_std[a]
+        drawn = np.float32(noise[i, a]) if noise.shape[0] else _ZERO
+        action[i, a] = mean[a] + np.exp(spread) * drawn
+        params[i, a], params[i, size + a] = mean[a], spread
+        # From the stored action, as the update will see it.
+        z = (np.float64(action[i, a]) - np.float64(mean[a])) * np.exp(-np.float64(spread))
+        total += -0.5 * z * z - np.float64(spread) - 0.9189385332046727
+        if squashed:
+            total -= log_jacobian(np.float64(action[i, a]))
+    return total
+
+
+@kernel
+def values(
+    network: Network, flat: np.ndarray, panels: np.ndarray, features: np.ndarray, work: np.ndarray, mean: np.ndarray,
+    law: np.ndarray,
+) -> None:  # fmt: skip
+    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace; panels:
+    what `Laid.to_value` lists of `flat`."""
+    width, quantiles, critics = features.shape[1], network.quantiles, network.critics
+    outputs = critics * (1 + quantiles)
+    for first in range(0, features.shape[0], BLOCK):
+        n = min(BLOCK, features.shape[0] - first)
+        for i in range(n):
+            copy(features[first + i], work[i * width :])
+        forward(network.values, flat, panels, work, n)
+        for i in range(n):
+            at = network.values_output * n + i * outputs
+            mean[first + i, 0] = work[at]
+            mean[first + i, critics - 1] = work[at + outputs - 1] if critics == 2 else work[at]
+            for c in range(critics):
+                copy(work[at + 1 + c * quantiles : at + 1 + (c + 1) * quantiles], law[first + i, c])

@@ -1,0 +1,94 @@
+"""The first run on a machine compiles the kernels, which takes as long as a small training run: it is said, and done
+apart from training, so that times of the first update are those of an update.
+
+numba keeps machine code by kernel; whether it is there is seen from the names of its files, without loading any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from tailwise.core.compiled import cache_folder
+from tailwise.core.streams import Streams
+from tailwise.fused.layout import NO_CORE
+from tailwise.learner.ahead import Ahead
+from tailwise.learner.backend import Knobs
+from tailwise.learner.rollout import Rollout
+from tailwise.learner.step_size import StepSize
+from tailwise.learner.torch_backend import TorchBackend
+
+Tell = Callable[[str], None]
+
+# Those that take longest, in the order of their first use; with them come the rest.
+KERNELS = ("inference.act", "targets.particle_targets", "adam.adam_step")
+PLAIN_KERNELS = ("shares.learn_rows", "policy.sum_kl")
+CORE_KERNELS = ("shares.learn_sequences", "policy.sum_kl_along")
+LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
+
+
+def kernels_are_kept(*, core: int) -> bool:
+    """Whether an earlier process has compiled the kernels that a run needs."""
+    folder = cache_folder()
+    if folder is None:
+        return False
+    needed = KERNELS + (PLAIN_KERNELS if core == NO_CORE else CORE_KERNELS)
+    return all(any(folder.glob(f"kernels_*/{name}-*.nbi")) for name in needed)
+
+
+def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:
+    """Compile by using them once: a rollout of two steps and its update, by a learner that is then thrown away; and
+    what steps through `venv` by itself, without a step."""
+    tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
+    begun = time.process_time()
+    ahead = None if venv is None else made.ahead(venv)
+    if ahead is not None:
+        ahead.compile(venv.num_envs)
+    two_steps(made)
+    tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
+
+
+def compile_ahead(ahead: Ahead, envs: int, tell: Tell) -> None:
+    """Load what steps through `envs` environments by itself; told if it had to be compiled, which is seen afterwards:
+    the names of files do not say for which network."""
+    begun = time.process_time()
+    ahead.compile(envs)
+    taken = time.process_time() - begun
+    if taken > LOADING:
+        tell(f"compiled the rollout of this market in {taken:.1f} CPU-seconds; the next start will not")
+
+
+def two_steps(backend: TorchBackend) -> None:
+    """Act twice in two environments that show zeros and random rewards, and learn from it."""
+    model = backend.model
+    steps, envs = 2, 2
+    ids, state = np.arange(envs), model.initial_state(envs)
+    made = backend.begin(0, ids, steps, state)
+    obs, fresh = np.zeros((envs, model.observation.size), dtype=np.float32), np.zeros(envs, dtype=np.bool_)
+    for t in range(steps):
+        backend.decide(made, t, obs, fresh, None)
+    made.features[steps] = backend.look(torch.from_numpy(obs), made.state, torch.from_numpy(fresh))
+    no = torch.zeros(steps, envs, dtype=torch.bool)
+    reward = torch.from_numpy(Streams(0).normals("reward", update=0, environments=envs, steps=steps, draws=1))
+    nowhere = torch.zeros(0, 2, dtype=torch.int64)
+    rollout = Rollout(
+        obs=torch.zeros(steps, envs, model.observation.size),
+        action=made.action,
+        log_prob=made.log_prob,
+        params=made.params,
+        mask=None,
+        reward=reward[..., 0].float(),
+        terminated=no,
+        truncated=no,
+        valid=~no,
+        start=no,
+        state=state,
+        critic=backend.record(made.features, made.features[0, :0], nowhere),
+        environment=torch.from_numpy(ids),
+        update=0,
+    )
+    backend.update(rollout, Knobs(StepSize(1e-4, 1.0, 1.0, 1.0), 0.01))

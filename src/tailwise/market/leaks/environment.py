@@ -1,0 +1,265 @@
+"""Leak-check of environments: same seed, same start, same actions, another future; all up to the cut must be equal.
+
+The decision at the close of bar t may know the bars up to t. So with the bars from c on changed, every observation,
+mask, reward, flag and number in `info` up to the decision at bar c - 1 has to be the same bit for bit. The series keeps
+its length, because the end of the data ends the episode and is no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tailwise.bars.bars import Bars
+from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError, TailwiseError
+from tailwise.market.leaks.futures import (
+    Probe,
+    changed_future,
+    check_probes,
+    cut_points,
+    everything_changed,
+    same_bars,
+)
+from tailwise.market.leaks.play import (
+    Episode,
+    Floats,
+    Snapshot,
+    Track,
+    market_options,
+    play_freely,
+    random_start,
+    replay,
+)
+from tailwise.market.leaks.report import Changes, LeakReport, deviation_of
+
+ENVIRONMENT_PROBES: tuple[Probe, ...] = ("shuffle", "scale")
+
+
+def check_environment(
+    build: Callable[[Sequence[Bars]], Any],
+    bars: Bars | Sequence[Bars],
+    *,
+    cuts: int = 12,
+    seed: int = 0,
+    probes: Sequence[Probe] = ENVIRONMENT_PROBES,
+    lead: int = 48,
+    first_start: int | None = None,
+    options: Callable[[Episode], dict[str, Any]] = market_options,
+    longest: int = 200_000,
+    work: int = 10_000_000,
+) -> LeakReport:
+    """Play the same random actions on the real bars and on bars with another future, up to each cut.
+
+    build        a Gymnasium `Env` or `VectorEnv` on the given bars, features included; called for every changed future,
+                 and once with fewer bars
+    bars         of one or several symbols; of all of them, what is not complete at the decision is changed
+    cuts         cuts spread over each symbol; about 25 more are added for each (see `leak_futures.cut_points`)
+    lead         an episode begins so many bars before its cut
+    first_start  first row at which an episode may begin; by default asked of the market's simulator, else 0
+    options      reset options that let the first episode begin at row `start` of the `track` of an `Episode`
+    longest, work   as in `check_features`
+    """
+    chosen = tuple(probes)
+    check_probes(chosen, ENVIRONMENT_PROBES)
+    if lead < 1:
+        raise ConfigError(f"leak-check: lead is {lead}; an episode must begin at least 1 bar before its cut.")
+    given = [bars] if isinstance(bars, Bars) else list(bars)
+    used = [one if len(one) <= longest else one.slice(0, longest) for one in given]
+    rows = sum(map(len, used))
+    real = build(used)
+    tracks = _tracks(real, used, first_start)
+    most = max(work // (rows * len(chosen) * len(tracks)), 4)
+    plan: list[Episode] = []
+    left_out = 0
+    for track in tracks:
+        found, missed = _cuts(track, used, cuts, seed, most)
+        plan += [Episode(track, max(track.first, cut - lead), cut) for cut in found]
+        left_out += missed
+    played = [play_freely(real, episode, options(episode), seed) for episode in plan]
+    _check_repeats(real, plan, played, options, seed)
+    starts = random_start(real, seed)
+    changes, comparisons, values = Changes(), 0, 0
+    for episode, (actions, before) in zip(plan, played, strict=True):
+        for probe in chosen:
+            other = _other_future(used, episode, probe, seed)
+            if all(map(same_bars, used, other)):
+                continue
+            try:
+                env = build(other)
+            except TailwiseError as error:
+                changes.add_refusal("the environment", episode.track, error, probe, episode.cut)
+                continue
+            new_first = [track.first for track in _tracks(env, used, first_start)]
+            if new_first != [track.first for track in tracks]:
+                # The start may not even exist there, so that nothing else can be compared.
+                name = "the first valid bar"
+                old_first = np.array([float(track.first) for track in tracks])
+                _compare({name: old_first}, {name: np.array(new_first, dtype=np.float64)}, 0, episode, probe, changes)
+                env.close()
+                continue
+            after = replay(env, actions, options(episode), seed)
+            comparisons += 1
+            for step, (one_moment, other_moment) in enumerate(zip(before, after, strict=False)):
+                values += sum(map(len, one_moment.values()))
+                _compare(one_moment, other_moment, step, episode, probe, changes)
+            if starts is not None:
+                _compare(starts, random_start(env, seed) or {}, 0, episode, probe, changes)
+            env.close()
+    findings = changes.findings(_deviations([before for _, before in played]))
+    if not values and not findings:
+        raise DataError(
+            "leak-check: no value was compared, since every changed future equals the real one; use bars whose prices "
+            "move."
+        )
+    notes = [] if starts is not None else ["random starts were not compared: the environment has no get_state"]
+    unjudged: tuple[str, ...] = ()
+    try:
+        unjudged = _unmoved(build, real, used, plan, played, options, seed)
+    except TailwiseError as error:
+        notes.append(f"whether everything depends on the bars was not checked: on wholly changed bars, {error}")
+    real.close()
+    return LeakReport(
+        subject="environment",
+        findings=findings,
+        unjudged=unjudged,
+        probes=chosen,
+        cuts=tuple(episode.cut for episode in plan),
+        comparisons=comparisons,
+        values=values,
+        bars=rows,
+        bars_given=sum(map(len, given)),
+        cuts_left_out=left_out,
+        notes=tuple(notes),
+    )
+
+
+def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Track]:
+    simulator = getattr(env.unwrapped, "simulator", None)
+    table = None if simulator is None else simulator.table
+    if table is not None and not hasattr(table, "offsets"):  # all symbols side by side on one clock
+        first = int(table.first_rows[0]) if first_start is None else first_start
+        return [Track("+".join(one.symbol for one in bars), table.time, first, None)]
+    firsts = [first_start or 0] * len(bars)
+    if table is not None and first_start is None:
+        firsts = [int(row) for row in table.first_rows - table.offsets]
+    return [Track(one.symbol, one.time, firsts[index], index) for index, one in enumerate(bars)]
+
+
+def _cuts(track: Track, bars: Sequence[Bars], count: int, seed: int, most: int) -> tuple[list[int], int]:
+    if track.index is not None:
+        found, missed = cut_points(bars[track.index], first=track.first + 1, count=count, seed=seed, most=most)
+        return list(found), missed
+    share, rows, missed = max(most // len(bars), 1), set(), 0
+    for one in bars:
+        # The bars of a symbol that come after the clock's first possible cut.
+        later = int(np.searchsorted(one.time, track.time[track.first], side="right"))
+        found, more = cut_points(one, first=max(later, 1), count=count, seed=seed, most=share)
+        rows |= {int(row) for row in np.searchsorted(track.time, one.time[list(found)])}
+        missed += more
+    return sorted(rows), missed
+
+
+def _other_future(bars: Sequence[Bars], episode: Episode, probe: Probe, seed: int) -> list[Bars]:
+    """Of every symbol, all is changed that is not complete at the decision at row cut - 1."""
+    track = episode.track
+    now = track.time[episode.cut - 1]
+    changed = []
+    for index, one in enumerate(bars):
+        if track.index is None:  # a clock on which no two bars overlap: what has opened by then closes with it
+            cut = int(np.searchsorted(one.time, now, side="right"))
+        elif track.index == index:
+            cut = episode.cut
+        else:
+            decision = now + bars[track.index].frequency.bar
+            cut = int(np.searchsorted(one.time + one.frequency.bar, decision, side="right"))
+        changed.append(changed_future(one, cut, probe, seed=seed))
+    return changed
+
+
+def _compare(before: Snapshot, after: Snapshot, step: int, episode: Episode, probe: Probe, changes: Changes) -> None:
+    rows = episode.track
+    row = np.array([episode.start + step])
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None or len(old) != len(new):
+            texts = [np.array([_count(one)], dtype=object) for one in (old, new)]
+            changes.add(name, rows, row, texts[0], texts[1], probe, episode.cut)
+            continue
+        if old.tobytes() == new.tobytes():  # the usual case, quickly
+            continue
+        different = ~((old == new) | (np.isnan(old) & np.isnan(new)))
+        if different.any():
+            at = np.flatnonzero(different)
+            changes.add(name, rows, np.repeat(row, len(at)), old[at], new[at], probe, episode.cut)
+
+
+def _count(numbers: Floats | None) -> str:
+    return "absent" if numbers is None else f"{len(numbers)} numbers"
+
+
+def _check_repeats(
+    env: Any,
+    plan: Sequence[Episode],
+    played: Sequence[tuple[list[Any], list[Snapshot]]],
+    options: Callable[[Episode], dict[str, Any]],
+    seed: int,
+) -> None:
+    longest = max(range(len(plan)), key=lambda k: len(played[k][0]))
+    actions, before = played[longest]
+    after = replay(env, actions, options(plan[longest]), seed)
+    for step, (one, other) in enumerate(zip(before, after, strict=False)):
+        for name, numbers in one.items():
+            if not np.array_equal(numbers, other.get(name, np.zeros(0)), equal_nan=True):
+                raise EnvironmentContractError(
+                    f"leak-check: with the same seed and actions, {name} differs at step {step} of two episodes on the "
+                    "same bars, so that no change can be blamed on the future; make reset(seed=) decide everything."
+                )
+
+
+def _deviations(episodes: Sequence[Sequence[Snapshot]]) -> dict[str, float]:
+    values: dict[str, list[Floats]] = {}
+    for moments in episodes:
+        for moment in moments:
+            for name, numbers in moment.items():
+                values.setdefault(name, []).append(numbers)
+    return {name: deviation_of(np.concatenate(parts)) for name, parts in values.items()}
+
+
+def _unmoved(
+    build: Callable[[Sequence[Bars]], Any],
+    real: Any,
+    bars: Sequence[Bars],
+    plan: Sequence[Episode],
+    played: Sequence[tuple[list[Any], list[Snapshot]]],
+    options: Callable[[Episode], dict[str, Any]],
+    seed: int,
+) -> tuple[str, ...]:
+    """Observations that vary and yet depend neither on the bars nor on the actions; a reward that ignores the bars."""
+    changed = everything_changed(bars, seed=seed)
+    elsewhere = build(changed)
+    tracks = {track.index: track for track in _tracks(elsewhere, changed, None)}
+    varies: set[str] = set()
+    by_bars: set[str] = set()
+    by_actions: set[str] = set()
+    for episode, (actions, before) in zip(plan, played, strict=True):
+        first = {**before[min(1, len(before) - 1)], **before[0]}  # a reset has no reward
+        _add_differences(varies, [first] * len(before), before)
+        _add_differences(by_actions, before, replay(real, actions[::-1], options(episode), seed))
+        there = tracks[episode.track.index]  # with a later warm-up, perhaps, and an earlier end
+        if there.first <= episode.start < len(there.time) - 1:
+            _add_differences(by_bars, before, replay(elsewhere, actions, options(episode), seed))
+    elsewhere.close()
+    watched = {name for name in varies if name.startswith("observation") and name not in by_actions}
+    return tuple(sorted(name for name in watched | (varies & {"reward"}) if name not in by_bars))
+
+
+def _add_differences(found: set[str], one: Sequence[Snapshot], other: Sequence[Snapshot]) -> None:
+    """Add the names of observations and rewards that differ to `found`."""
+    for old, new in zip(one, other, strict=False):
+        for name, numbers in old.items():
+            if name in found or name not in new or name.startswith("info"):
+                continue
+            if numbers.tobytes() != new[name].tobytes():
+                found.add(name)
