@@ -27,7 +27,7 @@ def process(*, states: int, gamma: float, seed: int, updates: int) -> tuple[floa
     from benchmarks.toy_envs import RewardProcessParams, return_cvar_monte_carlo
     from benchmarks.toy_vector import RewardProcessVector
     from tailwise import PPO
-    from tailwise.learner.tail import cvar_from_quantiles
+    from tailwise.learner.risk import cvar_from_quantiles
 
     params = RewardProcessParams.build(means=[0.0], sds=[1.0])
     if states == 4:

@@ -97,7 +97,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
     """(owner, attribute, part) of every function that is timed."""
     import torch
 
-    from tailwise.learner import torch_backend as plain
+    from tailwise.learner import ppo as plain
 
     trainer = ours.agent.trainer
     engine = trainer.backend

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from tailwise.core.config import parse
 from tailwise.core.streams import Streams
-from tailwise.learner import batching
+from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
+from tailwise.learner.batches import Prepared, build_targets, prepare
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Losses, compute_losses
-from tailwise.learner.preparation import Prepared, prepare
+from tailwise.learner.optimisers import StepSize
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.step_size import StepSize
-from tailwise.learner.targets import build_targets
-from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import ModelConfig
@@ -234,7 +233,7 @@ def whole_batch_losses(
     model, valid = backend.model, rollout.valid
     recurrent = model.core is not None
     units = np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
-    (part,) = batching.parts(units, valid, microbatches=1, recurrent=recurrent)
+    (part,) = batches.parts(units, valid, microbatches=1, recurrent=recurrent)
     if part.envs is None or part.inside is None:
         obs = ready.obs.reshape(-1, ready.obs.shape[-1])[part.rows]
         blank = torch.zeros(len(part.rows), 0, 0)

@@ -8,7 +8,7 @@ import torch
 
 from tailwise.fused.particle_loss import LAW, LAW_CROSSINGS, LOSS, TOTALS, particle_loss
 from tailwise.fused.vectors import LANES
-from tailwise.learner.quantile import midpoints, quantile_huber_loss
+from tailwise.learner.critic_losses import midpoints, quantile_huber_loss
 
 
 def run(

@@ -11,7 +11,7 @@ import torch
 from tailwise.core.streams import Streams, _Cipher
 from tailwise.fused.epochs import FusedEpochs
 from tailwise.fused.targets import particle_returns
-from tailwise.learner.targets import particle_returns as plain_particle_returns
+from tailwise.learner.batches import particle_returns as plain_particle_returns
 from tests.fused.twins import random_case, rollout_for, twins
 from tests.support import knobs, prepared
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tailwise.fused.backend import FusedBackend
+from tailwise.learner.optimisers import first_non_finite
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import CvarMeasure
-from tailwise.learner.torch_backend import TorchBackend
-from tailwise.learner.transaction import first_non_finite
 from tests.fused.twins import another_policy, random_case, rollout_for, twins
 from tests.support import knobs, play, random_world, same, small_backend, snapshot
 

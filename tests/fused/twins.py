@@ -13,11 +13,11 @@ from torch import Tensor
 from tailwise.core.streams import Streams
 from tailwise.fused.backend import FusedBackend
 from tailwise.fused.epochs import FusedEpochs
-from tailwise.learner import batching
+from tailwise.learner import batches
+from tailwise.learner.batches import Prepared
 from tailwise.learner.losses import compute_losses
-from tailwise.learner.preparation import Prepared
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
 from tests.support import knobs, play, prepared, random_world, small_backend
 
@@ -144,7 +144,7 @@ def fused_gradient(backend: FusedBackend, rollout: Rollout, weights: Mapping[str
     """
     ready = prepared(backend, rollout)
     epochs = FusedEpochs(backend, rollout, ready, knobs(**weights))
-    parts = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
+    parts = batches.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
     grad, _ = epochs._gradient(parts, epochs._draws(0), sum(part.size for part in parts))
     return backend.bound.views(torch.from_numpy(grad.copy()))
 
@@ -167,7 +167,7 @@ def _torch_gradient(
     torch.set_default_dtype(dtype)
     try:
         model = _copy(backend, dtype)
-        (part,) = batching.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
+        (part,) = batches.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
         batch = ready.batch(part.rows, draws)
         batch = dataclasses.replace(
             batch, **{f.name: v.to(dtype) for f in dataclasses.fields(batch) if _is_float(v := getattr(batch, f.name))}
@@ -200,7 +200,7 @@ def _copy(backend: TorchBackend, dtype: torch.dtype) -> ActorCritic:
 
 
 def _units(backend: TorchBackend, rollout: Rollout) -> np.ndarray:
-    return batching.all_units(rollout.valid, recurrent=_recurrent(backend))
+    return batches.all_units(rollout.valid, recurrent=_recurrent(backend))
 
 
 def _recurrent(backend: TorchBackend) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
 from tailwise.learner.advantages import NormaliseMode, mix_advantages, normalise
-from tailwise.learner.surrogate import policy_loss_terms
+from tailwise.learner.losses import policy_loss_terms
 
 
 def everything(adv: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.awr import awr_loss_terms, awr_weights
+from tailwise.learner.losses import awr_loss_terms, awr_weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tailwise.learner import batching
+from tailwise.learner import batches
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import TorchBackend
 from tests.support import gradients, knobs, play, prepared, random_world, small_backend, snapshot, whole_batch_losses
 
 
@@ -89,13 +89,13 @@ def test_advantages_are_normalised_once_per_rollout() -> None:
 @pytest.mark.parametrize("recurrent", [True, False])
 def test_every_valid_row_is_in_exactly_one_minibatch(recurrent: bool) -> None:
     valid = torch.rand(9, 6, generator=torch.Generator().manual_seed(0)) < 0.7
-    units = batching.all_units(valid, recurrent=recurrent)
+    units = batches.all_units(valid, recurrent=recurrent)
     order = np.random.default_rng(0).permutation(len(units))
     rows: list[int] = []
     sizes = []
-    for chunk in batching.minibatches(units, count=3, permutation=order):
+    for chunk in batches.minibatches(units, count=3, permutation=order):
         sizes.append(len(chunk))
-        for part in batching.parts(chunk, valid, microbatches=2, recurrent=recurrent):
+        for part in batches.parts(chunk, valid, microbatches=2, recurrent=recurrent):
             rows.extend(part.rows.tolist())
             if part.envs is not None and part.inside is not None:
                 inside = torch.zeros(9, len(part.envs), dtype=torch.bool).reshape(-1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.categorical import cross_entropy, out_of_support_fraction, project
+from tailwise.learner.critic_losses import cross_entropy, out_of_support_fraction, project
 
 ATOMS = torch.linspace(-1, 1, 5, dtype=torch.float64)
 

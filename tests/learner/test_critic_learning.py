@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.ppo import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, whole_batch_losses
 
 CRITICS: dict[str, dict[str, Any]] = {

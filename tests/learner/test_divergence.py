@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from tailwise.core.errors import ShapeError
-from tailwise.learner.divergence import k3, k3_mean, kl_categorical, kl_gaussian
+from tailwise.learner.losses import k3, k3_mean, kl_categorical, kl_gaussian
 
 MASKED = torch.finfo(torch.float32).min
 

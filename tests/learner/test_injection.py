@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import TorchBackend
 from tailwise.run.health import Health
 from tests.support import BACKENDS, knobs, learner_of, play, random_world, same, small_backend, snapshot
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.toy_envs import DICT_REACH, RECALL_MASKED
 from tailwise.core.errors import ConfigError, NotBuiltError
-from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.ppo import TorchBackend
 from tailwise.model.networks import register_encoder
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config

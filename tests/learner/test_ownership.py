@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tailwise.learner.gradients import owner_of, term_gradients
 from tailwise.learner.losses import compute_losses
+from tailwise.learner.optimisers import owner_of, term_gradients
 from tests.support import knobs, play, prepared, random_world, small_backend, whole_batch_losses
 
 CRITICS: dict[str, dict[str, Any]] = {

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ShapeError
-from tailwise.learner.particles import (
+from tailwise.learner.critic_losses import midpoints
+from tailwise.learner.returns import (
     ascending,
     average_law,
+    gae,
     inverse_cdf_atoms,
     inverse_cdf_quantiles,
+    lambda_return,
+    next_values,
     sr_lambda,
     stratified_levels,
 )
-from tailwise.learner.quantile import midpoints
-from tailwise.learner.returns import gae, lambda_return, next_values
-from tailwise.learner.tail import cvar_from_quantiles
+from tailwise.learner.risk import cvar_from_quantiles
 
 
 def flags(steps: int, environments: int, *where: tuple[int, int]) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tailwise.learner.preparation import move_scale, old_outputs
-from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.batches import move_scale, old_outputs
+from tailwise.learner.ppo import TorchBackend
 from tests.support import (
     BACKENDS,
     World,

@@ -10,8 +10,8 @@ from scipy import stats
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.quantile import midpoints, quantile_huber_loss, quantile_loss
-from tailwise.learner.tail import cvar_from_quantiles
+from tailwise.learner.critic_losses import midpoints, quantile_huber_loss, quantile_loss
+from tailwise.learner.risk import cvar_from_quantiles
 
 
 def inverted_quantile_loss(theta: Tensor, target: Tensor, kappa: float) -> Tensor:

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.learner.risk import Assessment, RiskSettings, assess_risk, utility_at
+from tailwise.learner.batches import Targets
+from tailwise.learner.risk import (
+    Assessment,
+    RiskSettings,
+    assess_risk,
+    cvar_from_atoms,
+    pooled_tail,
+    utility_at,
+    wang_from_quantiles,
+)
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, WangMeasure
-from tailwise.learner.tail import cvar_from_atoms, pooled_tail, wang_from_quantiles
-from tailwise.learner.targets import Targets
 from tests.support import bits, knobs, play, random_world, small_backend, snapshot
 
 ALPHA = 0.25

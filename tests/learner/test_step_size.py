@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailwise.learner.config import KlFactor, NoKlFactor
-from tailwise.learner.step_size import StepSize, next_kl_factor
+from tailwise.learner.optimisers import StepSize, next_kl_factor
 
 ON = KlFactor(ratio=1.5, low=0.05, high=4.0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.surrogate import LOG_RATIO_LIMIT, policy_loss_terms
+from tailwise.learner.losses import LOG_RATIO_LIMIT, policy_loss_terms
 
 
 def naive_loss(logp_new: Tensor, logp_old: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -13,9 +13,9 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.learner.particles import inverse_cdf_quantiles
-from tailwise.learner.quantile import midpoints
-from tailwise.learner.tail import (
+from tailwise.learner.critic_losses import midpoints
+from tailwise.learner.returns import inverse_cdf_quantiles
+from tailwise.learner.risk import (
     check_resolution,
     cvar_from_atoms,
     cvar_from_quantiles,

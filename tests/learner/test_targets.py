@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 import torch
 
+from tailwise.learner.batches import build_targets, combine_means, particle_returns
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.return_laws import return_law
-from tailwise.learner.targets import build_targets, combine_means, particle_returns
-from tailwise.learner.torch_backend import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, small_model
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tailwise.core.metrics import METRICS
-from tailwise.learner.gradients import clip_global_norm, group_norms
 from tailwise.learner.losses import law_kl
+from tailwise.learner.optimisers import clip_global_norm, group_norms
+from tailwise.learner.ppo import STOP_FACTOR, TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import STOP_FACTOR, TorchBackend
 from tests.support import (
     BACKENDS,
     gradients,

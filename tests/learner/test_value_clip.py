@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.categorical import cross_entropy
-from tailwise.learner.quantile import quantile_loss
-from tailwise.learner.value_clip import (
+from tailwise.learner.critic_losses import (
     STD_FLOOR,
     ClipMode,
     categorical_clip_active,
@@ -22,7 +20,9 @@ from tailwise.learner.value_clip import (
     clip_quantiles,
     clipped_loss,
     clipped_quantile_loss,
+    cross_entropy,
     quantile_clip_active,
+    quantile_loss,
 )
 
 QUANTILE_MODES: tuple[ClipMode, ...] = ("mean_only", "mean_and_variance", "per_quantile")

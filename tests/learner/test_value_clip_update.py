@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from tailwise.learner.batches import build_targets
 from tailwise.learner.losses import Batch, compute_losses
-from tailwise.learner.targets import build_targets
-from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.ppo import TorchBackend
 from tests.support import knobs, play, prepared, random_world, small_backend, whole_batch_losses
 
 CLIPS: list[dict[str, Any]] = [

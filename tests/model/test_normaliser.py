@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailwise.model.normaliser import ObservationNormaliser
+from tailwise.model.scales import ObservationNormaliser
 
 
 def normaliser(size: int = 2, clip: float | None = 10.0) -> ObservationNormaliser:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tailwise.model.return_scale import ReturnScale, preserve_outputs
+from tailwise.model.scales import ReturnScale, preserve_outputs
 
 
 def seen(*batches: torch.Tensor, rate: float = 0.05, floor: float = 1e-4) -> ReturnScale:

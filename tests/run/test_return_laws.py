@@ -19,7 +19,7 @@ from scipy import stats
 
 from benchmarks.toy_envs import RewardProcessParams, return_cvar_monte_carlo
 from benchmarks.toy_vector import RewardProcessVector
-from tailwise.learner.tail import cvar_from_atoms, cvar_from_quantiles
+from tailwise.learner.risk import cvar_from_atoms, cvar_from_quantiles
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import CategoricalCritic
 from tailwise.run.agent import PPO

@@ -10,16 +10,13 @@ from torch import Tensor, nn
 
 from tailwise.doctor.check import Check
 from tailwise.learner.advantages import normalise
-from tailwise.learner.categorical import cross_entropy, project
-from tailwise.learner.divergence import k3, kl_categorical, kl_gaussian
+from tailwise.learner.critic_losses import cross_entropy, midpoints, project, quantile_loss
+from tailwise.learner.losses import k3, kl_categorical, kl_gaussian, policy_loss_terms
 from tailwise.learner.multiplier import PidState, next_multiplier
-from tailwise.learner.particles import sr_lambda
-from tailwise.learner.quantile import midpoints, quantile_loss
-from tailwise.learner.returns import gae
+from tailwise.learner.returns import gae, sr_lambda
+from tailwise.learner.risk import cvar_from_atoms, cvar_from_quantiles, wang_from_quantiles
 from tailwise.learner.risk_config import Pid
-from tailwise.learner.surrogate import policy_loss_terms
-from tailwise.learner.tail import cvar_from_atoms, cvar_from_quantiles, wang_from_quantiles
-from tailwise.model.return_scale import preserve_outputs
+from tailwise.model.scales import preserve_outputs
 
 NORMAL_CVAR_05 = -2.0627128  # of N(0, 1)
 Pairs = list[tuple[float, float]]  # (found, expected)

@@ -34,15 +34,14 @@ from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_k
 from tailwise.fused.workers import Workers
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
+from tailwise.learner.batches import Prepared
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.losses import AuxiliaryLoss
-from tailwise.learner.preparation import Prepared
+from tailwise.learner.ppo import Epochs, TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import Epochs, TorchBackend
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.critics import CriticOutput
+from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.inference import Decision
 from tailwise.model.supports import quantile_midpoints
 

@@ -16,12 +16,12 @@ from tailwise.fused.prepare_rows import rows_of
 from tailwise.fused.recurrent import Tape
 from tailwise.fused.rows import SUMS, Draws, Weights
 from tailwise.fused.shares import Trunk
-from tailwise.learner import batching
+from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
-from tailwise.learner.gradients import term_gradients
-from tailwise.learner.preparation import Prepared
+from tailwise.learner.batches import Prepared
+from tailwise.learner.optimisers import term_gradients
+from tailwise.learner.ppo import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.torch_backend import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
 
 if TYPE_CHECKING:
     from tailwise.fused.backend import FusedBackend
@@ -79,7 +79,7 @@ class FusedEpochs(Epochs):
             noise = normal.astype(np.float32).reshape(rows, -1)
         return Draws(particles, noise)
 
-    def _minibatch(self, parts: list[batching.Part], draws: Draws) -> str | None:  # type: ignore[override]
+    def _minibatch(self, parts: list[batches.Part], draws: Draws) -> str | None:  # type: ignore[override]
         backend, config = self.fused, self.backend.config
         total = sum(part.size for part in parts)
         if self._first and self.knobs.measure_terms:
@@ -108,7 +108,7 @@ class FusedEpochs(Epochs):
             backend.model.project()
         return None
 
-    def _gradient(self, parts: list[batching.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
+    def _gradient(self, parts: list[batches.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
         """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
         backend, workers, weights = self.fused, self.fused.workers, self._weights._replace(per_row=1.0 / total)
         backend.lay_out(backend.bound.laid.to_learn)
@@ -126,7 +126,7 @@ class FusedEpochs(Epochs):
             workers.run(units, work)
         return workers.result()
 
-    def _measure_terms(self, part: batching.Part) -> None:
+    def _measure_terms(self, part: batches.Part) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
         losses = self._losses(part, Epochs._draws(self, 0))
         self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
@@ -207,7 +207,7 @@ _MAXIMA = {
 }
 
 
-def _units_of(parts: list[batching.Part]) -> list[np.ndarray]:
+def _units_of(parts: list[batches.Part]) -> list[np.ndarray]:
     """What workers share: environments of each microbatch, or all rows at once (blocks bound their memory anyway).
 
     In order: rows that are read as they lie are fetched ahead.

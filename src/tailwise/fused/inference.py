@@ -18,8 +18,7 @@ from tailwise.fused.policy_loss import FORBIDDEN, log_jacobian, log_softmax
 from tailwise.fused.products import multiply
 from tailwise.fused.recurrent import add_row
 from tailwise.fused.shares import BLOCK
-from tailwise.model.normaliser import ObservationNormaliser
-from tailwise.model.outliers import has_spread
+from tailwise.model.scales import ObservationNormaliser, has_spread
 
 _ZERO = np.float32(0.0)
 

@@ -7,7 +7,7 @@ for a whole vector of quantiles; quantiles and sums stay in registers while all 
 turns so that no addition waits for the one before. Sorting the particles and reading prefix sums takes a scalar search
 per quantile, which is slower than eight pairs of eight quantiles at once.
 
-The plain twin is `tailwise.learner.quantile.quantile_huber_loss`.
+The plain twin is `tailwise.learner.critic_losses.quantile_huber_loss`.
 """
 
 from __future__ import annotations

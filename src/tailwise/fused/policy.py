@@ -14,7 +14,7 @@ from tailwise.fused.memory import copy
 from tailwise.fused.policy_loss import log_softmax
 from tailwise.fused.rows import Rows
 from tailwise.fused.shares import BLOCK, Scratch, gather
-from tailwise.learner.batching import sequence_rows
+from tailwise.learner.batches import sequence_rows
 
 if TYPE_CHECKING:
     from tailwise.fused.backend import FusedBackend

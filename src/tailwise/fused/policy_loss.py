@@ -1,6 +1,6 @@
 """The policy's loss terms of a block of rows and their gradient by the actor's outputs.
 
-The plain twins are `tailwise.learner.surrogate` and the laws of `tailwise.model.distributions`. A policy has few
+The plain twins are `tailwise.learner.losses` and the laws of `tailwise.model.distributions`. A policy has few
 outputs, so everything after probabilities, log-probabilities and ratios, which are float32, is float64.
 """
 
@@ -32,7 +32,7 @@ from tailwise.fused.rows import (
     RATIO_MAX,
 )
 from tailwise.fused.vectors import Vectors, generated
-from tailwise.learner.surrogate import LOG_RATIO_LIMIT
+from tailwise.learner.losses import LOG_RATIO_LIMIT
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
 _LOWEST = np.float32(-np.inf)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tailwise.fused.inference import Standard, standardise
 from tailwise.fused.rows import Rows
-from tailwise.learner.preparation import Prepared
+from tailwise.learner.batches import Prepared
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 

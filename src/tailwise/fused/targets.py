@@ -1,7 +1,7 @@
 """Particle targets of a rollout: SR(lambda) from the last step to the first.
 
 A bootstrap is rare (1 - lambda), so the critics' law at a step is sorted and read only where a particle needs it. The
-twin is `tailwise.learner.targets.particle_returns` with `sr_lambda` and `inverse_cdf_quantiles`.
+twin is `tailwise.learner.batches.particle_returns` with `sr_lambda` and `inverse_cdf_quantiles`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailwise.core.loops.philox import four_words, to_short_uniform
 from tailwise.core.streams import Streams
 from tailwise.fused.memory import copy
 from tailwise.fused.workers import Work
-from tailwise.learner.particles import places_between, stratified_levels
+from tailwise.learner.returns import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
 

@@ -18,9 +18,9 @@ from tailwise.core.streams import Streams
 from tailwise.fused.layout import NO_CORE
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs
+from tailwise.learner.optimisers import StepSize
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.step_size import StepSize
-from tailwise.learner.torch_backend import TorchBackend
 
 Tell = Callable[[str], None]
 
@@ -37,7 +37,7 @@ def kernels_are_kept(*, core: int) -> bool:
     if folder is None:
         return False
     needed = KERNELS + (PLAIN_KERNELS if core == NO_CORE else CORE_KERNELS)
-    return all(any(folder.glob(f"kernels_*/{name}-*.nbi")) for name in needed)
+    return all(any(folder.glob(f"fused_*/{name}-*.nbi")) for name in needed)
 
 
 def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:

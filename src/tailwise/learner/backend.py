@@ -13,8 +13,8 @@ from torch import Tensor
 from tailwise.core.moments import Moments
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.decisions import Decisions
+from tailwise.learner.optimisers import StepSize
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.learner.step_size import StepSize
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.inference import Decision
 

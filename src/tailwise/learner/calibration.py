@@ -33,11 +33,10 @@ from tailwise.core.loops.discounted import follow_windows
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration_laws import ROUNDING, Floats, Integers, Laws
 from tailwise.learner.calibration_windows import Completed, Flags, OpenWindows, start_rows
-from tailwise.learner.particles import stratified_levels
 from tailwise.learner.return_laws import return_law
-from tailwise.learner.returns import require_fraction
+from tailwise.learner.returns import require_fraction, stratified_levels
+from tailwise.learner.risk import pooled_tail
 from tailwise.learner.rollout import Rollout
-from tailwise.learner.tail import pooled_tail
 from tailwise.model.config import Critic
 
 TRACKED = 64  # environments, the first ones

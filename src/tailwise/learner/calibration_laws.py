@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from tailwise.learner.particles import ascending, average_of, normal_scores, places_of_levels
+from tailwise.learner.returns import ascending, average_of, normal_scores, places_of_levels
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

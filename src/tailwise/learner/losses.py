@@ -1,25 +1,194 @@
 """The loss terms of one microbatch, each by name and already weighted, with the numbers that describe them.
 
-Every term is a mean over rows [n], so that accumulation over microbatches is a weighted sum of gradients.
+The clipped PPO surrogate (Schulman et al. 2017, arXiv 1707.06347) with dual clip (Ye et al. 2020, arXiv 1912.09729),
+exact KL divergences, advantage-weighted regression, and the critics' losses. Every term is a mean over rows [n], so
+that accumulation over microbatches is a weighted sum of gradients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tailwise.learner import value_clip
-from tailwise.learner.awr import awr_loss_terms
+from tailwise.core.errors import ConfigError
 from tailwise.learner.config import Awr, LearnerConfig
-from tailwise.learner.divergence import kl_categorical, kl_gaussian
+from tailwise.learner.critic_losses import clip_mean, clipped_loss
 from tailwise.learner.return_laws import RowLoss, return_law
-from tailwise.learner.surrogate import policy_loss_terms
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.critics import CriticOutput
+from tailwise.learner.returns import require_flags, require_shape
+from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw
+
+# exp(20) = 4.9e8 is far beyond every clip and far from overflow in float32 (exp(88)).
+LOG_RATIO_LIMIT = 20.0
+
+
+@dataclass(frozen=True)
+class SurrogateTerms:
+    """All [...], per sample; only `loss` carries a gradient.
+
+    loss: to be minimised; 0 where excluded. ratio: exp(clamped log_ratio), 1 where excluded. log_ratio: new - old as
+    it is, not clamped, possibly not finite. clip_active: the clip decides and the gradient is 0. dual_active: the dual
+    clip decides and the gradient is 0. clamp_active: a finite |log_ratio| above 20. excluded: log_ratio is not finite.
+    """
+
+    loss: Tensor
+    ratio: Tensor
+    log_ratio: Tensor
+    clip_active: Tensor
+    dual_active: Tensor
+    clamp_active: Tensor
+    excluded: Tensor
+
+
+def policy_loss_terms(
+    logp_new: Tensor,
+    logp_old: Tensor,
+    advantage: Tensor,
+    *,
+    clip: float,
+    dual_clip: float | None,
+) -> SurrogateTerms:
+    """-min(r A, clip(r, 1-clip, 1+clip) A), and for A < 0 never more than -dual_clip * A.
+
+    logp_new, logp_old, advantage: [...]. The log-ratio is clamped to +-20 for the exponential only. With the dual clip
+    a loss is bounded by max(1 + clip, dual_clip) * |A| whatever log-prob was stored; without it only by exp(20) * |A|.
+
+    A log-ratio that is not finite (a stored log-prob of +-inf or NaN) says nothing about the policy: there is no step
+    that would be right for it. Such a sample is excluded: its loss is 0, no gradient leaves it, and it is counted. It
+    is not replaced by a large finite ratio, which would look like an ordinary, merely stale sample in every metric. An
+    advantage that is not finite is *not* excluded: it makes the loss not finite, and the update refuses itself.
+    """
+    if not (math.isfinite(clip) and 0.0 < clip < 1.0):
+        raise ConfigError(f"The policy clip is {clip}, expected a number between 0 and 1, typically 0.2.")
+    if dual_clip is not None and not (math.isfinite(dual_clip) and dual_clip > 1.0 + clip):
+        raise ConfigError(
+            f"The dual clip is {dual_clip}, expected a finite number above 1 + clip = {1.0 + clip} (typically 3), or "
+            "none; a lower one would cut off ratios that the clip allows."
+        )
+    require_shape("logp_old", logp_old, tuple(logp_new.shape))
+    require_shape("advantage", advantage, tuple(logp_new.shape))
+    logp_old, advantage = logp_old.detach(), advantage.detach()
+
+    raw = logp_new - logp_old
+    finite = torch.isfinite(raw.detach())
+    log_ratio = torch.where(finite, raw, torch.zeros_like(raw))
+    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+    dual_active = torch.zeros_like(finite)
+    plain_ratio = ratio.detach()
+    if dual_clip is not None:
+        dual_active = (advantage < 0) & (plain_ratio > dual_clip)
+        objective = torch.where(dual_active, dual_clip * advantage, objective)
+    clip_active = ((advantage > 0) & (plain_ratio > 1.0 + clip)) | ((advantage < 0) & (plain_ratio < 1.0 - clip))
+    return SurrogateTerms(
+        loss=torch.where(finite, -objective, torch.zeros_like(objective)),
+        ratio=plain_ratio,
+        log_ratio=raw.detach(),
+        clip_active=clip_active,
+        dual_active=dual_active,
+        clamp_active=log_ratio.detach().abs() > LOG_RATIO_LIMIT,
+        excluded=~finite,
+    )
+
+
+# exp(500) = 1e217: any mean of such terms is still finite in float64 and beyond every KL target.
+_EXPONENT_LIMIT = 500.0
+
+
+def kl_gaussian(mean0: Tensor, log_std0: Tensor, mean1: Tensor, log_std1: Tensor) -> Tensor:
+    """KL of diagonal Gaussians: sum of ln(s1/s0) + (s0^2 + (m0-m1)^2) / (2 s1^2) - 1/2 over the last dimension.
+
+    mean: [..., A]; log_std: [..., A] or [A]. Returns [...]. For tanh-squashed actions pass the base Gaussians: an
+    invertible map leaves the divergence as it is.
+    """
+    # expm1(x) - x does not lose the small divergences of a first epoch to cancellation.
+    double_difference = 2.0 * (log_std0 - log_std1)
+    spread = torch.expm1(double_difference) - double_difference
+    location = ((mean0 - mean1) * torch.exp(-log_std1)).square()
+    return 0.5 * (spread + location).sum(-1)
+
+
+def kl_categorical(logits0: Tensor, logits1: Tensor) -> Tensor:
+    """KL of categoricals: sum of p0 (ln p0 - ln p1) over the last dimension. logits: [..., K]. Returns [...].
+
+    A masked action has the logit finfo.min, hence p0 = 0, and contributes exactly 0 to value and gradient.
+    """
+    require_shape("The new logits", logits1, tuple(logits0.shape))
+    log_p0 = torch.log_softmax(logits0, dim=-1)
+    log_p1 = torch.log_softmax(logits1, dim=-1)
+    p0 = log_p0.exp()
+    difference = torch.where(p0 > 0, log_p0 - log_p1, torch.zeros_like(log_p0))
+    return (p0 * difference).sum(-1)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """expm1(d) - d per sample, d = logp_new - logp_old of actions of the old policy; >= 0, mean KL(old || new).
+
+    log_ratio: [...], any dtype; returns float64 [...]: float32 gives inf at d = 200. An entry that is not finite gives
+    0 and has to be counted, see `k3_mean`. A finite d beyond 500 saturates instead: a policy that ran away must not
+    vanish from the mean.
+    """
+    d = log_ratio.detach().double()
+    d = torch.where(torch.isfinite(d), d, torch.zeros_like(d))
+    return torch.expm1(d.clamp(max=_EXPONENT_LIMIT)) - d.clamp(max=_EXPONENT_LIMIT)
+
+
+@dataclass(frozen=True)
+class K3Estimate:
+    """mean: over the included samples, None without any. count: included samples. excluded: non-finite ones."""
+
+    mean: float | None
+    count: int
+    excluded: int
+
+
+def k3_mean(log_ratio: Tensor, valid: Tensor | None = None) -> K3Estimate:
+    """Mean of `k3` over valid samples with a finite log-ratio. log_ratio: [...]; valid: bool [...] or None."""
+    considered = torch.ones_like(log_ratio, dtype=torch.bool)
+    if valid is not None:
+        require_flags("valid", valid, tuple(log_ratio.shape))
+        considered = valid
+    included = considered & torch.isfinite(log_ratio.detach())
+    count = int(included.sum())
+    mean = float(k3(log_ratio)[included].mean()) if count else None
+    return K3Estimate(mean=mean, count=count, excluded=int(considered.sum()) - count)
+
+
+@dataclass(frozen=True)
+class AwrTerms:
+    """loss: [...], -weight * logp. weight: [...], without gradient. clamp_active: bool [...], weight at its maximum."""
+
+    loss: Tensor
+    weight: Tensor
+    clamp_active: Tensor
+
+
+def _check_options(beta: float, max_weight: float) -> None:
+    if not (math.isfinite(beta) and beta > 0.0):
+        raise ConfigError(f"The AWR temperature beta is {beta}, expected a finite number above 0, typically 1.")
+    if not (math.isfinite(max_weight) and max_weight > 0.0):
+        raise ConfigError(f"The largest AWR weight is {max_weight}, expected a finite number above 0, typically 20.")
+
+
+def awr_weights(adv: Tensor, *, beta: float, max_weight: float) -> Tensor:
+    """w = exp(min(A / beta, ln max_weight)), without gradient. adv: [...]. Returns [...].
+
+    The exponent is bounded before exp: bounding the result would first produce inf.
+    """
+    _check_options(beta, max_weight)
+    exponent = (adv.detach() / beta).clamp(max=math.log(max_weight))
+    return exponent.exp().clamp(max=max_weight)  # exp(log(w)) may exceed w by its last bit
+
+
+def awr_loss_terms(logp: Tensor, adv: Tensor, *, beta: float, max_weight: float) -> AwrTerms:
+    """-w * logp per sample; the mean over samples is the caller's. logp, adv: [...]."""
+    require_shape("adv", adv, tuple(logp.shape))
+    weight = awr_weights(adv, beta=beta, max_weight=max_weight)
+    return AwrTerms(loss=-weight * logp, weight=weight, clamp_active=adv.detach() / beta > math.log(max_weight))
 
 
 @dataclass(frozen=True)
@@ -184,5 +353,5 @@ def _mean_loss(model: ActorCritic, new: Tensor, old: Tensor, target: Tensor) -> 
     plain = (new - target) ** 2
     if not clip.active:
         return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
-    clipped = value_clip.clip_mean(new, old, clip.limits[0])
-    return RowLoss(value_clip.clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach())
+    clipped = clip_mean(new, old, clip.limits[0])
+    return RowLoss(clipped_loss(plain, (clipped - target) ** 2), plain, (clipped != new).detach())

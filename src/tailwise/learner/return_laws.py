@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner import calibration_laws, categorical, value_clip
+from tailwise.learner import calibration_laws, critic_losses
 from tailwise.learner.calibration_laws import Floats, Integers, Laws
-from tailwise.learner.particles import (
+from tailwise.learner.returns import (
     average_law,
     inverse_cdf_atoms,
     inverse_cdf_quantiles,
@@ -27,14 +27,14 @@ from tailwise.learner.particles import (
     stratified_levels,
 )
 from tailwise.learner.rollout import CriticRecord
+from tailwise.model.actor_critic import CriticOutput
 from tailwise.model.config import (
     CategoricalCritic,
     Critic,
     QuantileCritic,
     ScalarCritic,
 )
-from tailwise.model.critics import CriticOutput
-from tailwise.model.return_scale import ReturnScale, preserve_outputs
+from tailwise.model.scales import ReturnScale, preserve_outputs
 from tailwise.model.supports import quantile_midpoints
 
 
@@ -193,7 +193,7 @@ class QuantileReturn(ReturnLaw):
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
         limit, factor = self.clip.limits
         around = new.detach() if old is None else old
-        result = value_clip.clipped_quantile_loss(
+        result = critic_losses.clipped_quantile_loss(
             new, around, particles, mode=self.clip.kind, range=limit, factor=factor, kappa=self.kappa
         )
         return RowLoss(result.loss, result.loss_new, result.active)
@@ -248,19 +248,21 @@ class CategoricalReturn(ReturnLaw):
 
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
         atoms = self.support.to(new.dtype)
-        target = categorical.project(particles, None, atoms)
-        plain = categorical.cross_entropy(new, target)
+        target = critic_losses.project(particles, None, atoms)
+        plain = critic_losses.cross_entropy(new, target)
         if not self.clip.active:
             return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
         limit, factor = self.clip.limits
         around = new.detach() if old is None else old
-        moved = value_clip.clip_categorical(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
-        active = value_clip.categorical_clip_active(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
-        return RowLoss(value_clip.clipped_loss(plain, categorical.cross_entropy(moved, target)), plain, active)
+        moved = critic_losses.clip_categorical(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
+        active = critic_losses.categorical_clip_active(
+            new, around, atoms, mode=self.clip.kind, range=limit, factor=factor
+        )
+        return RowLoss(critic_losses.clipped_loss(plain, critic_losses.cross_entropy(moved, target)), plain, active)
 
     def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, float]:
         atoms = self.support.to(particles.dtype)
-        return {"critic/out_of_support": float(categorical.out_of_support_fraction(particles, atoms))}
+        return {"critic/out_of_support": float(critic_losses.out_of_support_fraction(particles, atoms))}
 
     def particles(self, law: Tensor, levels: Tensor, *, mu: float, sigma: float) -> Tensor:
         atoms = mu + sigma * self.support.to(law.dtype)
@@ -278,7 +280,7 @@ class CategoricalReturn(ReturnLaw):
             return probs
         atoms = self.support.to(law.dtype)
         moved = scale.to_normalised(record.raw(atoms)).expand_as(probs)
-        return categorical.project(moved, probs, atoms)
+        return critic_losses.project(moved, probs, atoms)
 
     def grid(self, mu: float, sigma: float) -> Floats:
         support = mu + sigma * self.support.double().numpy()

@@ -8,7 +8,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.fused.coverage import why_not_fused
 from tailwise.learner.config import LearnerConfig
-from tailwise.learner.torch_backend import TorchBackend
+from tailwise.learner.ppo import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
 
 BackendName = Literal["auto", "torch", "fused"]

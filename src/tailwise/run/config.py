@@ -16,9 +16,8 @@ from tailwise.core.errors import ConfigError
 from tailwise.features.config import FeaturesConfig
 from tailwise.fused.coverage import why_not_configured
 from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration
-from tailwise.learner.risk import RiskSettings
+from tailwise.learner.risk import RiskSettings, check_resolution
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
-from tailwise.learner.tail import check_resolution
 from tailwise.market.costs import CostConfig
 from tailwise.model.config import ModelConfig, NoCore
 from tailwise.run.env_sections import Env, GymEnv

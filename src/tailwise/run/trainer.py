@@ -17,8 +17,8 @@ from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.optimisers import StepSize, next_kl_factor
 from tailwise.learner.rollout import Past
-from tailwise.learner.step_size import StepSize, next_kl_factor
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.backends import make_backend

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from tailwise.learner.gradients import owner_of
+from tailwise.learner.optimisers import owner_of
 
 CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
 BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is

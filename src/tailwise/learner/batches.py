@@ -1,9 +1,14 @@
-"""Between rollout and epochs: the new return scale, normalised targets, standardised advantages, flat rows."""
+"""From a rollout to minibatches: raw targets, the new return scale, standardised advantages, rows in random order.
+
+Without a core a minibatch is a random set of valid rows. With a core it is a random set of environments with all their
+steps, so that sequences stay whole. A microbatch is a part of a minibatch; its losses weigh by its share of valid rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,120 @@ from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
 from tailwise.learner.return_laws import ScaleMove, return_law
-from tailwise.learner.rollout import Rollout
-from tailwise.learner.tail import pooled_tail
-from tailwise.learner.targets import Targets
+from tailwise.learner.returns import gae, lambda_return, next_values, sr_lambda, stratified_levels
+from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.return_scale import preserve_outputs
+from tailwise.model.config import Critic
+from tailwise.model.scales import preserve_outputs
+
+#: What `particle_returns` is, for implementations in compiled code.
+MakeParticles = Callable[..., tuple[Tensor | None, list[Tensor]]]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Raw units. advantage, lambda_return, value [T, B]; particles [T, B, M] or None (scalar critics).
+
+    predicted [T, B, M]: particles of the critics' own law at s[t], None where particles are not those of a law.
+    near [T, B, M]: SR(lambda) particles with the lambda of the advantages, which lean on the critics sooner and are
+    far less noisy; only where risk acts on the policy.
+    """
+
+    advantage: Tensor
+    lambda_return: Tensor
+    value: Tensor
+    particles: Tensor | None
+    predicted: Tensor | None
+    near: Tensor | None
+
+
+def combine_means(mean: Tensor, how: str) -> Tensor:
+    """One value from C critics: mean [..., C] -> [...]."""
+    return mean.amin(-1) if how == "lower" else mean.mean(-1)
+
+
+def build_targets(
+    rollout: Rollout,
+    config: Critic,
+    streams: Streams,
+    *,
+    gamma: float,
+    lam: float,
+    near: bool = False,
+    make_particles: MakeParticles | None = None,
+) -> Targets:
+    """Advantages by exact scalar GAE; particles by SR(lambda) with `critic.lambda`; everything in raw units.
+
+    near: also make the particles with the lambda of the advantages. make_particles: another `particle_returns`.
+    """
+    record = rollout.critic
+    value = combine_means(record.raw(record.mean), config.combine)
+    final_value = combine_means(record.raw(record.final_mean), config.combine) if rollout.any_truncated else value[1:]
+    following = next_values(value, final_value, rollout.terminated, rollout.truncated)
+    advantage = gae(
+        rollout.reward,
+        value[:-1],
+        following,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=gamma,
+        lam=lam,
+        valid=None if rollout.all_valid else rollout.valid,
+    )
+    returns = lambda_return(advantage, value[:-1])
+    particles: Tensor | None = None
+    predicted: Tensor | None = None
+    nearer: Tensor | None = None
+    law = return_law(config)
+    if law.lam is None:
+        particles = law.target_of(returns)
+    else:
+        lambdas = (law.lam, lam) if near else (law.lam,)
+        predicted, (particles, *others) = (make_particles or particle_returns)(
+            rollout, record, config, streams, gamma=gamma, lambdas=lambdas
+        )
+        nearer = others[0] if near else None
+    return Targets(advantage, returns, value[:-1], particles, predicted, nearer)
+
+
+def particle_returns(
+    rollout: Rollout,
+    record: CriticRecord,
+    config: Critic,
+    streams: Streams,
+    *,
+    gamma: float,
+    lambdas: tuple[float, ...],
+) -> tuple[Tensor, list[Tensor]]:
+    """Particles of the critics' law at every state, and SR(lambda) ones for each lambda, all [T, B, M]."""
+    assert record.law is not None and record.final_law is not None
+    law, dtype = return_law(config), rollout.reward.dtype
+    count = law.particle_count
+    ids: np.ndarray = rollout.environment.numpy()
+
+    # One set of levels per environment and update: steps bootstrap at independent moments, and draws cost time.
+    address: dict[str, Any] = {"update": rollout.update, "environments": ids, "draws": count}
+    levels = stratified_levels(torch.from_numpy(streams.uniforms("levels", steps=1, **address)).to(dtype))
+    z = law.particles(record.law, levels, mu=record.mu, sigma=record.sigma)
+    z_final = torch.zeros_like(z[1:])
+    ends = rollout.truncated & ~rollout.terminated & rollout.valid
+    at_ends = levels.expand(rollout.steps, -1, -1)[ends]
+    z_final[ends] = law.particles(record.final_law[ends], at_ends, mu=record.mu, sigma=record.sigma)
+    uniform = torch.from_numpy(streams.uniforms("bootstrap", steps=rollout.steps, short=True, **address))
+    return z[:-1], [
+        sr_lambda(
+            rollout.reward,
+            z,
+            z_final,
+            rollout.terminated,
+            rollout.truncated,
+            uniform,
+            gamma=gamma,
+            lam=lam,
+            valid=rollout.valid,
+        )
+        for lam in lambdas
+    ]
 
 
 @dataclass(frozen=True)
@@ -225,18 +339,60 @@ def old_outputs(rollout: Rollout, model: ActorCritic, moved: Tensor | None = Non
     return mean, return_law(model.config.critic).in_scale(law, record, scale, moved)
 
 
-def describe_targets(
-    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
-) -> dict[str, float]:
-    """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
-    returns, value = (
-        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
-    )
-    spread = float(returns.var())
-    metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
-    if spread > 0:
-        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
-    if tail_alpha is not None and targets.particles is not None:
-        particles = rollout.of_valid(targets.particles)
-        metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
-    return metrics
+@dataclass(frozen=True)
+class Part:
+    """A microbatch: `units` [u] are flat rows t*B + b, or with `whole` the environments of whole sequences; size: the
+    number n of valid rows.
+
+    Which rows those are is worked out when it is asked: kernels walk through sequences by themselves.
+    """
+
+    units: np.ndarray
+    valid: Tensor
+    whole: bool
+    size: int
+
+    @property
+    def envs(self) -> Tensor | None:
+        """Environments [b] of whole sequences, None without a core."""
+        return torch.from_numpy(self.units) if self.whole else None
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Flat indices t*B + b [n] of the valid rows."""
+        if self.inside is None:
+            return torch.from_numpy(self.units)
+        steps, environments = self.valid.shape
+        return torch.from_numpy(sequence_rows(steps, environments, self.units))[self.inside]
+
+    @cached_property
+    def inside(self) -> Tensor | None:
+        """Place [n] of each row in the [T, b] block of `envs`, None without a core."""
+        return torch.from_numpy(np.flatnonzero(self.valid.numpy()[:, self.units])) if self.whole else None
+
+
+def minibatches(units: np.ndarray, *, count: int, permutation: np.ndarray) -> Iterator[np.ndarray]:
+    """Split what `all_units` gave into `count` parts, in the order given."""
+    shuffled, first = units[permutation], 0
+    for k in range(min(count, len(units))):  # the first ones take what is left over
+        end = first + len(units) // count + (k < len(units) % count)
+        yield shuffled[first:end]
+        first = end
+
+
+def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
+    """What `minibatches` splits and `parts` cuts: environments [B] when recurrent, else valid flat rows."""
+    return np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
+
+
+def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarray:
+    """Flat rows t*B + b [T*b] of the sequences of the `chosen` [b] among B environments, step by step."""
+    rows: np.ndarray = (np.arange(steps)[:, None] * environments + chosen).reshape(-1)
+    return rows
+
+
+def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
+    """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
+    chunks = [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units)))
+    sizes = [int(np.count_nonzero(valid.numpy()[:, chunk])) if recurrent else len(chunk) for chunk in chunks]
+    return [Part(chunk, valid, recurrent, size) for chunk, size in zip(chunks, sizes) if size]

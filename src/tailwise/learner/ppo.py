@@ -1,9 +1,9 @@
-"""The reference implementation of `Backend` in plain PyTorch: inference, and the update as one transaction."""
+"""PPO from rollout to weights, in plain PyTorch: the reference implementation of `Backend`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,59 @@ from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
 from tailwise.core.streams import Streams
-from tailwise.learner import batching
+from tailwise.learner import batches
 from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.batches import MakeParticles, Prepared, Targets, build_targets, prepare
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs, risk_credit
 from tailwise.learner.decisions import Decisions
-from tailwise.learner.gradients import clip_global_norm, group_norms, term_gradients
 from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
-from tailwise.learner.preparation import Prepared, describe_targets, prepare
-from tailwise.learner.risk import RiskSettings, assess_risk
+from tailwise.learner.optimisers import (
+    clip_global_norm,
+    first_non_finite,
+    group_norms,
+    restore,
+    take_snapshot,
+    term_gradients,
+)
+from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.learner.tally import Tally
-from tailwise.learner.targets import MakeParticles, Targets, build_targets
-from tailwise.learner.transaction import first_non_finite, restore, take_snapshot
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.critics import CriticOutput
+from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.inference import Decision, decide
+
+
+class Tally:
+    """Collects numbers by name; `result` gives one float per name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+        self._maxima: dict[str, float] = {}
+        self._minima: dict[str, float] = {}
+
+    def mean(self, values: Mapping[str, float], weight: float) -> None:
+        """Add values that are means over `weight` samples."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * weight
+            self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def largest(self, values: Mapping[str, float]) -> None:
+        """Keep the largest value per name."""
+        for name, value in values.items():
+            self._maxima[name] = max(self._maxima.get(name, value), value)
+
+    def smallest(self, values: Mapping[str, float]) -> None:
+        """Keep the smallest value per name."""
+        for name, value in values.items():
+            self._minima[name] = min(self._minima.get(name, value), value)
+
+    def result(self) -> dict[str, float]:
+        """One number per name."""
+        means = {name: total / self._weights[name] for name, total in self._sums.items() if self._weights[name] > 0}
+        return {**means, **self._maxima, **self._minima}
+
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 ADAM_EPSILON = 1e-5
@@ -272,6 +307,23 @@ class TorchBackend:
             self.optimiser.state[named[name]][key] = value.clone()
 
 
+def describe_targets(
+    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
+) -> dict[str, float]:
+    """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
+    returns, value = (
+        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
+    )
+    spread = float(returns.var())
+    metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
+    if spread > 0:
+        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
+    if tail_alpha is not None and targets.particles is not None:
+        particles = rollout.of_valid(targets.particles)
+        metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
+    return metrics
+
+
 def _refused(reason: str) -> UpdateReport:
     return UpdateReport(False, reason, False, 0.0, {})
 
@@ -294,12 +346,12 @@ class Epochs:
         """Run the epochs; a sentence when something is not finite, else None."""
         config, update = self.backend.config, self.rollout.update
         valid = self.rollout.valid
-        units = batching.all_units(valid, recurrent=self._recurrent)
+        units = batches.all_units(valid, recurrent=self._recurrent)
         orders = self.backend.streams.permutations("minibatch", len(units), update=update, epochs=range(config.epochs))
         for epoch, order in enumerate(orders):
             draws = self._draws(epoch)
-            for chunk in batching.minibatches(units, count=config.minibatches, permutation=order):
-                parts = batching.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
+            for chunk in batches.minibatches(units, count=config.minibatches, permutation=order):
+                parts = batches.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
                 if not parts:
                     continue
                 reason = self._minibatch(parts, draws)
@@ -311,7 +363,7 @@ class Epochs:
     def _draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
         return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
 
-    def _minibatch(self, parts: list[batching.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
+    def _minibatch(self, parts: list[batches.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
         backend, config = self.backend, self.backend.config
         total = sum(part.size for part in parts)
         backend.optimiser.zero_grad(set_to_none=True)
@@ -348,7 +400,7 @@ class Epochs:
         backend.model.project()
         return None
 
-    def _losses(self, part: batching.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
+    def _losses(self, part: batches.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
         backend = self.backend
         return compute_losses(
             backend.model,
@@ -360,7 +412,7 @@ class Epochs:
             auxiliary=backend.auxiliary,
         )
 
-    def _features(self, part: batching.Part) -> Tensor:
+    def _features(self, part: batches.Part) -> Tensor:
         """Latent features [n, H] of the rows of a part."""
         model, prepared = self.backend.model, self.prepared
         if part.envs is None or part.inside is None:
@@ -376,10 +428,10 @@ class Epochs:
     def measure_after(self) -> None:
         """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
         model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
-        units = batching.all_units(valid, recurrent=self._recurrent)
+        units = batches.all_units(valid, recurrent=self._recurrent)
         old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
         rows, kl = 0, 0.0
-        for part in batching.parts(
+        for part in batches.parts(
             units, valid, microbatches=config.minibatches * config.microbatches, recurrent=self._recurrent
         ):
             new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))

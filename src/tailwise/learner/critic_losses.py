@@ -1,38 +1,148 @@
-"""Value clipping for distributional critics: keep a prediction near the one that the rollout was made with.
-
-Modes, for a law with mean m and standard deviation s, around its *own* old law (m_old, s_old):
-
-    disable            nothing is moved
-    mean_only          theta + (m_c - m),                  m_c = m_old + clamp(m - m_old, -range, range)
-    mean_and_variance  m_c + (theta - m) * min(1, factor * max(s_old, 0.05) / s)
-    per_quantile       q_old + clamp(q - q_old, -range, range), quantile by quantile
-
-`range` is in units of the return's standard deviation, like the predictions. Targets are never clipped. The loss is the
-larger of the unclipped and the clipped one, so that clipping can only remove the incentive to move further. The bounds
-hold for the clipped branch, not for the trained output.
-
-Order of the quantiles. Corrections are computed between *sorted* old and new quantiles (otherwise per_quantile would
-compare quantiles of different rank wherever predictions cross) and are given back to each quantile by its rank. Both
-branches thus keep the order of the prediction, index i with its own tau_i: what crossing costs, it costs in both, so it
-can neither hide the clip nor be mistaken for it; and with nothing clipped the branches are the same bit for bit.
-
-The moves are written as `theta + correction` with a correction that is exactly 0 when nothing is clipped. Gradients
-flow through the correction: a mean at its bound has no gradient left in the clipped branch.
-"""
+"""Losses of critics as pure functions: quantile regression, cross-entropy on atoms, and the value clips of both."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.categorical import project
-from tailwise.learner.quantile import quantile_huber_loss
 from tailwise.learner.returns import require_shape
+from tailwise.model.supports import quantile_midpoints
+
+_CACHE_BLOCK = 2**17  # numbers per block: half a megabyte of float32
+
+
+def midpoints(n: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+    """The levels tau_i = (i + 0.5) / N that the N quantiles stand for. Returns [N]."""
+    if n < 1:
+        raise ConfigError(f"The number of quantiles is {n}, expected at least 1.")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return quantile_midpoints(n).to(dtype=dtype, device=device)
+
+
+def quantile_huber_loss(theta: Tensor, target: Tensor, *, kappa: float) -> Tensor:
+    """Loss of each predicted quantile against M target particles; the mean over the particles only.
+
+        u_ij = y_j - theta_i,   rho_ij = |tau_i - 1{u_ij < 0}| * L_kappa(u_ij) / kappa
+
+    with the Huber function L_k(u) = u^2/2 for |u| <= k, else k(|u| - k/2). Divided by kappa, the slope outside kappa is
+    that of plain quantile regression, 1. A quantile with a high tau pays more for being too low (u > 0); the inverted
+    weight would turn the order of the quantiles round and report the best tail as the worst.
+
+    theta: [..., N], theta_i belongs to tau_i. target: [..., M], the same leading dimensions, without gradient.
+    kappa: > 0, in the units of theta (normalised return); inside it the minimiser blends quantile and expectile.
+    Returns [..., N], not yet averaged over i, because the `per_quantile` value clip compares each i on its own.
+    Memory: a few times N numbers per sample, whatever M is; loss and gradient come from one pass over the particles.
+    """
+    if not (math.isfinite(kappa) and kappa > 0.0):
+        raise ConfigError(f"kappa is {kappa}, expected a finite number above 0, typically 0.02.")
+    require_shape("target", target, (*theta.shape[:-1], target.shape[-1]))
+    loss: Tensor = _QuantileHuber.apply(theta, target.detach(), kappa)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _QuantileHuber(torch.autograd.Function):
+    """`quantile_huber_loss` with its gradient written out; the broadcast form that autograd derives is its test twin.
+
+    Autograd would keep several [..., N, M] tensors alive. Here particles are taken a few at a time, so that the blocks
+    [..., few, N] stay in the cache, which is about four times as fast.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, target: Tensor, kappa: float) -> Tensor:
+        tau = midpoints(theta.shape[-1], dtype=theta.dtype, device=theta.device)
+        below, above = 1.0 - tau, tau
+        loss, slope = torch.zeros_like(theta), torch.zeros_like(theta)
+        together = max(1, _CACHE_BLOCK // max(1, theta.numel()))
+        for first in range(0, target.shape[-1], together):
+            error = target[..., first : first + together, None] - theta.unsqueeze(-2)
+            inner = error.clamp(-kappa, kappa)
+            pull = inner * torch.where(error < 0, below, above)
+            slope.sub_(_over_particles(pull))
+            # inner * (error - inner/2) is both branches of the Huber function without squaring a large error.
+            loss.add_(_over_particles(pull.mul_(error.sub_(inner, alpha=0.5))))
+        scale = 1.0 / (kappa * target.shape[-1])
+        ctx.save_for_backward(slope.mul_(scale))
+        return loss.mul_(scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None
+
+
+def _over_particles(block: Tensor) -> Tensor:
+    """Sum of [..., few, N] over its particles; a single one needs no pass over the memory."""
+    return block.squeeze(-2) if block.shape[-2] == 1 else block.sum(-2)
+
+
+def quantile_loss(theta: Tensor, target: Tensor, *, kappa: float) -> Tensor:
+    """Loss per sample: the mean of `quantile_huber_loss` over the quantiles too. Returns [...]."""
+    return quantile_huber_loss(theta, target, kappa=kappa).mean(-1)
+
+
+def check_atoms(atoms: Tensor) -> None:
+    """Refuse atoms [N] that are not at least two, ascending and evenly spaced: the projection divides by one step."""
+    if atoms.ndim != 1 or atoms.shape[0] < 2:
+        raise ConfigError(f"The atoms have shape {tuple(atoms.shape)}, expected [N] with N of at least 2.")
+    gaps = atoms.diff()
+    span = float(atoms[-1] - atoms[0])
+    even = span / (atoms.shape[0] - 1)
+    # Rounding of an atom is relative to its own size, not to the gap.
+    rounding = 4.0 * torch.finfo(atoms.dtype).eps * float(atoms.abs().max())
+    if not (span > 0.0 and float((gaps - even).abs().max()) <= rounding + 1e-4 * even):
+        raise ConfigError(
+            f"The atoms from {float(atoms[0])} to {float(atoms[-1])} are not ascending with equal gaps (smallest gap "
+            f"{float(gaps.min())}, largest {float(gaps.max())}); build them with torch.linspace."
+        )
+
+
+def project(target_values: Tensor, target_weights: Tensor | None, atoms: Tensor) -> Tensor:
+    """Project a law of weighted points onto the atoms: m_i = sum_j clip(1 - |clip(y_j) - z_i| / dz, 0, 1) p_j.
+
+    Each point is clipped into the support and its weight shared between its two neighbouring atoms in proportion to
+    nearness, which keeps the mean of points inside the support. A point exactly on an atom gives it all its weight (the
+    usual floor/ceil form loses it). Differentiable in the values and the weights.
+
+    target_values: [..., M]. target_weights: [..., M], or None for 1/M each. atoms: [N], ascending, evenly spaced.
+    Returns [..., N], with the total weight of the input.
+    """
+    check_atoms(atoms)
+    count = atoms.shape[0]
+    if target_weights is None:
+        target_weights = torch.full_like(target_values, 1.0 / target_values.shape[-1])
+    require_shape("target_weights", target_weights, tuple(target_values.shape))
+    gap = (atoms[-1] - atoms[0]) / (count - 1)
+    position = ((target_values - atoms[0]) / gap).clamp(0, count - 1)
+    # The clamp on integers keeps the index legal for a NaN value, whose NaN then shows in its own row of the result.
+    left = position.detach().floor().long().clamp(0, count - 2)
+    fraction = position - left
+    projected = target_values.new_zeros((*target_values.shape[:-1], count))
+    projected = projected.scatter_add(-1, left, target_weights * (1.0 - fraction))
+    return projected.scatter_add(-1, left + 1, target_weights * fraction)
+
+
+def out_of_support_fraction(values: Tensor, atoms: Tensor) -> Tensor:
+    """Share of the values [...] that the projection has to clip (NaN counts too). Returns a scalar tensor."""
+    inside = (values >= atoms[0]) & (values <= atoms[-1])
+    return (~inside).to(values.dtype).mean()
+
+
+def cross_entropy(logits: Tensor, target_probs: Tensor) -> Tensor:
+    """Cross-entropy per sample in units of log(N): a uniform prediction costs exactly 1 for any N.
+
+    logits: [..., N] (log-probabilities are logits too). target_probs: [..., N], without gradient. Returns [...].
+    """
+    require_shape("target_probs", target_probs, tuple(logits.shape))
+    log_probs = torch.log_softmax(logits, dim=-1)
+    return -(target_probs.detach() * log_probs).sum(-1) / math.log(logits.shape[-1])
+
 
 ClipMode = Literal["disable", "mean_only", "mean_and_variance", "per_quantile"]
 
