@@ -173,7 +173,7 @@ def _rollouts(updates: int, change: Any, only: int | None = None, **config: Any)
 
 def _detached(folder: Path) -> Patient:
     """An auxiliary loss that nothing connects with the model."""
-    return patient(auxiliary=[("lost", lambda model, features, params, batch: params.detach().square().mean())]).go(6)
+    return patient(auxiliary=[("lost", lambda model, view: view.params.detach().square().mean())]).go(6)
 
 
 def _one_huge_reward(rollout: Any) -> Any:

@@ -379,8 +379,7 @@ MUTANTS = (
     Mutant(
         "a restored update keeps the new moments of Adam",
         "learner/optimisers.py",
-        "    optimiser.state.clear()\n    for parameter, entry in snapshot.optimiser.items():\n"
-        "        optimiser.state[parameter] = _copied(entry)\n",
+        "    optimiser.load(snapshot.optimiser)\n",
         "",
         UPDATE,
     ),
@@ -400,9 +399,9 @@ MUTANTS = (
     ),
     Mutant(
         "Adam's second moment is scaled like the first",
-        "learner/batches.py",
-        'state["exp_avg_sq"].mul_((old_sigma / sigma) ** 2)',
-        'state["exp_avg_sq"].mul_(old_sigma / sigma)',
+        "learner/optimisers.py",
+        'state["exp_avg_sq"].mul_(factor**2)',
+        'state["exp_avg_sq"].mul_(factor)',
         POPART,
     ),
     Mutant(

@@ -33,7 +33,7 @@ ENVIRONMENT, INFERENCE, TARGETS, DRAWS, LOSSES, OPTIMISER, DIVERGENCE, REST = PA
     "the rest",
 )
 AUDIT = "audit of loss terms"
-INFERRING = ("begin", "decide", "act", "look", "record")  # methods of a backend; some have only one of the first three
+INFERRING = ("begin", "decide", "act", "encode", "record")  # methods of a backend; some lack one of the first
 ALWAYS = (ENVIRONMENT, INFERENCE, TARGETS, LOSSES, OPTIMISER)  # a part that took no time here was not timed
 NETWORKS = ("mlp64/64", "lstm64/64", "lstm128/64")
 ROUNDS, SECONDS = 5, 0.5
@@ -104,7 +104,7 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
     places: list[tuple[Any, str, str]] = [
         (trainer.driver.venv, "step", ENVIRONMENT),
         *((engine, name, INFERENCE) for name in INFERRING if hasattr(engine, name)),
-        (engine, "_targets", TARGETS),
+        (plain, "targets_of", TARGETS),
         (plain, "prepare", TARGETS),
         (plain, "describe_targets", TARGETS),
         (trainer.streams, "uniforms", DRAWS),
@@ -113,22 +113,22 @@ def _places(ours: Ours, backend: Literal["torch", "fused"]) -> list[tuple[Any, s
     if backend == "torch":
         return [
             *places,
-            (plain.Epochs, "_draws", DRAWS),
-            (plain.Epochs, "_losses", LOSSES),
+            (plain.TorchEpochs, "draws", DRAWS),
+            (plain.TorchEpochs, "losses", LOSSES),
             (torch.autograd, "backward", LOSSES),
             (plain, "group_norms", OPTIMISER),
             (plain, "clip_global_norm", OPTIMISER),
             (engine.optimiser, "step", OPTIMISER),
-            (plain.Epochs, "measure_after", DIVERGENCE),
+            (plain.TorchEpochs, "kl_after", DIVERGENCE),
         ]
     from tailwise.fused import epochs as compiled
 
     return [
         *places,
-        (compiled.FusedEpochs, "_draws", DRAWS),
+        (compiled.FusedEpochs, "draws", DRAWS),
         (compiled.FusedEpochs, "_gradient", LOSSES),
         (engine, "adam_step", OPTIMISER),
-        (compiled.FusedEpochs, "measure_after", DIVERGENCE),
+        (compiled.FusedEpochs, "kl_after", DIVERGENCE),
     ]
 
 

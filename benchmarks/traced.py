@@ -38,7 +38,7 @@ from benchmarks.report import Check, present
 PACKAGE = Path(tailwise.__file__).resolve().parent
 PARTS = ("update", "bar", "size")
 # Qualified name of the function that makes weights of a rollout; to be followed when it is renamed.
-UPDATE_ENTRY = "TorchBackend.update"
+UPDATE_ENTRY = "update"
 MOST_FILES_OF_AN_UPDATE, MOST_FILES_OF_A_BAR = 15, 40
 MOST_LINES, MOST_FILES = 35_000, 210
 

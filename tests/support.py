@@ -190,10 +190,10 @@ def play(backend: TorchBackend, world: World, *, update: int = 0, state: Tensor 
         state = decision.state
         decisions.append(decision)
         for b in (world.truncated[t] & ~world.terminated[t]).nonzero().squeeze(-1).tolist():
-            finals.append(backend.look(world.final_obs[t, b : b + 1], state[b : b + 1], torch.zeros(1).bool()))
+            finals.append(backend.encode(world.final_obs[t, b : b + 1], state[b : b + 1], torch.zeros(1).bool()))
             index.append([t, b])
     opens = (world.terminated | world.truncated)[-1] & world.valid[-1] | ~world.valid[-1]
-    last = backend.look(world.obs[-1], state, opens)
+    last = backend.encode(world.obs[-1], state, opens)
     features = torch.stack([*(d.features for d in decisions), last])
     record = backend.record(
         features,
@@ -248,7 +248,7 @@ def whole_batch_losses(
 def snapshot(backend: TorchBackend) -> dict[str, Tensor]:
     """Copies of everything that an update may change: weights, normaliser, return scale, Adam's moments."""
     tensors = {name: tensor.detach().clone() for name, tensor in backend.model.state_dict().items()}
-    return tensors | {name: tensor.clone() for name, tensor in backend.training_tensors().items()}
+    return tensors | {name: tensor.clone() for name, tensor in backend.optimiser.tensors().items()}
 
 
 def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

@@ -36,7 +36,7 @@ def test_the_most_likely_action_and_the_state(core: str) -> None:
     found = fused.act(obs, state, start, None, None)
     assert torch.allclose(found.action.double(), expected.action.double(), atol=1e-5)
     assert torch.allclose(found.state, expected.state, atol=2e-6)
-    assert torch.allclose(fused.look(obs, state, start), plain.look(obs, state, start), atol=2e-6)
+    assert torch.allclose(fused.encode(obs, state, start), plain.encode(obs, state, start), atol=2e-6)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
@@ -47,7 +47,7 @@ def test_a_broken_observation_shows_in_the_features(core: str) -> None:
         _, fused = twins(case)
         obs = torch.zeros(3, case.features)
         obs[1] = torch.nan
-        features = fused.look(obs, fused.model.initial_state(3), torch.ones(3, dtype=torch.bool))
+        features = fused.encode(obs, fused.model.initial_state(3), torch.ones(3, dtype=torch.bool))
         assert bool(torch.isnan(features[1]).any())
         assert bool(torch.isfinite(features[[0, 2]]).all())
 
@@ -58,11 +58,11 @@ def test_the_normaliser_is_read_again_after_an_update() -> None:
     plain, fused = twins(case)
     obs, state = torch.randn(4, case.features), plain.model.initial_state(4)
     start = torch.ones(4, dtype=torch.bool)
-    first = fused.look(obs, state, start)
+    first = fused.encode(obs, state, start)
     fused.model.normaliser.absorb(5.0 + torch.randn(100, case.features))
     plain.model.normaliser.load_state_dict(fused.model.normaliser.state_dict())
-    assert not torch.allclose(first, fused.look(obs, state, start))
-    assert torch.allclose(fused.look(obs, state, start), plain.look(obs, state, start), atol=2e-6)
+    assert not torch.allclose(first, fused.encode(obs, state, start))
+    assert torch.allclose(fused.encode(obs, state, start), plain.encode(obs, state, start), atol=2e-6)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])

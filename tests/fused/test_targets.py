@@ -107,7 +107,7 @@ def test_each_epoch_looks_at_the_same_particles() -> None:
     seen = []
     for epoch in range(2):
         chosen, _ = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
-        found = torch.from_numpy(FusedEpochs(fused, rollout, ready, knobs())._draws(epoch).particles)
+        found = torch.from_numpy(FusedEpochs(fused, rollout, ready, knobs()).draws(epoch).particles)
         assert chosen is not None and torch.equal(ready.particles.gather(-1, chosen), found)
         seen.append(found)
     assert not torch.equal(*seen)
@@ -122,5 +122,5 @@ def test_each_epoch_draws_the_same_noise_for_a_squashed_entropy() -> None:
     for epoch in range(2):
         _, uniform = ready.draws(plain.streams, plain.model, update=rollout.update, epoch=epoch)
         assert uniform is not None
-        found = FusedEpochs(fused, rollout, ready, knobs())._draws(epoch).noise
+        found = FusedEpochs(fused, rollout, ready, knobs()).draws(epoch).noise
         assert np.array_equal(found, torch.special.ndtri(uniform).float().numpy())

@@ -141,18 +141,18 @@ def test_torch_sees_the_parameters_that_kernels_change() -> None:
 def test_optimiser_state_goes_from_one_backend_to_the_other() -> None:
     """A checkpoint of either continues in the other."""
     plain, fused = fused_twin()
-    assert fused.training_tensors() == {}
+    assert fused.optimiser.tensors() == {}
     for update in range(2):
         assert plain.update(play(plain, random_world(12, 4, seed=update), update=update), knobs()).committed
     fused.model.load_state_dict(plain.model.state_dict())
-    fused.load_training_tensors(plain.training_tensors())
+    fused.optimiser.load(plain.optimiser.tensors())
     assert same(snapshot(plain), snapshot(fused))
     rollout = play(plain, random_world(12, 4, seed=5), update=2)
     assert plain.update(rollout, knobs()).committed and fused.update(rollout, knobs()).committed
     assert largest_difference(plain, fused)[0] <= 1e-5
     back = small_backend(tail_alpha=0.25)
     back.model.load_state_dict(fused.model.state_dict())
-    back.load_training_tensors(fused.training_tensors())
+    back.optimiser.load(fused.optimiser.tensors())
     assert same(snapshot(back), snapshot(fused))
 
 
@@ -193,12 +193,12 @@ def test_a_parameter_or_buffer_that_is_not_finite_is_found_by_name(broken: float
     """Every one, by the name that the plain look gives; sizes whose squares overflow are no reason to refuse. Rejects
     a look at parameters alone, and one that takes its own doubt for a finding."""
     _, fused = twins(random_case(3))
-    assert fused._first_non_finite() is None
+    assert fused.first_non_finite() is None
     for name, tensor in fused.model.state_dict().items():
         if tensor.is_floating_point():
             before = tensor.clone()
             tensor.reshape(-1)[-1] = broken
-            assert fused._first_non_finite() == first_non_finite(fused.model) == name
+            assert fused.first_non_finite() == first_non_finite(fused.model) == name
             tensor.reshape(-1)[-1] = 1e30
-            assert fused._first_non_finite() is None
+            assert fused.first_non_finite() is None
             tensor.copy_(before)

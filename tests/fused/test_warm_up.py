@@ -33,7 +33,7 @@ def test_what_is_used_to_compile_is_a_whole_update(action: str) -> None:
     """Rejects a rollout that is refused before the kernels are reached: Adam has taken its steps."""
     fused = learner_of("fused", action=action)
     two_steps(fused)
-    steps = [float(tensor) for name, tensor in fused.training_tensors().items() if name.endswith("/step")]
+    steps = [float(tensor) for name, tensor in fused.optimiser.tensors().items() if name.endswith("/step")]
     assert steps and set(steps) == {4.0}  # 2 epochs of 2 minibatches
 
 

@@ -32,7 +32,7 @@ def test_torch_agrees_with_every_update_of_a_run(preset: str, steps: int) -> Non
 
     def follow(rollout: Rollout, knobs: Knobs) -> UpdateReport:
         twin.model.load_state_dict(copy.deepcopy(backend.model.state_dict()))
-        twin.load_training_tensors(backend.training_tensors())
+        twin.optimiser.load(backend.optimiser.tensors())
         law = twin.model.law
         noise = backend.streams.uniforms(
             "action", update=rollout.update, environments=rollout.environment.numpy(), steps=rollout.steps,

@@ -145,7 +145,7 @@ def fused_gradient(backend: FusedBackend, rollout: Rollout, weights: Mapping[str
     ready = prepared(backend, rollout)
     epochs = FusedEpochs(backend, rollout, ready, knobs(**weights))
     parts = batches.parts(_units(backend, rollout), rollout.valid, microbatches=1, recurrent=_recurrent(backend))
-    grad, _ = epochs._gradient(parts, epochs._draws(0), sum(part.size for part in parts))
+    grad, _ = epochs._gradient(parts, epochs.draws(0), sum(part.size for part in parts))
     return backend.bound.views(torch.from_numpy(grad.copy()))
 
 

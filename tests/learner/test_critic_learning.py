@@ -71,7 +71,7 @@ def constant_world(steps: int, envs: int, reward: float) -> Any:
 def raw_value(backend: TorchBackend) -> torch.Tensor:
     """Raw means [C] at the constant observation."""
     state, start = backend.model.initial_state(1), torch.ones(1).bool()
-    features = backend.look(torch.ones(1, 3), state, start)
+    features = backend.encode(torch.ones(1, 3), state, start)
     return backend.model.return_scale.to_raw(backend.model.values(features).mean)[0].detach()
 
 

@@ -522,7 +522,7 @@ def finished(env: str, changes: Any, folder: Path | None) -> Done:
     agent = PPO(config.env.id or env, config, run_dir=folder)
     calls = 0
 
-    def count(model: Any, features: Tensor, params: Tensor, batch: Any) -> Tensor:
+    def count(model: Any, view: Any) -> Tensor:
         nonlocal calls
         calls += 1
         return torch.zeros(())

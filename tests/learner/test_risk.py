@@ -15,6 +15,7 @@ from torch import Tensor
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.learner.batches import Targets
+from tailwise.learner.ppo import targets_of
 from tailwise.learner.risk import (
     Assessment,
     RiskSettings,
@@ -262,7 +263,7 @@ def test_the_update_takes_the_threshold_of_its_knobs() -> None:
     """Above every return u is linear: zeta - (zeta - mean) / alpha. Rejects an update that takes its own VaR."""
     backend = acting()
     rollout = play(backend, random_world(steps=16, envs=8))
-    mean = float(backend._targets(rollout).particles[rollout.valid].double().mean())
+    mean = float(targets_of(backend, rollout).particles[rollout.valid].double().mean())
     report = backend.update(rollout, dataclasses.replace(knobs(multiplier=1.0), threshold=1e3))
     assert report.metrics["risk/measure"] == pytest.approx(1e3 - (1e3 - mean) / ALPHA, rel=1e-5)
 

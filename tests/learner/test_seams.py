@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
-from tailwise.learner.losses import Batch
+from tailwise.learner.losses import View
 from tailwise.model.actor_critic import ActorCritic
 from tests.support import knobs, play, random_world, small_backend, snapshot
 
 
-def pull_to_first_action(model: ActorCritic, features: Tensor, params: Tensor, batch: Batch) -> Tensor:
+def pull_to_first_action(model: ActorCritic, view: View) -> Tensor:
     """A loss that wants the first action, whatever the rewards say."""
-    return -5.0 * torch.log_softmax(params, -1)[:, 0].mean()
+    return -5.0 * torch.log_softmax(view.params, -1)[:, 0].mean()
 
 
 def probability_of_first_action(auxiliary: bool) -> tuple[float, dict[str, dict[str, float]]]:
@@ -49,3 +50,25 @@ def test_mixed_advantages_are_the_ones_that_train() -> None:
         changes.append(backend.model.state_dict()["actor.head.weight"] - before)
     cosine = torch.nn.functional.cosine_similarity(changes[0].reshape(1, -1), changes[1].reshape(1, -1))
     assert float(cosine) < -0.99
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_an_auxiliary_loss_can_ask_for_other_observations(core: str) -> None:
+    """What an adversary needs: features of moved observations, from the same hidden states, and their gradient by the
+    observations. Rejects a view whose rows are not those of the batch, or whose state was lost."""
+    gaps, slopes = [], []
+
+    def adversary(model: ActorCritic, view: View) -> Tensor:
+        again = view.inputs.encode(model)
+        gaps.append(float((again - view.features).detach().abs().max()))
+        moved = view.inputs.obs.clone().requires_grad_()
+        params = model.policy(view.inputs.encode(model, moved), view.batch.mask)
+        (slope,) = torch.autograd.grad(params.square().sum(), moved)
+        slopes.append(float(slope.abs().max()))
+        assert params.shape == view.params.shape == (len(view.batch.action), params.shape[-1])
+        return 0.0 * view.params.sum()
+
+    backend = small_backend(model={"core": {"kind": core}, "actor": {"gain": 1.0}})
+    backend.auxiliary = (("adversary", adversary),)
+    assert backend.update(play(backend, random_world(steps=8, envs=4)), knobs()).committed
+    assert max(gaps) == 0.0 and min(slopes) > 0.0

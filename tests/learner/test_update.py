@@ -11,7 +11,7 @@ import torch
 from tailwise.core.metrics import METRICS
 from tailwise.learner.losses import law_kl
 from tailwise.learner.optimisers import clip_global_norm, group_norms
-from tailwise.learner.ppo import STOP_FACTOR, TorchBackend
+from tailwise.learner.ppo import STOP_FACTOR, TorchBackend, run_epochs
 from tailwise.learner.rollout import Rollout
 from tests.support import (
     BACKENDS,
@@ -66,7 +66,7 @@ def test_rollback_of_the_first_update_leaves_no_optimiser_state() -> None:
     """Rejects a restore that keeps the step count of an update that did not happen."""
     backend = small_backend(learner={"max_kl": 1e-9, "target_kl": None})
     assert not backend.update(play(backend, random_world()), knobs(0.05)).committed
-    assert backend.training_tensors() == {}
+    assert backend.optimiser.tensors() == {}
     assert not backend.model.return_scale.initialised and int(backend.model.normaliser.version) == 0
 
 
@@ -211,7 +211,7 @@ def test_entropy_bonus_raises_entropy(action: str) -> None:
         for name, term in whole_batch_losses(backend, rollout, ready, entropy_weight=weight).terms.items():
             if name == "entropy":
                 term.backward()
-        backend.optimiser.param_groups[0]["lr"] = 1e-3
+        backend.optimiser.torch.param_groups[0]["lr"] = 1e-3
         backend.optimiser.step()
         after[weight] = whole_batch_losses(backend, rollout, ready).means["policy/entropy"]
     assert after[1.0] > after[0.0] > after[-1.0]
@@ -272,9 +272,9 @@ def test_nan_and_infinite_log_ratios_are_counted_apart(kind: str, action: str) -
     log_prob[[3, 50, 99]] = math.nan
     log_prob[[0, 7, 60, 100]] = math.inf
     log_prob[80] = -math.inf
-    run = backend._epochs(rollout, dataclasses.replace(ready, log_prob=log_prob), knobs())
-    assert run.all() is None
-    metrics = run.tally.result()
+    epochs = backend.epochs(rollout, dataclasses.replace(ready, log_prob=log_prob), knobs())
+    assert run_epochs(backend, epochs, rollout) is None
+    metrics = epochs.metrics()
     assert metrics["policy/nan_fraction"] == 3 / 128
     assert metrics["policy/infinite_fraction"] == 5 / 128
     assert metrics["policy/excluded_fraction"] == 8 / 128
@@ -349,10 +349,10 @@ def test_tiny_gradients_move_critics_in_full_steps_and_the_policy_in_short_ones(
     of the speed), of 1e-8 for all (a policy without advantages walks at full speed), and a parameter in no group."""
     backend = small_backend()
     groups = backend.model.groups()
-    steps = [id(p) for group in backend.optimiser.param_groups for p in group["params"]]
+    steps = [id(p) for group in backend.optimiser.torch.param_groups for p in group["params"]]
     assert sorted(steps) == sorted(id(p) for p in backend.model.parameters())
     before = {name: [p.detach().clone() for p in parameters] for name, parameters in groups.items()}
-    for group in backend.optimiser.param_groups:
+    for group in backend.optimiser.torch.param_groups:
         group["lr"] = 1e-3
     for parameter in backend.model.parameters():
         parameter.grad = torch.full_like(parameter, 5e-6)

@@ -143,7 +143,7 @@ def test_value_at_a_truncation_is_that_of_the_untruncated_rollout(core: str) -> 
     assert not torch.allclose(cut.critic.mean[5], whole.critic.mean[5], atol=1e-4)  # the reset observation
     assert torch.equal(cut.critic.final_mean[:4], torch.zeros_like(cut.critic.final_mean[:4]))
     if core != "none":
-        zero = trainer.backend.look(whole.obs[5], trainer.model.initial_state(4), torch.ones(4).bool())
+        zero = trainer.backend.encode(whole.obs[5], trainer.model.initial_state(4), torch.ones(4).bool())
         assert not torch.allclose(trainer.model.values(zero).mean, whole.critic.mean[5], atol=1e-4)
 
 
@@ -232,4 +232,4 @@ def test_looking_builds_no_graph(backend: str) -> None:
     """Rejects features that drag the graph of a whole network along, at every end of an episode."""
     trainer = small_trainer(backend=backend, model={"core": {"kind": "lstm"}})
     obs, start = torch.zeros(4, trainer.model.observation.size), torch.zeros(4, dtype=torch.bool)
-    assert not trainer.backend.look(obs, trainer.model.initial_state(4), start).requires_grad
+    assert not trainer.backend.encode(obs, trainer.model.initial_state(4), start).requires_grad

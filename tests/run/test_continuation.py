@@ -212,13 +212,13 @@ def test_optimiser_state_must_be_complete() -> None:
     """Rejects a silent restart of Adam."""
     trainer = small_trainer()
     trainer.train(32)
-    tensors = trainer.backend.training_tensors()
-    trainer.backend.check_training_tensors(tensors, fresh=False)
+    tensors = trainer.backend.optimiser.tensors()
+    trainer.backend.optimiser.check(tensors, fresh=False)
     with pytest.raises(CheckpointError, match="missing"):
-        trainer.backend.check_training_tensors({}, fresh=False)
+        trainer.backend.optimiser.check({}, fresh=False)
     without = {name: tensor for name, tensor in tensors.items() if not name.endswith("exp_avg")}
     with pytest.raises(CheckpointError, match="exp_avg"):
-        trainer.backend.check_training_tensors(without, fresh=True)
+        trainer.backend.optimiser.check(without, fresh=True)
 
 
 def test_run_on_a_python_environment_continues_in_its_folder(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_state_that_is_not_restored_would_be_noticed(tmp_path: Path) -> None:
     whole.learn()
     PPO("CartPole-v1", config.model_copy(update={"run": config.run}), run_dir=tmp_path / "part").learn(18 * 32)
     resumed, _ = PPO.resume(tmp_path / "part")
-    resumed.trainer.backend.load_training_tensors({})
+    resumed.trainer.backend.optimiser.load({})
     resumed.learn()
     a, b = (read_policy(checkpoint_path(tmp_path / name, 40)).tensors for name in ("whole", "part"))
     assert any(bits(a[key]) != bits(b[key]) for key in a)

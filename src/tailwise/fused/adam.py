@@ -1,12 +1,86 @@
-"""Norms of the gradient, clipping and Adam over the flat buffer. The twins: `learner.gradients` and torch's Adam."""
+"""Norms of the gradient, clipping and Adam over the flat buffer. The twin: `learner.optimisers.Adam`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from tailwise.core.compiled import kernel
+from tailwise.fused.layout import Bound, aligned_zeros
+from tailwise.learner.optimisers import ADAM_KEYS, check_adam_tensors
 
 BETA1, BETA2 = 0.9, 0.999
+
+
+class FlatAdam:
+    """Adam's state in two flat buffers of the layout of the parameters; an `Optimiser` whose steps the kernels make."""
+
+    def __init__(self, model: nn.Module, bound: Bound, *, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+        self._named = dict(model.named_parameters())
+        size = bound.flat.shape[0]
+        self._average, self._square, self._step = aligned_zeros(size), aligned_zeros(size), torch.zeros(())
+        # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
+        self.moments: tuple[np.ndarray, np.ndarray] = (self._average.numpy(), self._square.numpy())
+        self._steps: np.ndarray = self._step.numpy()
+        averages, squares = bound.views(self._average), bound.views(self._square)
+        self._views = {name: (averages[name], squares[name]) for name in self._named}
+        self._of: dict[Tensor, tuple[Tensor, Tensor]] = {p: self._views[name] for name, p in self._named.items()}
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return int(self._steps)
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._steps.fill(value)
+
+    def count_step(self) -> int:
+        """One more step; returns its number."""
+        self.steps += 1
+        return self.steps
+
+    def rescale(self, parameter: Tensor, factor: float) -> None:
+        """See `Optimiser.rescale`."""
+        average, square = self._of[parameter]
+        average.mul_(factor)
+        square.mul_(factor**2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Optimiser.tensors`."""
+        if self.steps == 0:
+            return {}
+        return {
+            f"optimiser/{name}/{key}": value.clone()
+            for name, (average, square) in self._views.items()
+            for key, value in zip(ADAM_KEYS, (self._step, average, square), strict=True)
+        }
+
+    def check(self, tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
+        """See `Optimiser.check`."""
+        check_adam_tensors(self._named, tensors, fresh=fresh)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `Optimiser.load`."""
+        self.check(tensors, fresh=True)
+        if not tensors:
+            for buffer in (self._average, self._square, self._step):
+                buffer.zero_()
+            return
+        for name, (average, square) in self._views.items():
+            for key, buffer in zip(ADAM_KEYS, (self._step, average, square), strict=True):
+                buffer.copy_(tensors[f"optimiser/{name}/{key}"])
+
+    def zero_grad(self) -> None:
+        """See `Optimiser.zero_grad`; the kernels keep no gradients between minibatches."""
+
+    def step(self) -> None:
+        """Refuse: the gradient is in the kernels' memory, and `adam_step` takes it from there."""
+        raise NotImplementedError("FlatAdam steps by the kernel adam_step, not by torch's gradients")
 
 
 @kernel(reorder=True)

@@ -1,8 +1,8 @@
-"""The fused CPU implementation of `Backend`: the torch backend with its inner loops replaced by compiled kernels.
+"""The fused CPU implementation of `Backend`: the inner loops as compiled kernels.
 
-Everything around the loops (targets, transaction, KL control, metrics, checkpoints) is inherited, so that both
-implementations cannot drift apart. The torch model stays the owner of its parameters: they become views into one flat
-buffer (`layout`), and Adam's moments are views into two more.
+What surrounds the loops (targets, transaction, KL control, checkpoints) is `learner.ppo`, for all backends alike, so
+that they cannot drift apart. The torch model stays the owner of its parameters: they become views into one flat buffer
+(`layout`), and Adam's moments are two more.
 """
 
 from __future__ import annotations
@@ -20,27 +20,32 @@ from tailwise.core.compiled import Repeated
 from tailwise.core.errors import ConfigError
 from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
-from tailwise.fused.adam import adam_step
+from tailwise.fused.adam import FlatAdam, adam_step
 from tailwise.fused.ahead import FusedAhead, ahead_of
 from tailwise.fused.coverage import kernel_of, why_not_fused
 from tailwise.fused.credit import risk_credit
 from tailwise.fused.epochs import FusedEpochs
-from tailwise.fused.inference import Standard, StepMemory, act, standard_of, step_memory, values
+from tailwise.fused.inference import Standard, StepMemory, act, standard_of, step_memory
+from tailwise.fused.inference import values as critic_values
 from tailwise.fused.layout import aligned_zeros, bind, log_std_of
 from tailwise.fused.products import lay_out
 from tailwise.fused.shares import learn_rows, learn_sequences
 from tailwise.fused.targets import particle_returns
 from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_kept
 from tailwise.fused.workers import Workers
+from tailwise.learner import ppo
+from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.ahead import Ahead
-from tailwise.learner.backend import Knobs
+from tailwise.learner.backend import Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.losses import AuxiliaryLoss
-from tailwise.learner.ppo import Epochs, TorchBackend
-from tailwise.learner.rollout import Rollout
+from tailwise.learner.optimisers import first_non_finite
+from tailwise.learner.ppo import action_noise
+from tailwise.learner.risk import RiskSettings
+from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.inference import Decision
 from tailwise.model.supports import quantile_midpoints
@@ -75,14 +80,6 @@ def _groups(model: ActorCritic) -> dict[str, list[int]]:
     return groups
 
 
-class _Moments:
-    """What others read of an optimiser. torch's own, when it is made, imports its compiler, a second and 70 MB."""
-
-    def __init__(self) -> None:
-        self.state: dict[Tensor, dict[str, Tensor]] = {}
-        self.param_groups: list[dict[str, Any]] = []
-
-
 class _PreparedSteps:
     """The arguments of `act` in every step of one rollout; only what is observed is missing."""
 
@@ -110,15 +107,8 @@ class _PreparedSteps:
         self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
 
 
-class FusedBackend(TorchBackend):
+class FusedBackend:
     """See the module. `threads` workers share every minibatch; their number is part of the result's last digits."""
-
-    def make_particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
-        """`particle_returns`, shared by the workers."""
-        return particle_returns(*arguments, run=self.workers.run, **named)
-
-    def _risk_credit(self, inputs: CreditInputs) -> Tensor:
-        return risk_credit(inputs, run=self.workers.run)
 
     def __init__(
         self,
@@ -127,21 +117,26 @@ class FusedBackend(TorchBackend):
         streams: Streams,
         *,
         threads: int = 1,
+        tail_alpha: float | None = None,
+        risk: RiskSettings | None = None,
+        mix_advantages: MixAdvantages = mix_advantages,
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
-        **more: Any,
     ) -> None:
         reason = why_not_fused(model.config, config, model.action, auxiliary=auxiliary)
         if reason is not None:
             raise ConfigError(f"backend fused: {reason}")
-        super().__init__(model, config, streams, auxiliary=auxiliary, **more)
+        self.model = model
+        self.config = config
+        self.streams = streams
+        self.tail_alpha = tail_alpha
+        self.risk = risk
+        self.mix_advantages = mix_advantages
+        self.auxiliary = tuple(auxiliary)
         self.bound = bind(model)
-        self.average, self.square = aligned_zeros(self.bound.flat.shape[0]), aligned_zeros(self.bound.flat.shape[0])
-        self.step_tensor = torch.zeros(())  # one for all parameters, as Adam counts them
-        # The same memory as arrays: a tensor that is touched after a kernel costs tens of microseconds.
+        self.optimiser = FlatAdam(model, self.bound, learning_rate=config.learning_rate)
+        # The same memory as an array: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
-        self.moments: tuple[np.ndarray, np.ndarray] = (self.average.numpy(), self.square.numpy())
-        self._step: np.ndarray = self.step_tensor.numpy()
         self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
@@ -195,16 +190,15 @@ class FusedBackend(TorchBackend):
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
-        made = super().begin(update, environments, steps, state)
+        noise = action_noise(self, update, environments, steps)
         self.lay_out(self.bound.laid.to_act)
-        made.noise = made.noise if self._discrete else ndtri(made.noise)
-        return made
+        return Decisions(self.model, noise if self._discrete else ndtri(noise), state)
 
-    def decide(self, made: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
+    def decide(self, decisions: Decisions, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """See `Backend.decide`: the kernel writes to where the rollout lies, the new state over the old one."""
-        if made.prepared is None:  # not before it is needed: whole stretches that run ahead do without
-            made.prepared = _PreparedSteps(self, made)
-        made.prepared.decide(t, obs, start, mask)
+        if decisions.prepared is None:  # not before it is needed: whole stretches that run ahead do without
+            decisions.prepared = _PreparedSteps(self, decisions)
+        decisions.prepared.decide(t, obs, start, mask)
 
     def ahead(self, venv: Any) -> Ahead | None:
         """See `Backend.ahead`; asked anew for every rollout, because somebody may have replaced a step."""
@@ -214,11 +208,12 @@ class FusedBackend(TorchBackend):
         self._ahead = found
         return found
 
-    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
-        """See `Backend.look`; the decision that comes with it costs little and is not used."""
+    def encode(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.encode`; the decision that comes with it costs little and is not used."""
         return self.act(obs, state, start, None, None).features
 
-    def _values(self, features: Tensor) -> CriticOutput:
+    def values(self, features: Tensor) -> CriticOutput:
+        """See `Backend.values`."""
         network = self.bound.network
         flat_features = features.reshape(-1, features.shape[-1])
         rows = flat_features.shape[0]
@@ -229,7 +224,7 @@ class FusedBackend(TorchBackend):
         def work(part: np.ndarray, k: int) -> None:
             mine = slice(part[0], part[-1] + 1)
             memory = self.workers.scratches[k].work  # wide enough: the critics' workspace is part of the heads'
-            values(network, self.flat, panels, seen[mine], memory, means[mine], laws[mine])
+            critic_values(network, self.flat, panels, seen[mine], memory, means[mine], laws[mine])
 
         self.workers.run(np.arange(rows), work)
         lead = features.shape[:-1]
@@ -253,68 +248,44 @@ class FusedBackend(TorchBackend):
             self._standard = (written, standard_of(self._normaliser))
         return self._standard[1]
 
-    # ---------------------------------------------------------------- optimiser
+    # ---------------------------------------------------------------- update
 
-    def count_step(self) -> int:
-        """One more step; the first one gives the optimiser its state. Returns the number."""
-        if not self.optimiser.state:
-            self._expose_moments()
-        step = int(self._step) + 1
-        self._step.fill(step)
-        return step
+    def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
+        """See `ppo.record`."""
+        return ppo.record(self, features, final_features, final_index)
 
-    def _expose_moments(self) -> None:
-        """Show the flat moments as the state of torch's optimiser, where checkpoints and the return scale read them."""
-        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
-        for name, parameter in self.model.named_parameters():
-            self.optimiser.state[parameter] = {
-                "step": self.step_tensor,
-                "exp_avg": averages[name],
-                "exp_avg_sq": squares[name],
-            }
+    def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
+        """See `ppo.update`."""
+        return ppo.update(self, rollout, knobs)
 
-    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """See `Backend.load_training_tensors`."""
-        self.check_training_tensors(tensors, fresh=True)
-        self._forget_moments()
-        if not tensors:
-            return
-        averages, squares = self.bound.views(self.average), self.bound.views(self.square)
-        for name in averages:
-            averages[name].copy_(tensors[f"optimiser/{name}/exp_avg"])
-            squares[name].copy_(tensors[f"optimiser/{name}/exp_avg_sq"])
-            self.step_tensor.copy_(tensors[f"optimiser/{name}/step"])
-        self._expose_moments()
+    def particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
+        """`particle_returns`, shared by the workers."""
+        return particle_returns(*arguments, run=self.workers.run, **named)
 
-    def _forget_moments(self) -> None:
-        self.optimiser.state.clear()
-        self.average.zero_()
-        self.square.zero_()
-        self.step_tensor.zero_()
+    def risk_credit(self, inputs: CreditInputs) -> Tensor:
+        """`risk_credit`, shared by the workers."""
+        return risk_credit(inputs, run=self.workers.run)
 
-    def _make_optimiser(self) -> _Moments:
-        return _Moments()
+    def epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> FusedEpochs:
+        """See `Backend.epochs`."""
+        return FusedEpochs(self, rollout, prepared, knobs)
 
-    # ---------------------------------------------------------------- parts of the update
-
-    def _take_snapshot(self) -> _FlatSnapshot:
+    def snapshot(self) -> _FlatSnapshot:
+        """See `Backend.snapshot`."""
         buffers = {name: array.copy() for name, array in self._buffer_arrays.items()}
-        average, square = self.moments
-        return _FlatSnapshot(self.flat.copy(), average.copy(), square.copy(), int(self._step), buffers)
+        average, square = self.optimiser.moments
+        return _FlatSnapshot(self.flat.copy(), average.copy(), square.copy(), self.optimiser.steps, buffers)
 
     @torch.no_grad()
-    def _restore(self, snapshot: _FlatSnapshot) -> None:
+    def restore(self, snapshot: _FlatSnapshot) -> None:
+        """See `Backend.restore`."""
         self.flat[:] = snapshot.flat
-        for moment, before in zip(self.moments, (snapshot.average, snapshot.square)):
+        for moment, before in zip(self.optimiser.moments, (snapshot.average, snapshot.square)):
             moment[:] = before
-        self._step.fill(snapshot.step)
-        if snapshot.step == 0:
-            self.optimiser.state.clear()
+        self.optimiser.steps = snapshot.step
         for name, buffer in self._buffers.items():  # as tensors, which count how often they were written to
             buffer.copy_(torch.from_numpy(snapshot.buffers[name]))
 
-    def _first_non_finite(self) -> str | None:
-        return None if surely_finite(*self._floats) else super()._first_non_finite()
-
-    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
-        return FusedEpochs(self, rollout, prepared, knobs)
+    def first_non_finite(self) -> str | None:
+        """See `Backend.first_non_finite`."""
+        return None if surely_finite(*self._floats) else first_non_finite(self.model)

@@ -1,8 +1,7 @@
-"""The passes over one rollout with compiled kernels: same minibatches, draws, KL stop and metrics as `Epochs`."""
+"""The passes over one rollout with compiled kernels: same draws, steps, KL stop and metrics as `TorchEpochs`."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ from tailwise.fused.shares import Trunk
 from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
 from tailwise.learner.batches import Prepared
-from tailwise.learner.optimisers import term_gradients
-from tailwise.learner.ppo import ADAM_EPSILON, CRITIC_EPSILON, STOP_FACTOR, Epochs
+from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
+from tailwise.learner.ppo import Tally, TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -29,12 +28,17 @@ if TYPE_CHECKING:
 Memory = list[tuple[Trunk, Tape]]
 
 
-class FusedEpochs(Epochs):
-    """See the module; `backend` is the fused one."""
+class FusedEpochs:
+    """See `Epochs`. Gradients of single terms are measured by torch's graph."""
 
     def __init__(self, backend: FusedBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
-        super().__init__(backend, rollout, prepared, knobs)
-        self.fused = backend
+        self.backend, self.rollout, self.prepared, self.knobs = backend, rollout, prepared, knobs
+        self.stopped = False
+        self.done = 0
+        self.first_log_ratio = 0.0
+        self.term_gradients: dict[str, dict[str, float]] = {}
+        self._first = True
+        self._recurrent = backend.model.core is not None
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
         assert prepared.particles is not None
         self._particles: np.ndarray = prepared.particles.contiguous().numpy()
@@ -60,7 +64,7 @@ class FusedEpochs(Epochs):
         self._squares = np.zeros((config.epochs * config.minibatches, len(backend.bound.segments)))
         self._rows_seen = 0
 
-    def _draws(self, epoch: int) -> Draws:  # type: ignore[override]
+    def draws(self, epoch: int) -> Draws:
         """The numbers of `Prepared.draws`, and what they choose."""
         streams, law, rows = self.backend.streams, self.backend.model.law, len(self._particles)
         update, ids = self.rollout.update, self._ids
@@ -72,15 +76,16 @@ class FusedEpochs(Epochs):
             def work(part: np.ndarray, k: int) -> None:
                 choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, chosen)
 
-            self.fused.workers.run(np.arange(rows), work)
+            self.backend.workers.run(np.arange(rows), work)
         if law.squashed:
             steps, draws = self.rollout.steps, law.noise
             normal = streams.normals("entropy", update=update, epoch=epoch, environments=ids, steps=steps, draws=draws)
             noise = normal.astype(np.float32).reshape(rows, -1)
         return Draws(particles, noise)
 
-    def _minibatch(self, parts: list[batches.Part], draws: Draws) -> str | None:  # type: ignore[override]
-        backend, config = self.fused, self.backend.config
+    def minibatch(self, parts: list[batches.Part], draws: Draws) -> str | None:
+        """See `Epochs.minibatch`."""
+        backend, config = self.backend, self.backend.config
         total = sum(part.size for part in parts)
         if self._first and self.knobs.measure_terms:
             self._measure_terms(parts[0])
@@ -94,12 +99,12 @@ class FusedEpochs(Epochs):
         kl = sums[numbers.KL] / total
         if self._first:
             self.first_log_ratio, self._first = sums[numbers.LOG_RATIO_MAX], False
-        if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
+        if kl_is_used_up(kl, config):
             self.stopped = True
             return None
         norms = backend.adam_step(
-            *(backend.flat, grad, *backend.moments, backend.bound.segments),
-            *(self._clip, self._step_size, backend.count_step(), _EPSILONS, self._squares[len(self._norms)]),
+            *(backend.flat, grad, *backend.optimiser.moments, backend.bound.segments),
+            *(self._clip, self._step_size, backend.optimiser.count_step(), _EPSILONS, self._squares[len(self._norms)]),
         )
         self._norms.append(norms)
         if not norms[0] < math.inf:
@@ -110,7 +115,7 @@ class FusedEpochs(Epochs):
 
     def _gradient(self, parts: list[batches.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
         """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
-        backend, workers, weights = self.fused, self.fused.workers, self._weights._replace(per_row=1.0 / total)
+        backend, workers, weights = self.backend, self.backend.workers, self._weights._replace(per_row=1.0 / total)
         backend.lay_out(backend.bound.laid.to_learn)
         workers.begin()
         for units in _units_of(parts):
@@ -128,15 +133,15 @@ class FusedEpochs(Epochs):
 
     def _measure_terms(self, part: batches.Part) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
-        losses = self._losses(part, Epochs._draws(self, 0))
-        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
-        self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
+        plain = TorchEpochs(self.backend, self.rollout, self.prepared, self.knobs)
+        plain.measure_terms(plain.losses(part, plain.draws(0)))
+        self.term_gradients, self.knobs = plain.term_gradients, plain.knobs
 
     # ---------------------------------------------------------------- numbers
 
     def _terms(self, sums: list[float], total: int) -> dict[str, float]:
         """Weighted loss terms by name."""
-        critics = self.fused.bound.network.critics
+        critics = self.backend.bound.network.critics
         weight = self.backend.config.value_weight / critics
         terms = {"policy": sums[numbers.POLICY] / total}
         if self.knobs.entropy_weight:
@@ -148,23 +153,23 @@ class FusedEpochs(Epochs):
             terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
         return terms
 
-    def all(self) -> str | None:
-        """See `Epochs.all`. What minibatches summed up becomes metrics at the end: by then there is time for names."""
-        reason = super().all()
+    def metrics(self) -> dict[str, float]:
+        """See `Epochs.metrics`. What minibatches summed up gets its names at the end: by then there is time."""
+        tally = Tally()
         if self._rows_seen:
             sums = numbers.merged(self._sums)
-            self._tally(sums, self._terms(sums, self._rows_seen), self._rows_seen)
+            self._tally(tally, sums, self._terms(sums, self._rows_seen), self._rows_seen)
         if self._norms:
             squares, norms = self._squares[: len(self._norms)], np.array(self._norms)
-            for name, group in self.fused.groups.items():
-                self.tally.mean({f"grad/norm/{name}": float(np.sqrt(squares[:, group].sum(1)).mean())}, 1.0)
+            for name, group in self.backend.groups.items():
+                tally.mean({f"grad/norm/{name}": float(np.sqrt(squares[:, group].sum(1)).mean())}, 1.0)
             before, after = norms.mean(0).tolist()
-            self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
-            self.tally.largest({"grad/norm_before_max": float(norms[:, 0].max())})
-        return reason
+            tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+            tally.largest({"grad/norm_before_max": float(norms[:, 0].max())})
+        return tally.result()
 
-    def _tally(self, sums: list[float], terms: dict[str, float], total: int) -> None:
-        network = self.fused.bound.network
+    def _tally(self, tally: Tally, sums: list[float], terms: dict[str, float], total: int) -> None:
+        network = self.backend.bound.network
         mean = {name: sums[place] / total for name, place in _MEANS.items()}
         critic_loss = sum(sums[SUMS:]) / total
         mean |= {f"loss/{name}": value for name, value in terms.items()}
@@ -179,13 +184,13 @@ class FusedEpochs(Epochs):
         }
         if network.log_std < 0:
             mean["policy/logit_range"] = sums[numbers.LOGIT_RANGE] / total
-        self.tally.mean(mean, total)
-        self.tally.largest({name: sums[place] for name, place in _MAXIMA.items()})
-        self.tally.smallest({"policy/entropy_min": sums[numbers.ENTROPY_MIN]})
+        tally.mean(mean, total)
+        tally.largest({name: sums[place] for name, place in _MAXIMA.items()})
+        tally.smallest({"policy/entropy_min": sums[numbers.ENTROPY_MIN]})
 
-    def measure_after(self) -> None:
-        """Exact KL(old||new) over all valid rows of the rollout."""
-        self.kl_after = policy_kl(self.fused, self.rows, self.rollout.steps)
+    def kl_after(self) -> float:
+        """See `Epochs.kl_after`."""
+        return policy_kl(self.backend, self.rows, self.rollout.steps)
 
 
 _EPSILONS = (ADAM_EPSILON, CRITIC_EPSILON)

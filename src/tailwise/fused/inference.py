@@ -1,6 +1,6 @@
 """Decisions and critic outputs during a rollout: one compiled call per vector step.
 
-The twins are `tailwise.model.inference.decide`, `TorchBackend.look` and `TorchBackend.record`.
+The twins are `tailwise.model.inference.decide`, `TorchBackend.encode` and `ppo.record`.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ from tailwise.core.compiled import cache_folder
 from tailwise.core.streams import Streams
 from tailwise.fused.layout import NO_CORE
 from tailwise.learner.ahead import Ahead
-from tailwise.learner.backend import Knobs
+from tailwise.learner.backend import Backend, Knobs
 from tailwise.learner.optimisers import StepSize
-from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Rollout
 
 Tell = Callable[[str], None]
@@ -40,7 +39,7 @@ def kernels_are_kept(*, core: int) -> bool:
     return all(any(folder.glob(f"fused_*/{name}-*.nbi")) for name in needed)
 
 
-def compile_kernels(made: TorchBackend, tell: Tell, venv: Any = None) -> None:
+def compile_kernels(made: Backend, tell: Tell, venv: Any = None) -> None:
     """Compile by using them once: a rollout of two steps and its update, by a learner that is then thrown away; and
     what steps through `venv` by itself, without a step."""
     tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
@@ -62,7 +61,7 @@ def compile_ahead(ahead: Ahead, envs: int, tell: Tell) -> None:
         tell(f"compiled the rollout of this market in {taken:.1f} CPU-seconds; the next start will not")
 
 
-def two_steps(backend: TorchBackend) -> None:
+def two_steps(backend: Backend) -> None:
     """Act twice in two environments that show zeros and random rewards, and learn from it."""
     model = backend.model
     steps, envs = 2, 2
@@ -71,7 +70,7 @@ def two_steps(backend: TorchBackend) -> None:
     obs, fresh = np.zeros((envs, model.observation.size), dtype=np.float32), np.zeros(envs, dtype=np.bool_)
     for t in range(steps):
         backend.decide(made, t, obs, fresh, None)
-    made.features[steps] = backend.look(torch.from_numpy(obs), made.state, torch.from_numpy(fresh))
+    made.features[steps] = backend.encode(torch.from_numpy(obs), made.state, torch.from_numpy(fresh))
     no = torch.zeros(steps, envs, dtype=torch.bool)
     reward = torch.from_numpy(Streams(0).normals("reward", update=0, environments=envs, steps=steps, draws=1))
     nowhere = torch.zeros(0, 2, dtype=torch.int64)

@@ -11,11 +11,17 @@ import numpy.typing as npt
 from torch import Tensor
 
 from tailwise.core.moments import Moments
+from tailwise.core.streams import Streams
 from tailwise.learner.ahead import Ahead
+from tailwise.learner.batches import Part, Prepared
+from tailwise.learner.config import LearnerConfig
+from tailwise.learner.credit import CreditInputs
 from tailwise.learner.decisions import Decisions
-from tailwise.learner.optimisers import StepSize
+from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.optimisers import Optimiser, StepSize
+from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.inference import Decision
 
 
@@ -50,13 +56,59 @@ class UpdateReport:
     observed: Moments | None = None
 
 
+#: (mean advantages [T, B], risk advantages [T, B] or None, multiplier) -> advantages [T, B]; the seam of tail risk.
+MixAdvantages = Callable[[Tensor, Tensor | None, float], Tensor]
+
+
+class Epochs(Protocol):
+    """The passes over one rollout: how a backend makes gradients and steps, and what it measured on the way.
+
+    stopped          whether KL ended the epochs
+    done             epochs that were completed
+    first_log_ratio  largest |log ratio| before the first step: 0 but for rounding
+    term_gradients   gradient norm of each loss term on each parameter group, where it was measured
+    """
+
+    stopped: bool
+    done: int
+    first_log_ratio: float
+    term_gradients: dict[str, dict[str, float]]
+
+    def draws(self, epoch: int) -> Any:
+        """Random numbers of an epoch, which are handed to `minibatch`."""
+        ...
+
+    def minibatch(self, parts: list[Part], draws: Any) -> str | None:
+        """Step on the parts of a minibatch, unless KL stops it; return a sentence if a number is not finite."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of all minibatches, aggregated over the update."""
+        ...
+
+    def kl_after(self) -> float:
+        """Mean KL(old||new) over all valid rows of the rollout with the present weights, nats."""
+        ...
+
+
 class Backend(Protocol):
-    """What a trainer needs from the mathematics."""
+    """The mathematics of a learner: networks, particles, gradients. `ppo.update` composes them."""
 
     model: ActorCritic
+    config: LearnerConfig
+    streams: Streams
+    tail_alpha: float | None
+    risk: RiskSettings | None
+    mix_advantages: MixAdvantages
+    auxiliary: tuple[tuple[str, AuxiliaryLoss], ...]
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """Holds the state of the optimiser."""
+        ...
 
     def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
-        """Whatever the first use, in the environments `venv` if given, would wait for; what takes long is told."""
+        """Compile everything that the first update needs, in the environments `venv` if given; report progress."""
         ...
 
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
@@ -68,9 +120,13 @@ class Backend(Protocol):
         ...
 
     def decide(
-        self, made: Decisions, t: int, obs: npt.NDArray[np.float32], start: npt.NDArray[np.bool_],
+        self,
+        decisions: Decisions,
+        t: int,
+        obs: npt.NDArray[np.float32],
+        start: npt.NDArray[np.bool_],
         mask: npt.NDArray[np.bool_] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`act` on obs [B, D], start [B], mask [B, K], written to step t of a rollout; its state moves on."""
         ...
 
@@ -78,10 +134,15 @@ class Backend(Protocol):
         """Whole rollouts of these environments in compiled code, after `begin`; None where each step needs Python."""
         ...
 
-    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+    def encode(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """Features [n, H] of observations [n, D] one step after hidden states [n, S, H], without acting.
 
-        start [n]: True where the observation opens an episode, so the hidden state counts as zero."""
+        start [n]: True where the observation opens an episode, so the hidden state counts as zero.
+        """
+        ...
+
+    def values(self, features: Tensor) -> CriticOutput:
+        """Critic outputs at features [..., H], normalised units."""
         ...
 
     def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
@@ -92,22 +153,26 @@ class Backend(Protocol):
         """Learn from a rollout, or refuse it and leave everything as it was."""
         ...
 
+    def particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
+        """Particles of the return's law, as `batches.particle_returns`."""
+        ...
+
+    def risk_credit(self, inputs: CreditInputs) -> Tensor:
+        """Risk advantages [T, B], as `credit.risk_credit`."""
+        ...
+
+    def epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
+        """Begin the passes over a rollout."""
+        ...
+
+    def first_non_finite(self) -> str | None:
+        """Name of the first parameter or buffer with a NaN or infinite entry, None when all are finite."""
+        ...
+
     def snapshot(self) -> Any:
         """A copy of everything that an update changes: weights, normaliser, return scale, optimiser."""
         ...
 
     def restore(self, snapshot: Any) -> None:
         """Put a snapshot back, bit for bit."""
-        ...
-
-    def training_tensors(self) -> dict[str, Tensor]:
-        """Optimiser state, for a checkpoint."""
-        ...
-
-    def check_training_tensors(self, tensors: dict[str, Tensor], *, fresh: bool) -> None:
-        """Raise, without touching anything, when tensors are not those of this model's optimiser."""
-        ...
-
-    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `training_tensors`."""
         ...

@@ -20,6 +20,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
+from tailwise.learner.optimisers import Optimiser
 from tailwise.learner.return_laws import ScaleMove, return_law
 from tailwise.learner.returns import gae, lambda_return, next_values, sr_lambda, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
@@ -216,7 +217,7 @@ def prepare(
     rollout: Rollout,
     targets: Targets,
     model: ActorCritic,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     config: LearnerConfig,
     mix_advantages: Callable[[Tensor, Tensor | None, float], Tensor],
     *,
@@ -273,12 +274,12 @@ def prepare(
     return prepared, metrics
 
 
-def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns: Tensor) -> Tensor | None:
+def move_scale(model: ActorCritic, optimiser: Optimiser, raw_returns: Tensor) -> Tensor | None:
     """New (mu, sigma) from raw returns [n]; linear heads are rescaled so that raw predictions stay as they were.
 
-    The gradient of a squared error scales with the head, so Adam's moments of those rows do too; quantile gradients are
-    free of scale and keep theirs. Logits of a categorical critic are no affine function of the return: its support
-    moves with the scale, and its prediction moves along (it is not output-preserving).
+    The gradient of a squared error scales with the head, so the optimiser's state of those rows does too; quantile
+    gradients are free of scale and keep theirs. Logits of a categorical critic are no affine function of the return:
+    its support moves with the scale, and its prediction moves along (it is not output-preserving).
     The first returns set the start of the quantiles, see `start_laws`, whose result is returned; later ones None.
     """
     old_mu, old_sigma, mu, sigma = model.return_scale.absorb(raw_returns)
@@ -291,10 +292,7 @@ def move_scale(model: ActorCritic, optimiser: torch.optim.Optimizer, raw_returns
         if critic.mean_head is not None:
             preserve_outputs(critic.mean_head, **move._asdict())
             for parameter in (critic.mean_head.weight, critic.mean_head.bias):
-                state = optimiser.state.get(parameter, {})
-                if state:
-                    state["exp_avg"].mul_(old_sigma / sigma)
-                    state["exp_avg_sq"].mul_((old_sigma / sigma) ** 2)
+                optimiser.rescale(parameter, old_sigma / sigma)
         if critic.law_head is not None:
             law.rescale(critic.law_head, move)
     return None

@@ -232,9 +232,47 @@ class Losses:
         return torch.stack(list(self.terms.values())).sum()
 
 
-#: The seam for further losses (adversary, imitation of a teacher): (model, features [n, H], params [n, P], batch) -> a
-#: weighted scalar.
-AuxiliaryLoss = Callable[[ActorCritic, Tensor, Tensor, Batch], Tensor]
+@dataclass(frozen=True)
+class Inputs:
+    """What the network reads for the n rows of a microbatch.
+
+    obs    [T, b, D] raw observations of b whole sequences; [1, n, D] single rows without a core
+    state  [b, S, H] hidden state before the first step
+    start  [T, b] bool: the hidden state is zeroed before that step
+    inside [n] places of the rows in [T, b], flat; None without a core, where they are the rows
+    """
+
+    obs: Tensor
+    state: Tensor
+    start: Tensor
+    inside: Tensor | None
+
+    def encode(self, model: ActorCritic, obs: Tensor | None = None) -> Tensor:
+        """Latent features [n, H] of the rows; obs: others in their place, such as an adversary's, shaped alike."""
+        features = model.latent(self.obs if obs is None else obs, self.state, self.start).features
+        if self.inside is None:
+            return features[0]
+        return features.reshape(-1, features.shape[-1])[self.inside]
+
+
+@dataclass(frozen=True)
+class View:
+    """What an auxiliary loss sees of a microbatch of n rows.
+
+    inputs   observations and hidden states, from which features can be computed again
+    features [n, H] latent features, with their graph
+    params   [n, P] parameters of the action law, with their graph
+    batch    actions, advantages, targets, masks
+    """
+
+    inputs: Inputs
+    features: Tensor
+    params: Tensor
+    batch: Batch
+
+
+#: The seam for further losses (adversary, imitation of a teacher, prior): a weighted scalar, a mean over the rows.
+AuxiliaryLoss = Callable[[ActorCritic, View], Tensor]
 
 
 def law_kl(law: ActionLaw, old: Tensor, new: Tensor) -> Tensor:
@@ -255,8 +293,9 @@ def compute_losses(
     entropy_weight: float,
     bounds_weight: float = 0.0,
     auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+    inputs: Inputs | None = None,
 ) -> Losses:
-    """All loss terms at latent features [n, H]."""
+    """All loss terms at latent features [n, H]; inputs: what they were computed from, needed by auxiliary losses."""
     params = model.policy(features, batch.mask)
     log_prob = model.law.log_prob(params, batch.action)
     surrogate = policy_loss_terms(
@@ -275,7 +314,8 @@ def compute_losses(
     for name, value in critic_terms.items():
         terms[name] = config.value_weight / model.critic_count * value
     for name, function in auxiliary:
-        terms[name] = function(model, features, params, batch)
+        assert inputs is not None, "auxiliary losses need the inputs of the microbatch"
+        terms[name] = function(model, View(inputs, features, params, batch))
     with torch.no_grad():
         kl = law_kl(model.law, batch.params, params)
         log_ratio = surrogate.log_ratio.detach()

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from tailwise.core.errors import CheckpointError
 from tailwise.learner.config import KlFactor, NoKlFactor
 from tailwise.model.actor_critic import ActorCritic
 
@@ -99,32 +99,145 @@ def owner_of(term: str) -> str:
     return f"critic_{index.group(1)}" if index else "actor"
 
 
+class Optimiser(Protocol):
+    """What a learner needs from an optimiser beside its step. A new one: this class, and a kind in the configuration.
+
+    Its state goes by names `optimiser/<parameter>/<key>` into checkpoints; the keys are its own affair.
+    """
+
+    learning_rate: float
+
+    def rescale(self, parameter: Tensor, factor: float) -> None:
+        """Make the state what it would be if all gradients of a parameter had been `factor` times as large."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of the state by name; none before the first step."""
+        ...
+
+    def check(self, tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
+        """Raise when tensors are not the state of this optimiser; only a `fresh` one (no step taken) may have none."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that `tensors` gave."""
+        ...
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        ...
+
+    def step(self) -> None:
+        """Move all parameters along their gradients."""
+        ...
+
+
+ADAM_EPSILON = 1e-5
+# The outermost of 64 quantiles are pulled by one particle in a hundred: their gradients are about as small as 1e-5,
+# which would slow down exactly the tail.
+CRITIC_EPSILON = 1e-8
+ADAM_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's names
+
+
+class Adam:
+    """torch's Adam, with a smaller epsilon for the critics."""
+
+    def __init__(self, model: ActorCritic, *, learning_rate: float) -> None:
+        groups = model.groups()
+        critics = [p for name, members in groups.items() if name.startswith("critic_") for p in members]
+        others = [p for name, members in groups.items() if not name.startswith("critic_") for p in members]
+        self.torch = torch.optim.Adam(
+            [{"params": others, "eps": ADAM_EPSILON}, {"params": critics, "eps": CRITIC_EPSILON}], lr=learning_rate
+        )
+        self._named = dict(model.named_parameters())
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self.torch.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        for group in self.torch.param_groups:
+            group["lr"] = value
+
+    def zero_grad(self) -> None:
+        """See `Optimiser.zero_grad`."""
+        self.torch.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """See `Optimiser.step`."""
+        self.torch.step()
+
+    def rescale(self, parameter: Tensor, factor: float) -> None:
+        """See `Optimiser.rescale`: the mean of gradients is linear in them, the mean of squares quadratic."""
+        state = self.torch.state.get(parameter, {})
+        if state:
+            state["exp_avg"].mul_(factor)
+            state["exp_avg_sq"].mul_(factor**2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Optimiser.tensors`."""
+        tensors = {}
+        for name, parameter in self._named.items():
+            for key, value in self.torch.state.get(parameter, {}).items():
+                tensors[f"optimiser/{name}/{key}"] = torch.as_tensor(value).clone()
+        return tensors
+
+    def check(self, tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
+        """See `Optimiser.check`."""
+        check_adam_tensors(self._named, tensors, fresh=fresh)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `Optimiser.load`."""
+        self.check(tensors, fresh=True)
+        self.torch.state.clear()
+        for full, value in tensors.items():
+            _, name, key = full.split("/")
+            self.torch.state[self._named[name]][key] = value.clone()
+
+
+def check_adam_tensors(named: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
+    """Raise when tensors are not Adam's state for these parameters; `fresh`: there may be none."""
+    if fresh and not tensors:
+        return
+    expected = {f"optimiser/{name}/{key}" for name in named for key in ADAM_KEYS}
+    if tensors.keys() != expected:
+        missing, foreign = sorted(expected - tensors.keys())[:3], sorted(tensors.keys() - expected)[:3]
+        raise CheckpointError(
+            f"the optimiser state does not fit this model: missing {missing}, unexpected {foreign}; use the "
+            "configuration that the run was started with"
+        )
+    for full, value in tensors.items():
+        _, name, key = full.split("/")
+        shape = torch.Size(()) if key == "step" else named[name].shape
+        if value.shape != shape or value.dtype != named[name].dtype:
+            raise CheckpointError(
+                f"optimiser state {full!r} is {value.dtype} {tuple(value.shape)}; the model needs "
+                f"{named[name].dtype} {tuple(shape)}"
+            )
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """Copies of parameters and buffers by name, and of the optimiser's state by parameter."""
+    """Copies of parameters and buffers by name, and of the optimiser's state by name."""
 
     tensors: dict[str, Tensor]
-    optimiser: dict[Tensor, dict[str, Any]]
+    optimiser: dict[str, Tensor]
 
 
-def take_snapshot(model: nn.Module, optimiser: Optimizer) -> Snapshot:
+def take_snapshot(model: nn.Module, optimiser: Optimiser) -> Snapshot:
     """Copy what an update may change."""
     tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    return Snapshot(tensors, {parameter: _copied(entry) for parameter, entry in optimiser.state.items()})
+    return Snapshot(tensors, optimiser.tensors())
 
 
 @torch.no_grad()
-def restore(snapshot: Snapshot, model: nn.Module, optimiser: Optimizer) -> None:
+def restore(snapshot: Snapshot, model: nn.Module, optimiser: Optimiser) -> None:
     """Put everything back, bit for bit; the snapshot stays what it is and can be restored again."""
     for name, tensor in model.state_dict().items():
         tensor.copy_(snapshot.tensors[name])
-    optimiser.state.clear()
-    for parameter, entry in snapshot.optimiser.items():
-        optimiser.state[parameter] = _copied(entry)
-
-
-def _copied(entry: dict[str, Any]) -> dict[str, Any]:
-    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+    optimiser.load(snapshot.optimiser)
 
 
 def first_non_finite(model: nn.Module) -> str | None:

@@ -1,4 +1,9 @@
-"""PPO from rollout to weights, in plain PyTorch: the reference implementation of `Backend`."""
+"""PPO from rollout to weights, from top to bottom.
+
+`update` is the algorithm: targets, risk, the new return scale, epochs of minibatches, and the decision whether to keep
+the result. What can be computed in several ways (networks, particles, gradients) it asks of a `Backend`; `TorchBackend`
+is the reference in plain PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tailwise.core.errors import CheckpointError
 from tailwise.core.streams import Streams
 from tailwise.learner import batches
 from tailwise.learner.advantages import mix_advantages
 from tailwise.learner.ahead import Ahead
-from tailwise.learner.backend import Knobs, UpdateReport
-from tailwise.learner.batches import MakeParticles, Prepared, Targets, build_targets, prepare
+from tailwise.learner.backend import Backend, Epochs, Knobs, MixAdvantages, UpdateReport
+from tailwise.learner.batches import Prepared, Targets, build_targets, particle_returns, prepare
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs, risk_credit
 from tailwise.learner.decisions import Decisions
-from tailwise.learner.losses import AuxiliaryLoss, Losses, compute_losses, law_kl
+from tailwise.learner.losses import AuxiliaryLoss, Inputs, Losses, compute_losses, law_kl
 from tailwise.learner.optimisers import (
+    Adam,
+    Snapshot,
     clip_global_norm,
     first_non_finite,
     group_norms,
@@ -34,6 +40,376 @@ from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic, CriticOutput
 from tailwise.model.inference import Decision, decide
+
+STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
+
+
+def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
+    """Learn from a rollout; committed only if everything stayed finite and KL bounded, else as if nothing happened."""
+    model, config = backend.model, backend.config
+    broken = rollout.non_finite()
+    if broken:
+        counts = ", ".join(f"{n} in {name}" for name, n in broken.items())
+        return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
+
+    # 1. Raw targets: GAE advantages, lambda-returns, particles of the return's law.
+    targets = targets_of(backend, rollout)
+    snapshot = backend.snapshot()
+
+    # 2. Tail risk: the measure of the pooled law, and what each action did to it.
+    assessed = None
+    if backend.risk is not None:
+        assessed = assess_risk(
+            targets,
+            rollout,
+            backend.risk,
+            gamma=config.gamma,
+            threshold=knobs.threshold,
+            credit=backend.risk_credit,
+        )
+
+    # 3. New return scale; old outputs and targets re-expressed in it; advantages mixed and standardised once.
+    prepared, metrics = prepare(
+        rollout,
+        targets,
+        model,
+        backend.optimiser,
+        config,
+        backend.mix_advantages,
+        risk=None if assessed is None else assessed.advantage,
+        multiplier=knobs.multiplier,
+        probe_risk=knobs.measure_terms and knobs.multiplier > 0,
+    )
+    if not prepared.finite():
+        backend.restore(snapshot)
+        return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
+    known = None if assessed is None else assessed.cvar
+    metrics |= describe_targets(rollout, targets, backend.tail_alpha, cvar=known)
+    metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
+
+    # 4. Epochs of minibatches, until KL says that the rollout is used up.
+    epochs = backend.epochs(rollout, prepared, knobs)
+    reason = run_epochs(backend, epochs, rollout)
+    metrics |= epochs.metrics()
+
+    # 5. Commit, or roll back with the reason.
+    too_far, kl_after = None, 0.0
+    if reason is None:
+        too_far, kl_after = _final_check(backend, epochs)
+        reason = too_far
+    metrics |= {"policy/kl_after": kl_after, "policy/epochs": float(epochs.done)}
+    metrics |= {"policy/stopped_early": float(epochs.stopped), "policy/first_log_ratio": epochs.first_log_ratio}
+    if reason is not None:
+        backend.restore(snapshot)
+        return UpdateReport(
+            False, reason, epochs.stopped, kl_after, metrics, epochs.term_gradients, went_too_far=too_far is not None
+        )
+    absorbed = model.normaliser.absorb(rollout.of_valid(rollout.obs))
+    metrics["obs/outlier_fraction"] = absorbed.outliers
+    return UpdateReport(True, None, epochs.stopped, kl_after, metrics, epochs.term_gradients, observed=absorbed.moments)
+
+
+def targets_of(backend: Backend, rollout: Rollout) -> Targets:
+    """Raw targets of a rollout, with the particles that risk needs if it acts."""
+    return build_targets(
+        rollout,
+        backend.model.config.critic,
+        backend.streams,
+        gamma=backend.config.gamma,
+        lam=backend.config.lam,
+        near=backend.risk is not None,
+        make_particles=backend.particles,
+    )
+
+
+def run_epochs(backend: Backend, epochs: Epochs, rollout: Rollout) -> str | None:
+    """Go through the rollout in random minibatches; return a sentence if something is not finite, else None."""
+    config, valid, recurrent = backend.config, rollout.valid, backend.model.core is not None
+    units = batches.all_units(valid, recurrent=recurrent)
+    orders = backend.streams.permutations("minibatch", len(units), update=rollout.update, epochs=range(config.epochs))
+    for epoch, order in enumerate(orders):
+        draws = epochs.draws(epoch)
+        for chunk in batches.minibatches(units, count=config.minibatches, permutation=order):
+            parts = batches.parts(chunk, valid, microbatches=config.microbatches, recurrent=recurrent)
+            if not parts:
+                continue
+            reason = epochs.minibatch(parts, draws)
+            if reason is not None or epochs.stopped:
+                return reason
+        epochs.done += 1
+    return None
+
+
+def kl_is_used_up(kl: float, config: LearnerConfig) -> bool:
+    """Whether a minibatch with this KL(old||new) ends the epochs."""
+    return config.target_kl is not None and kl > STOP_FACTOR * config.target_kl
+
+
+def _final_check(backend: Backend, epochs: Epochs) -> tuple[str | None, float]:
+    """(why the update has to be rolled back, or None; KL(old||new) over the whole rollout)."""
+    name = backend.first_non_finite()
+    if name is not None:
+        return f"parameter {name} became NaN or infinite; the update was rolled back", 0.0
+    kl, limit = epochs.kl_after(), backend.config.max_kl
+    if not kl <= limit:
+        return (
+            f"KL(old||new) {kl:.3g} nats after the update is above learner.max_kl {limit:g}; the update was rolled back"
+        ), kl
+    return None, kl
+
+
+def describe_targets(
+    rollout: Rollout, targets: Targets, tail_alpha: float | None, *, cvar: float | None = None
+) -> dict[str, float]:
+    """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
+    returns, value = (
+        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
+    )
+    spread = float(returns.var())
+    metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
+    if spread > 0:
+        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
+    if tail_alpha is not None and targets.particles is not None:
+        particles = rollout.of_valid(targets.particles)
+        metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
+    return metrics
+
+
+def _refused(reason: str) -> UpdateReport:
+    return UpdateReport(False, reason, False, 0.0, {})
+
+
+@torch.no_grad()
+def record(backend: Backend, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
+    """Critic outputs at features [T+1, B, H], and at final_features [F, H] of rows final_index [F, 2] = (t, b)."""
+    out = backend.values(features)
+    steps = features.shape[0] - 1
+    # One zero that shows everywhere: zeros of their own would take as much memory as all values of the rollout.
+    final_mean = torch.zeros(()).expand(steps, *out.mean.shape[1:])
+    final_law = None if out.law is None else torch.zeros(()).expand(steps, *out.law.shape[1:])
+    if final_index.shape[0]:
+        final = backend.values(final_features)
+        final_mean, final_law = final_mean.contiguous(), None if final_law is None else final_law.contiguous()
+        final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
+        if final_law is not None and final.law is not None:
+            final_law[final_index[:, 0], final_index[:, 1]] = final.law
+    scale = backend.model.return_scale
+    return CriticRecord(out.mean, out.law, final_mean, final_law, float(scale.mu), float(scale.sigma))
+
+
+# ---------------------------------------------------------------- the reference backend
+
+
+class TorchBackend:
+    """Plain PyTorch. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        streams: Streams,
+        *,
+        tail_alpha: float | None = None,
+        risk: RiskSettings | None = None,
+        mix_advantages: MixAdvantages = mix_advantages,
+        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.streams = streams
+        self.tail_alpha = tail_alpha
+        self.risk = risk
+        self.mix_advantages = mix_advantages
+        self.auxiliary = tuple(auxiliary)
+        self.parameters = list(model.parameters())
+        self.optimiser = Adam(model, learning_rate=config.learning_rate)
+
+    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
+        """See `Backend.warm_up`: nothing to wait for."""
+
+    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.act`."""
+        return decide(self.model, obs, state, start, mask, uniform)
+
+    def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
+        """See `Backend.begin`."""
+        return Decisions(self.model, action_noise(self, update, environments, steps), state)
+
+    def decide(
+        self,
+        decisions: Decisions,
+        t: int,
+        obs: npt.NDArray[np.float32],
+        start: npt.NDArray[np.bool_],
+        mask: npt.NDArray[np.bool_] | None,
+    ) -> None:
+        """See `Backend.decide`."""
+        observation = torch.from_numpy(obs).to(torch.get_default_dtype())
+        allowed = None if mask is None else torch.from_numpy(mask)
+        uniform = torch.from_numpy(decisions.noise[t])
+        decisions.take(t, self.act(observation, decisions.state, torch.from_numpy(start), allowed, uniform))
+
+    def ahead(self, venv: Any) -> Ahead | None:
+        """See `Backend.ahead`."""
+        return None
+
+    @torch.no_grad()
+    def encode(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
+        """See `Backend.encode`."""
+        return self.model.latent(obs[None], state, start[None]).features[0]
+
+    def values(self, features: Tensor) -> CriticOutput:
+        """See `Backend.values`."""
+        return self.model.values(features)
+
+    def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
+        """See `record`."""
+        return record(self, features, final_features, final_index)
+
+    def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
+        """See `update`."""
+        return update(self, rollout, knobs)
+
+    def particles(self, *arguments: Any, **named: Any) -> tuple[Tensor | None, list[Tensor]]:
+        """See `batches.particle_returns`."""
+        return particle_returns(*arguments, **named)
+
+    def risk_credit(self, inputs: CreditInputs) -> Tensor:
+        """See `credit.risk_credit`."""
+        return risk_credit(inputs)
+
+    def snapshot(self) -> Snapshot:
+        """See `Backend.snapshot`."""
+        return take_snapshot(self.model, self.optimiser)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See `Backend.restore`."""
+        restore(snapshot, self.model, self.optimiser)
+
+    def first_non_finite(self) -> str | None:
+        """See `Backend.first_non_finite`."""
+        return first_non_finite(self.model)
+
+    def epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> TorchEpochs:
+        """See `Backend.epochs`."""
+        return TorchEpochs(self, rollout, prepared, knobs)
+
+
+def action_noise(
+    backend: Backend, update: int, environments: npt.NDArray[np.int64], steps: int
+) -> npt.NDArray[np.float64]:
+    """Uniforms in (0, 1) [T, B, draws] that decide the actions of a rollout."""
+    draws = backend.model.law.noise
+    return backend.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
+
+
+class TorchEpochs:
+    """The epochs of one update by autograd; see `Epochs`."""
+
+    def __init__(self, backend: Backend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
+        self.backend, self.rollout, self.prepared, self.knobs = backend, rollout, prepared, knobs
+        self.tally = Tally()
+        self.stopped = False
+        self.done = 0
+        self.first_log_ratio = 0.0
+        self.term_gradients: dict[str, dict[str, float]] = {}
+        self._first = True
+        self._parameters = list(backend.model.parameters())
+        backend.optimiser.learning_rate = knobs.step_size.value
+
+    def draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
+        """Random numbers of an epoch, see `Prepared.draws`."""
+        return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
+
+    def minibatch(self, parts: list[batches.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
+        """One optimiser step on the parts of a minibatch, unless KL stops it; a sentence if a number is not finite."""
+        backend, config = self.backend, self.backend.config
+        total = sum(part.size for part in parts)
+        backend.optimiser.zero_grad()
+        kl, largest = 0.0, 0.0
+        for part in parts:
+            losses = self.losses(part, draws)
+            share = part.size / total
+            loss = losses.total
+            if not bool(torch.isfinite(loss)):
+                names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
+                return f"a loss became NaN or infinite ({names}); the update was rolled back"
+            if self._first and self.knobs.measure_terms:
+                self.measure_terms(losses)
+            torch.autograd.backward(loss * share)
+            self.tally.mean(losses.means, part.size)
+            self.tally.largest(losses.maxima)
+            self.tally.smallest(losses.minima)
+            kl += share * float(losses.kl.mean())
+            largest = max(largest, float(losses.log_ratio.abs().max()))
+        if self._first:
+            self.first_log_ratio, self._first = largest, False
+        if kl_is_used_up(kl, config):
+            self.stopped = True
+            return None
+        norms = group_norms(backend.model)
+        before, after = clip_global_norm(self._parameters, config.max_grad_norm)
+        self.tally.mean({f"grad/norm/{name}": norm for name, norm in norms.items()}, 1.0)
+        self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
+        self.tally.largest({"grad/norm_before_max": before})
+        if not before < float("inf"):
+            return f"the gradient norm became {before}; the update was rolled back"
+        backend.optimiser.step()
+        backend.model.project()
+        return None
+
+    def losses(self, part: batches.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
+        """All loss terms of a microbatch, with their graph."""
+        backend, inputs = self.backend, self._inputs(part)
+        return compute_losses(
+            backend.model,
+            inputs.encode(backend.model),
+            self.prepared.batch(part.rows, draws),
+            backend.config,
+            inputs=inputs,
+            entropy_weight=self.knobs.entropy_weight,
+            bounds_weight=self.knobs.bounds_weight,
+            auxiliary=backend.auxiliary,
+        )
+
+    def measure_terms(self, losses: Losses) -> None:
+        """Keep the gradient norm of every loss term on every parameter group; once per update."""
+        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
+        self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
+
+    def _inputs(self, part: batches.Part) -> Inputs:
+        """What the network reads for the rows of a part: whole sequences, or single rows without a core."""
+        prepared = self.prepared
+        if part.envs is None or part.inside is None:
+            rows = len(part.rows)
+            obs = prepared.obs.reshape(-1, prepared.obs.shape[-1])[part.rows][None]
+            return Inputs(obs, torch.zeros(rows, 0, 0), torch.zeros(1, rows, dtype=torch.bool), None)
+        envs, rollout = part.envs, self.rollout
+        return Inputs(prepared.obs[:, envs], rollout.state[envs], rollout.start[:, envs], part.inside)
+
+    def _features(self, part: batches.Part) -> Tensor:
+        """Latent features [n, H] of the rows of a part."""
+        return self._inputs(part).encode(self.backend.model)
+
+    def metrics(self) -> dict[str, float]:
+        """What the minibatches measured, aggregated over the update."""
+        return self.tally.result()
+
+    @torch.no_grad()
+    def kl_after(self) -> float:
+        """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
+        model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
+        recurrent = model.core is not None
+        units = batches.all_units(valid, recurrent=recurrent)
+        old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
+        rows, kl = 0, 0.0
+        for part in batches.parts(
+            units, valid, microbatches=config.minibatches * config.microbatches, recurrent=recurrent
+        ):
+            new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
+            kl += float(law_kl(model.law, old[part.rows], new).sum())
+            rows += part.size
+        return kl / rows
 
 
 class Tally:
@@ -65,384 +441,3 @@ class Tally:
         """One number per name."""
         means = {name: total / self._weights[name] for name, total in self._sums.items() if self._weights[name] > 0}
         return {**means, **self._maxima, **self._minima}
-
-
-STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
-ADAM_EPSILON = 1e-5
-# The outermost of 64 quantiles are pulled by one particle in a hundred: their gradients are about as small as 1e-5,
-# which would slow down exactly the tail.
-CRITIC_EPSILON = 1e-8
-ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
-
-
-class TorchBackend:
-    """Model, optimiser and the update. `mix_advantages` and `auxiliary` are the seams for risk and further losses."""
-
-    make_particles: MakeParticles | None = None  # None: `targets.particle_returns`
-    optimiser: Any  # torch's Adam, or what has its `state` and `param_groups`
-
-    def __init__(
-        self,
-        model: ActorCritic,
-        config: LearnerConfig,
-        streams: Streams,
-        *,
-        tail_alpha: float | None = None,
-        risk: RiskSettings | None = None,
-        mix_advantages: Callable[[Tensor, Tensor | None, float], Tensor] = mix_advantages,
-        auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
-    ) -> None:
-        self.model = model
-        self.config = config
-        self.streams = streams
-        self.tail_alpha = tail_alpha
-        self.risk = risk
-        self.mix_advantages = mix_advantages
-        self.auxiliary = tuple(auxiliary)
-        self.parameters = list(model.parameters())
-        self.optimiser = self._make_optimiser()
-
-    def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
-        """See `Backend.warm_up`: nothing to wait for."""
-
-    # ---------------------------------------------------------------- inference
-
-    def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
-        """See `Backend.act`."""
-        return decide(self.model, obs, state, start, mask, uniform)
-
-    def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
-        """See `Backend.begin`."""
-        draws = self.model.law.noise
-        noise = self.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
-        return Decisions(self.model, noise, state)
-
-    def decide(
-        self, made: Decisions, t: int, obs: npt.NDArray[np.float32], start: npt.NDArray[np.bool_],
-        mask: npt.NDArray[np.bool_] | None,
-    ) -> None:  # fmt: skip
-        """See `Backend.decide`."""
-        seen, fresh = torch.from_numpy(obs).to(torch.get_default_dtype()), torch.from_numpy(start)
-        allowed = None if mask is None else torch.from_numpy(mask)
-        made.take(t, self.act(seen, made.state, fresh, allowed, torch.from_numpy(made.noise[t])))
-
-    def ahead(self, venv: Any) -> Ahead | None:
-        """See `Backend.ahead`."""
-        return None
-
-    @torch.no_grad()
-    def look(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
-        """See `Backend.look`."""
-        return self.model.latent(obs[None], state, start[None]).features[0]
-
-    @torch.no_grad()
-    def record(self, features: Tensor, final_features: Tensor, final_index: Tensor) -> CriticRecord:
-        """See `Backend.record`."""
-        out = self._values(features)
-        steps = features.shape[0] - 1
-        # One zero that shows everywhere: zeros of their own would take as much memory as all values of the rollout.
-        final_mean = torch.zeros(()).expand(steps, *out.mean.shape[1:])
-        final_law = None if out.law is None else torch.zeros(()).expand(steps, *out.law.shape[1:])
-        if final_index.shape[0]:
-            final = self._values(final_features)
-            final_mean, final_law = final_mean.contiguous(), None if final_law is None else final_law.contiguous()
-            final_mean[final_index[:, 0], final_index[:, 1]] = final.mean
-            if final_law is not None and final.law is not None:
-                final_law[final_index[:, 0], final_index[:, 1]] = final.law
-        scale = self.model.return_scale
-        return CriticRecord(out.mean, out.law, final_mean, final_law, float(scale.mu), float(scale.sigma))
-
-    # ---------------------------------------------------------------- update
-
-    def update(self, rollout: Rollout, knobs: Knobs) -> UpdateReport:
-        """Targets, new return scale, epochs; committed only if everything stayed finite and KL bounded."""
-        broken = rollout.non_finite()
-        if broken:
-            counts = ", ".join(f"{n} in {name}" for name, n in broken.items())
-            return _refused(f"the rollout has NaN or infinite entries: {counts}; nothing was learnt from it")
-        targets = self._targets(rollout)
-        snapshot = self._take_snapshot()
-        assessed = (
-            None
-            if self.risk is None
-            else assess_risk(
-                targets,
-                rollout,
-                self.risk,
-                gamma=self.config.gamma,
-                threshold=knobs.threshold,
-                credit=self._risk_credit,
-            )
-        )
-        prepared, metrics = prepare(
-            rollout,
-            targets,
-            self.model,
-            self.optimiser,
-            self.config,
-            self.mix_advantages,
-            risk=None if assessed is None else assessed.advantage,
-            multiplier=knobs.multiplier,
-            probe_risk=knobs.measure_terms and knobs.multiplier > 0,
-        )
-        if not prepared.finite():
-            self._restore(snapshot)
-            return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
-        known = None if assessed is None else assessed.cvar
-        metrics |= describe_targets(rollout, targets, self.model, self.tail_alpha, cvar=known)
-        metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
-        for group in self.optimiser.param_groups:
-            group["lr"] = knobs.step_size.value
-        run = self._epochs(rollout, prepared, knobs)
-        reason = run.all()
-        too_far = None if reason is not None else self._final_check(run)
-        reason = reason or too_far
-        metrics |= run.tally.result()
-        metrics |= {"policy/kl_after": run.kl_after, "policy/epochs": float(run.epochs_done)}
-        metrics |= {"policy/stopped_early": float(run.stopped), "policy/first_log_ratio": run.first_log_ratio}
-        if reason is not None:
-            self._restore(snapshot)
-            return UpdateReport(
-                False, reason, run.stopped, run.kl_after, metrics, run.term_gradients, went_too_far=too_far is not None
-            )
-        obs = rollout.of_valid(rollout.obs)
-        absorbed = self.model.normaliser.absorb(obs)
-        metrics["obs/outlier_fraction"] = absorbed.outliers
-        return UpdateReport(
-            True, None, run.stopped, run.kl_after, metrics, run.term_gradients, observed=absorbed.moments
-        )
-
-    def snapshot(self) -> Any:
-        """See `Backend.snapshot`."""
-        return self._take_snapshot()
-
-    def restore(self, snapshot: Any) -> None:
-        """See `Backend.restore`."""
-        self._restore(snapshot)
-
-    # What another implementation may do in its own way, with the same result.
-
-    def _make_optimiser(self) -> Any:
-        return torch.optim.Adam(_with_epsilon(self.model), lr=self.config.learning_rate)
-
-    def _values(self, features: Tensor) -> CriticOutput:
-        return self.model.values(features)
-
-    def _targets(self, rollout: Rollout) -> Targets:
-        return build_targets(
-            rollout,
-            self.model.config.critic,
-            self.streams,
-            gamma=self.config.gamma,
-            lam=self.config.lam,
-            near=self.risk is not None,
-            make_particles=self.make_particles,
-        )
-
-    def _risk_credit(self, inputs: CreditInputs) -> Tensor:
-        return risk_credit(inputs)
-
-    def _take_snapshot(self) -> Any:
-        return take_snapshot(self.model, self.optimiser)
-
-    def _restore(self, snapshot: Any) -> None:
-        restore(snapshot, self.model, self.optimiser)
-
-    def _epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> Epochs:
-        return Epochs(self, rollout, prepared, knobs)
-
-    def _first_non_finite(self) -> str | None:
-        return first_non_finite(self.model)
-
-    def _final_check(self, run: Epochs) -> str | None:
-        name = self._first_non_finite()
-        if name is not None:
-            return f"parameter {name} became NaN or infinite; the update was rolled back"
-        run.measure_after()
-        if not run.kl_after <= self.config.max_kl:
-            return (
-                f"KL(old||new) {run.kl_after:.3g} nats after the update is above learner.max_kl "
-                f"{self.config.max_kl:g}; the update was rolled back"
-            )
-        return None
-
-    # ---------------------------------------------------------------- checkpoint
-
-    def training_tensors(self) -> dict[str, Tensor]:
-        """Adam's moments by parameter name."""
-        tensors = {}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimiser.state.get(parameter, {}).items():
-                tensors[f"optimiser/{name}/{key}"] = torch.as_tensor(value).clone()
-        return tensors
-
-    def check_training_tensors(self, tensors: dict[str, Tensor], *, fresh: bool) -> None:
-        """Raise when optimiser tensors do not fit this model; only a `fresh` one (no step taken) may have none."""
-        if fresh and not tensors:
-            return
-        named = dict(self.model.named_parameters())
-        expected = {f"optimiser/{name}/{key}" for name in named for key in ADAM_STATE}
-        if tensors.keys() != expected:
-            missing, foreign = sorted(expected - tensors.keys())[:3], sorted(tensors.keys() - expected)[:3]
-            raise CheckpointError(
-                f"the optimiser state does not fit this model: missing {missing}, unexpected {foreign}; use the "
-                "configuration that the run was started with"
-            )
-        for full, value in tensors.items():
-            _, name, key = full.split("/")
-            shape = torch.Size(()) if key == "step" else named[name].shape
-            if value.shape != shape or value.dtype != named[name].dtype:
-                raise CheckpointError(
-                    f"optimiser state {full!r} is {value.dtype} {tuple(value.shape)}; the model needs "
-                    f"{named[name].dtype} {tuple(shape)}"
-                )
-
-    def load_training_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """See `Backend.load_training_tensors`."""
-        self.check_training_tensors(tensors, fresh=True)
-        named = dict(self.model.named_parameters())
-        self.optimiser.state.clear()
-        for full, value in tensors.items():
-            _, name, key = full.split("/")
-            self.optimiser.state[named[name]][key] = value.clone()
-
-
-def describe_targets(
-    rollout: Rollout, targets: Targets, model: ActorCritic, tail_alpha: float | None, *, cvar: float | None = None
-) -> dict[str, float]:
-    """Numbers about raw targets: explained variance, and the tail of the pooled return law (`cvar` if it is known)."""
-    returns, value = (
-        rollout.of_valid(part).numpy(force=True).astype(np.float64) for part in (targets.lambda_return, targets.value)
-    )
-    spread = float(returns.var())
-    metrics: dict[str, float] = {"return/mean": float(returns.mean()), "return/std": spread**0.5}
-    if spread > 0:
-        metrics["critic/explained_variance"] = 1.0 - float((returns - value).var()) / spread
-    if tail_alpha is not None and targets.particles is not None:
-        particles = rollout.of_valid(targets.particles)
-        metrics["risk/cvar_return"] = pooled_tail(particles, tail_alpha)[1] if cvar is None else cvar
-    return metrics
-
-
-def _refused(reason: str) -> UpdateReport:
-    return UpdateReport(False, reason, False, 0.0, {})
-
-
-class Epochs:
-    """The passes over one rollout; holds what they measured."""
-
-    def __init__(self, backend: TorchBackend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
-        self.backend, self.rollout, self.prepared, self.knobs = backend, rollout, prepared, knobs
-        self.tally = Tally()
-        self.stopped = False
-        self.epochs_done = 0
-        self.kl_after = 0.0
-        self.first_log_ratio = 0.0
-        self.term_gradients: dict[str, dict[str, float]] = {}
-        self._first = True
-        self._recurrent = backend.model.core is not None
-
-    def all(self) -> str | None:
-        """Run the epochs; a sentence when something is not finite, else None."""
-        config, update = self.backend.config, self.rollout.update
-        valid = self.rollout.valid
-        units = batches.all_units(valid, recurrent=self._recurrent)
-        orders = self.backend.streams.permutations("minibatch", len(units), update=update, epochs=range(config.epochs))
-        for epoch, order in enumerate(orders):
-            draws = self._draws(epoch)
-            for chunk in batches.minibatches(units, count=config.minibatches, permutation=order):
-                parts = batches.parts(chunk, valid, microbatches=config.microbatches, recurrent=self._recurrent)
-                if not parts:
-                    continue
-                reason = self._minibatch(parts, draws)
-                if reason is not None or self.stopped:
-                    return reason
-            self.epochs_done += 1
-        return None
-
-    def _draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
-        return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
-
-    def _minibatch(self, parts: list[batches.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
-        backend, config = self.backend, self.backend.config
-        total = sum(part.size for part in parts)
-        backend.optimiser.zero_grad(set_to_none=True)
-        kl, largest = 0.0, 0.0
-        for part in parts:
-            losses = self._losses(part, draws)
-            share = part.size / total
-            loss = losses.total
-            if not bool(torch.isfinite(loss)):
-                names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
-                return f"a loss became NaN or infinite ({names}); the update was rolled back"
-            if self._first and self.knobs.measure_terms:
-                self.term_gradients = term_gradients({**losses.terms, **losses.probes}, backend.model)
-                self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
-            torch.autograd.backward(loss * share)
-            self.tally.mean(losses.means, part.size)
-            self.tally.largest(losses.maxima)
-            self.tally.smallest(losses.minima)
-            kl += share * float(losses.kl.mean())
-            largest = max(largest, float(losses.log_ratio.abs().max()))
-        if self._first:
-            self.first_log_ratio, self._first = largest, False
-        if config.target_kl is not None and kl > STOP_FACTOR * config.target_kl:
-            self.stopped = True
-            return None
-        norms = group_norms(backend.model)
-        before, after = clip_global_norm(backend.parameters, config.max_grad_norm)
-        self.tally.mean({f"grad/norm/{name}": norm for name, norm in norms.items()}, 1.0)
-        self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
-        self.tally.largest({"grad/norm_before_max": before})
-        if not before < float("inf"):
-            return f"the gradient norm became {before}; the update was rolled back"
-        backend.optimiser.step()
-        backend.model.project()
-        return None
-
-    def _losses(self, part: batches.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
-        backend = self.backend
-        return compute_losses(
-            backend.model,
-            self._features(part),
-            self.prepared.batch(part.rows, draws),
-            backend.config,
-            entropy_weight=self.knobs.entropy_weight,
-            bounds_weight=self.knobs.bounds_weight,
-            auxiliary=backend.auxiliary,
-        )
-
-    def _features(self, part: batches.Part) -> Tensor:
-        """Latent features [n, H] of the rows of a part."""
-        model, prepared = self.backend.model, self.prepared
-        if part.envs is None or part.inside is None:
-            obs = prepared.obs.reshape(-1, prepared.obs.shape[-1])[part.rows]
-            empty = torch.zeros(len(part.rows), 0, 0)
-            return model.latent(obs[None], empty, torch.zeros(1, len(part.rows), dtype=torch.bool)).features[0]
-        latent = model.latent(
-            prepared.obs[:, part.envs], self.rollout.state[part.envs], self.rollout.start[:, part.envs]
-        )
-        return latent.features.reshape(-1, latent.features.shape[-1])[part.inside]
-
-    @torch.no_grad()
-    def measure_after(self) -> None:
-        """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
-        model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
-        units = batches.all_units(valid, recurrent=self._recurrent)
-        old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
-        rows, kl = 0, 0.0
-        for part in batches.parts(
-            units, valid, microbatches=config.minibatches * config.microbatches, recurrent=self._recurrent
-        ):
-            new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
-            kl += float(law_kl(model.law, old[part.rows], new).sum())
-            rows += part.size
-        self.kl_after = kl / rows
-
-
-def _with_epsilon(model: ActorCritic) -> list[dict[str, Any]]:
-    """All parameters in two groups of the optimiser: critics, and the rest."""
-    groups = model.groups()
-    critics = [p for name, parameters in groups.items() if name.startswith("critic_") for p in parameters]
-    others = [p for name, parameters in groups.items() if not name.startswith("critic_") for p in parameters]
-    return [{"params": others, "eps": ADAM_EPSILON}, {"params": critics, "eps": CRITIC_EPSILON}]

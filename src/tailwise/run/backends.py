@@ -7,6 +7,7 @@ from typing import Any, Literal
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.fused.coverage import why_not_fused
+from tailwise.learner.backend import Backend
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.ppo import TorchBackend
 from tailwise.model.actor_critic import ActorCritic
@@ -16,7 +17,7 @@ BackendName = Literal["auto", "torch", "fused"]
 
 def make_backend(
     wanted: BackendName, model: ActorCritic, config: LearnerConfig, streams: Streams, *, threads: int, **options: Any
-) -> tuple[TorchBackend, str]:
+) -> tuple[Backend, str]:
     """The backend, and a sentence that says which one and why; `options` are those of `TorchBackend`.
 
     fused is an error where it does not cover an option, so that nobody measures torch and believes it is fused.

@@ -56,7 +56,7 @@ class Collector:
         self.state = made.state
         last = torch.from_numpy(driver.obs).to(dtype)
         seen = last if driver.obs_is_finite else _marked(last)
-        made.features[steps] = backend.look(seen, self.state, torch.from_numpy(driver.episode_start))
+        made.features[steps] = backend.encode(seen, self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(
             made.features,
             torch.cat([features for features, _ in finals]) if finals else torch.zeros(0, model.features),
@@ -125,7 +125,7 @@ class Collector:
         """Features at the last observations [n, D] of the episodes of `rows` [n] that were cut off in step t."""
         obs, before = torch.from_numpy(final).to(torch.get_default_dtype()), torch.from_numpy(state)
         # One step from the state *before* that observation; the reset that follows does not concern it.
-        features = self.backend.look(_marked(obs), before, torch.zeros(len(rows), dtype=torch.bool))
+        features = self.backend.encode(_marked(obs), before, torch.zeros(len(rows), dtype=torch.bool))
         where = torch.from_numpy(rows)
         return features, torch.stack([torch.full_like(where, t), where], dim=-1)
 

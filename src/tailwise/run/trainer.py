@@ -369,7 +369,7 @@ class Trainer:
         """Everything that a resumed run needs beside the policy: (tensors, JSON)."""
         self.begin()
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
-        tensors = dict(self.backend.training_tensors())
+        tensors = dict(self.backend.optimiser.tensors())
         tensors["collector/state"] = self.collector.state
         if self.collector.past is not None:
             tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
@@ -421,12 +421,12 @@ class Trainer:
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         # An optimiser that never stepped has no moments, also after updates that were all refused.
         refused = int(data["health"]["rules"]["refused_in_a_row"])
-        self.backend.check_training_tensors(optimiser, fresh=refused >= int(data["update"]))
+        self.backend.optimiser.check(optimiser, fresh=refused >= int(data["update"]))
 
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
         self.check_training_state(tensors, data)
-        self.backend.load_training_tensors({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
+        self.backend.optimiser.load({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
         if self.collector.past is not None and "collector/past_reward" in tensors:
             self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])

@@ -31,7 +31,7 @@ class GoodCheckpoint:
     def restore(self, trainer: Trainer) -> None:
         """Make the trainer's learner and controllers those of the checkpoint."""
         load_policy_tensors(trainer.model, self.policy, source=self.source)
-        trainer.backend.load_training_tensors({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
+        trainer.backend.optimiser.load({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
         trainer.kl_factor = float(self.training["kl_factor"])
         trainer.narrowed = float(self.training.get("narrowed", 0.0))
         trainer.risk.load(self.tensors, self.training["risk"])
