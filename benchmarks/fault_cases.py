@@ -53,14 +53,20 @@ def stopped(case: Patient) -> bool:
 
 def rolled_back(case: Patient) -> bool:
     """It went back at least once, with a smaller step, and went on."""
-    return goes_on(case) and case.trainer.health.actions.counts["rollback"] >= 1 and case.trainer.health_factor < 1
+    return (
+        goes_on(case)
+        and case.trainer.health.actions.counts["rollback"] >= 1
+        and case.trainer.controllers.health_factor < 1
+    )
 
 
 def shrunk(case: Patient) -> bool:
     """The step is smaller, and no more often than allowed."""
     actions = case.trainer.health.actions
     return (
-        goes_on(case) and 1 <= actions.counts["shrink"] <= actions.budget["shrink"] and case.trainer.health_factor < 1
+        goes_on(case)
+        and 1 <= actions.counts["shrink"] <= actions.budget["shrink"]
+        and case.trainer.controllers.health_factor < 1
     )
 
 

@@ -80,6 +80,7 @@ def test_the_constraint_resumes_bit_for_bit(tmp_path: Path, backend: str) -> Non
     rows = read(tmp_path / "part")
     assert rows["risk/multiplier"].iloc[-1] > 0 and rows["calibration/windows"].iloc[-1] > 50
     assert resumed.trainer.risk.state()[1] == whole.trainer.risk.state()[1]
+    assert resumed.trainer.controllers.to_json() == whole.trainer.controllers.to_json()
     assert weights(resumed) == weights(whole)
 
 

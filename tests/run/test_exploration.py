@@ -61,7 +61,7 @@ def test_a_plateau_of_the_entropy_is_seen_while_exploration_narrows() -> None:
     env = ExposureVector(8, mu=0.1, sigma=0.2)
     agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9, "entropy": entropy}})
     agent.learn()
-    assert agent.trainer.plateau_at == 4
+    assert agent.trainer.controllers.plateau_at == 4
 
 
 def test_a_restored_state_is_as_narrow_as_it_was() -> None:

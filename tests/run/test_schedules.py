@@ -94,5 +94,5 @@ def test_plateau_in_a_run_starts_the_decay_once() -> None:
     )
     trainer.train()
     weights = [row["step/entropy_weight"] for row in trainer.history]
-    assert trainer.plateau_at == 3
+    assert trainer.controllers.plateau_at == 3
     assert weights == pytest.approx([0.02, 0.02, 0.02, 0.02, 0.0175, 0.015, 0.0125, 0.01, 0.01])

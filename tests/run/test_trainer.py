@@ -125,7 +125,7 @@ def test_controllers_do_not_move_on_a_refused_update(backend: str) -> None:
         learner={"kl_factor": {"kind": "on"}, "entropy": {"kind": "plateau", "window": 3}},
     )
     trainer.train()
-    assert trainer.kl_factor == 1.0 and trainer.entropies == []
+    assert trainer.controllers.kl_factor == 1.0 and trainer.controllers.entropies == []
 
 
 # ------------------------------------------------------------------ KL factor in a run
@@ -146,15 +146,15 @@ def test_kl_factor_shrinks_and_grows_back_in_a_run(backend: str) -> None:
     )
     wild.train()
     factors = [row["step/kl_factor"] for row in wild.history]
-    assert factors[0] == 1.0 and factors[1] == pytest.approx(1 / 1.5) and wild.kl_factor < factors[1]
+    assert factors[0] == 1.0 and factors[1] == pytest.approx(1 / 1.5) and wild.controllers.kl_factor < factors[1]
     assert wild.history[1]["step/learning_rate"] == pytest.approx(0.05 / 1.5)
     wild.config = wild.config.model_copy(
         update={"learner": wild.config.learner.model_copy(update={"learning_rate": 1e-7, "target_kl": 1.0})}
     )
-    low = wild.kl_factor
+    low = wild.controllers.kl_factor
     wild.backend.config = wild.config.learner
     wild.train(wild.steps + 96)
-    assert wild.kl_factor == pytest.approx(low * 1.5**3)
+    assert wild.controllers.kl_factor == pytest.approx(low * 1.5**3)
 
 
 # ------------------------------------------------------------------ crashes and regimes

@@ -1,4 +1,4 @@
-"""Tail risk during a run: the critics' calibration and the constraint that may begin once they are calibrated."""
+"""Tail risk during a run: how well the critics are calibrated, and what an update shows the constraint."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ PREFIX = "calibration/"  # of tensors in a checkpoint
 
 
 class RiskWatch:
-    """What a trainer knows about tails. Without a law of the return, or with risk off, everything is empty."""
+    """What a trainer knows about tails. Without a law of the return, or with risk off, everything is empty.
 
-    def __init__(self, config: Config, streams: Streams, *, environments: int) -> None:
-        acting = config.acting_risk
-        self.constraint = None if acting is None else Constraint(acting)
+    constraint: that of the run's controllers, which an update moves; None without risk that acts.
+    """
+
+    def __init__(self, config: Config, streams: Streams, constraint: Constraint | None, *, environments: int) -> None:
+        self.constraint = constraint
         self.calibration: Calibration | None = None
         critic = config.model.critic
         if config.tail_alpha is not None and critic.law_size > 0:
@@ -32,19 +34,9 @@ class RiskWatch:
             )
 
     @property
-    def multiplier(self) -> float:
-        """Weight of the risk advantages in the next update."""
-        return 0.0 if self.constraint is None else self.constraint.multiplier
-
-    @property
     def selectable(self) -> bool:
         """Whether the policy of now may be selected: not while it breaks its limit or has not met it yet."""
         return self.constraint is None or self.constraint.kept
-
-    @property
-    def threshold(self) -> float | None:
-        """VaR of the pooled return as known from earlier updates, reward units."""
-        return None if self.constraint is None else self.constraint.threshold
 
     def after(self, update: int, rollout: Rollout, report: UpdateReport) -> dict[str, float]:
         """Take in an update; its metrics. `update` counts it already. A refused one shows nothing."""
@@ -76,19 +68,13 @@ class RiskWatch:
             {} if self.constraint is None else self.constraint.metrics()
         )
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """For a checkpoint: (tensors, JSON)."""
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
+        """Of the calibration, for a checkpoint: (tensors, JSON)."""
         tensors, data = ({}, None) if self.calibration is None else self.calibration.state()
-        return (
-            {PREFIX + name: tensor for name, tensor in tensors.items()},
-            {
-                "calibration": data,
-                "constraint": None if self.constraint is None else self.constraint.state(),
-            },
-        )
+        return {PREFIX + name: tensor for name, tensor in tensors.items()}, data
 
     def load(self, tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Continue the calibration from `state`; data: the part "risk" of a training state."""
         for part, current in (("calibration", self.calibration), ("constraint", self.constraint)):
             if (current is None) != (data[part] is None):
                 raise CheckpointError(
@@ -98,5 +84,3 @@ class RiskWatch:
         if self.calibration is not None:
             own = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
             self.calibration.load(own, data["calibration"])
-        if self.constraint is not None:
-            self.constraint.load(data["constraint"])

@@ -107,6 +107,7 @@ class TrainingState(Stored):
     narrowed: Number = 0.0
     entropies: list[Number]
     plateau_at: Count | None
+    adopted: dict[str, Number] = Field(default_factory=dict)
     episodes: list[Annotated[list[Number], Field(min_length=2, max_length=2)]]
     best_return: Number | None
     evaluations_without_gain: Count

@@ -15,6 +15,7 @@ import torch
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import StepSize, next_kl_factor
@@ -25,6 +26,7 @@ from tailwise.run.backends import make_backend
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.collector import Collector
 from tailwise.run.config import Config
+from tailwise.run.controllers import Controllers, Hyperparameters, controllers_of
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
 from tailwise.run.health.watch import HealthWatch
@@ -73,7 +75,8 @@ class Trainer:
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
         lock: RunLock | None = None,
     ) -> None:
-        self.config = config
+        self.configured = config  # as the run was started
+        self.config = config  # with what was adopted since
         self.world = world
         self.driver = driver = world.training()
         self.run_dir = run_dir
@@ -102,18 +105,17 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
+        self.collector = Collector(
+            driver, self.backend, self.streams, steps=config.run.rollout_steps, history=self._history()
+        )
         self.health = HealthWatch(config, self.model)
-        self.risk = RiskWatch(config, self.streams, environments=driver.num_envs)
+        acting = config.acting_risk
+        self.controllers = Controllers(constraint=None if acting is None else Constraint(acting))
+        self.risk = self._risk_watch()
+        self.adopted = Hyperparameters()  # what replaced the configuration's values since the start
         self.update = 0
         self.steps = 0
         self.total_steps = config.run.total_steps
-        self.kl_factor = 1.0
-        self.health_factor = 1.0
-        self.narrowed = 0.0  # what the schedule of exploration added to ln(standard deviation) so far
-        self.entropies: list[float] = []  # of the newest updates, as many as the plateau window
-        self.plateau_at: int | None = None
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
         self.best_return: float | None = None
         self.evaluations_without_gain = 0
@@ -197,17 +199,17 @@ class Trainer:
         step_size = StepSize(
             self.config.learner.learning_rate,
             schedule_factor(self.config.learner.schedule, self.steps, total),
-            self.kl_factor,
-            self.health_factor,
+            self.controllers.kl_factor,
+            self.controllers.health_factor,
         )
-        weight = entropy_weight(self.config.learner.entropy, plateau_at=self.plateau_at, update=self.update)
+        weight = entropy_weight(self.config.learner.entropy, plateau_at=self.controllers.plateau_at, update=self.update)
         measure = self.update % self.config.health.gradients_every == 0
         knobs = Knobs(
             step_size,
             weight,
             measure_terms=measure,
-            multiplier=self.risk.multiplier,
-            threshold=self.risk.threshold,
+            multiplier=self.controllers.multiplier,
+            threshold=self.controllers.threshold,
             bounds_weight=0.0 if self.config.narrowing is None else self.config.narrowing.bounds_weight,
         )
         before = self.health.before(self)
@@ -217,9 +219,9 @@ class Trainer:
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken
         log_std = self.config.model.actor.log_std
-        narrowed = narrowing(self.config.narrowing, log_std, self.steps, total, self.narrowed)
-        self.model.widen(narrowed - self.narrowed)
-        self.narrowed = narrowed
+        narrowed = narrowing(self.config.narrowing, log_std, self.steps, total, self.controllers.narrowed)
+        self.model.widen(narrowed - self.controllers.narrowed)
+        self.controllers.narrowed = narrowed
         self._adapt(report)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
@@ -239,7 +241,7 @@ class Trainer:
             "time/steps_per_second": taken / (updated - clock),
         }
         metrics |= self.health.measure(
-            rollout, self.collector.facts, metrics, kl_factor=self.kl_factor, observed=report.observed
+            rollout, self.collector.facts, metrics, kl_factor=self.controllers.kl_factor, observed=report.observed
         )
         alerts = self.health.after(self, rollout, metrics, report, before)
         return metrics | self._evaluate(alerts), alerts
@@ -248,22 +250,23 @@ class Trainer:
         """Move the controllers by what the update showed; an update refused for broken numbers shows nothing."""
         if not (report.committed or report.went_too_far):
             return
-        learner = self.config.learner
-        self.kl_factor = next_kl_factor(
+        learner, controllers = self.config.learner, self.controllers
+        controllers.kl_factor = next_kl_factor(
             learner.kl_factor,
-            self.kl_factor,
+            controllers.kl_factor,
             stopped=report.stopped_early or report.went_too_far,
             kl=report.kl,
             target_kl=learner.target_kl,
         )
         if not report.committed:
             return
-        if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
+        if learner.entropy.kind == "plateau" and controllers.plateau_at is None and "policy/entropy" in report.metrics:
             # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
-            chosen = report.metrics["policy/entropy"] - self.narrowed * self.model.law.noise
-            self.entropies = [*self.entropies, chosen][-learner.entropy.window :]
-            if plateau_begins(self.entropies, learner.entropy.window, learner.entropy.tolerance) is not None:
-                self.plateau_at = self.update
+            chosen = report.metrics["policy/entropy"] - controllers.narrowed * self.model.law.noise
+            window = learner.entropy.window
+            controllers.entropies = [*controllers.entropies, chosen][-window:]
+            if plateau_begins(controllers.entropies, window, learner.entropy.tolerance) is not None:
+                controllers.plateau_at = self.update
 
     def _step_metrics(self, step_size: StepSize, weight: float, anomalies: int, invalid: int) -> dict[str, float]:
         metrics = {
@@ -287,6 +290,28 @@ class Trainer:
         """Metrics of the newest update that follow from the training state alone, for a line that was lost."""
         best = {} if self.best_return is None else {"evaluate/best": self.best_return}
         return self._episode_metrics() | best | self.risk.known()
+
+    def adopt(self, changes: Hyperparameters) -> None:
+        """Go on with other hyperparameters; the next update uses them, and checkpoints keep them.
+
+        With another gamma returns mean something else: the windows of the calibration begin anew, and rewards from
+        before a longer horizon are not known.
+        """
+        learner = changes.applied_to(self.config.learner)
+        before = self.config.learner.gamma
+        self.config = self.config.model_copy(update={"learner": learner})
+        self.backend.config = learner
+        self.adopted = Hyperparameters(**(self.adopted.given | changes.given))
+        if learner.gamma != before:
+            self.risk = self._risk_watch()
+            self.collector.remember(self._history())
+
+    def _history(self) -> int:
+        """Rewards before a rollout that the credit of risk reads, steps."""
+        return 0 if self.config.acting_risk is None else history_length(self.config.learner.gamma)
+
+    def _risk_watch(self) -> RiskWatch:
+        return RiskWatch(self.config, self.streams, self.controllers.constraint, environments=self.driver.num_envs)
 
     # ---------------------------------------------------------------- evaluation and stopping
 
@@ -359,7 +384,7 @@ class Trainer:
             folder,
             policy_tensors=policy_tensors(self.model),
             policy_json=policy_json(
-                self.model, self.config, masked=self.driver.mask is not None, features=self.world.features
+                self.model, self.configured, masked=self.driver.mask is not None, features=self.world.features
             ),
             training_tensors=tensors,
             training_json=training,
@@ -373,7 +398,9 @@ class Trainer:
         tensors["collector/state"] = self.collector.state
         if self.collector.past is not None:
             tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
-        risk_tensors, risk_json = self.risk.state()
+        risk_tensors, calibration = self.risk.state()
+        controllers = self.controllers.to_json()
+        risk = {"calibration": calibration, "constraint": controllers.pop("constraint")}
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
         tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
@@ -381,16 +408,13 @@ class Trainer:
             "update": self.update,
             "steps": self.steps,
             "total_steps": self.total_steps,
-            "kl_factor": self.kl_factor,
-            "health_factor": self.health_factor,
-            "narrowed": self.narrowed,
-            "entropies": list(self.entropies),
-            "plateau_at": self.plateau_at,
+            **controllers,
+            "adopted": self.adopted.given,
             "episodes": [list(episode) for episode in self.episodes],
             "best_return": self.best_return,
             "evaluations_without_gain": self.evaluations_without_gain,
             "health": health_json,
-            "risk": risk_json,
+            "risk": risk,
             "environment": env_json,
         }
 
@@ -406,15 +430,19 @@ class Trainer:
                 f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
                 f"{tuple(own.shape)}: resume with the configuration that the run was started with"
             )
-        past = self.collector.past
-        if past is not None and "collector/past_reward" in tensors:
-            for name, needed in (("collector/past_reward", past.reward), ("collector/age", past.age)):
+        if self.collector.past is not None and "collector/past_reward" in tensors:
+            learner = Hyperparameters.from_json(data.get("adopted", {})).applied_to(self.config.learner)
+            envs, history = self.driver.num_envs, history_length(learner.gamma)
+            for name, shape, dtype in (
+                ("collector/past_reward", (history, envs), own.dtype),
+                ("collector/age", (envs,), torch.int64),
+            ):
                 given = tensors.get(name)
-                if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+                if given is None or given.shape != shape or given.dtype != dtype:
                     words = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
                     raise CheckpointError(
-                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
-                        f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
+                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {dtype} {shape}: resume "
+                        "with the configuration that the run was started with"
                     )
             if int(tensors["collector/age"].min()) < 0:
                 raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
@@ -425,6 +453,8 @@ class Trainer:
 
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
+        # First: the history of rewards that is checked and loaded below depends on gamma.
+        self.adopt(Hyperparameters.from_json(data.get("adopted", {})))
         self.check_training_state(tensors, data)
         self.backend.optimiser.load({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
@@ -438,15 +468,13 @@ class Trainer:
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
         self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
-        self.kl_factor, self.health_factor = float(data["kl_factor"]), float(data["health_factor"])
-        self.narrowed = float(data.get("narrowed", 0.0))
-        self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])
         with stored_by_this_version("health and risk"):
             self.health.load(tensors, data["health"])
             self.risk.load(tensors, data["risk"])
+            self.controllers.load(controllers_of(data))
         if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
             return (
                 "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "

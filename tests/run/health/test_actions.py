@@ -68,7 +68,7 @@ def test_shrink_makes_the_next_steps_smaller_within_its_budget(kind: str) -> Non
     base = trainer.config.learner.learning_rate
     rates = [row["step/learning_rate"] / base for row in trainer.history]
     assert rates == pytest.approx([1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25])
-    assert trainer.health.actions.counts["shrink"] == 2 and trainer.health_factor == 0.25
+    assert trainer.health.actions.counts["shrink"] == 2 and trainer.controllers.health_factor == 0.25
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -97,7 +97,7 @@ def test_rollback_goes_to_the_checkpoint_before_the_trouble(kind: str, tmp_path:
     keeper = kept(agent.trainer)
     agent.learn()
     assert same(keeper.states[6], keeper.states[4]) and not same(keeper.states[7], keeper.states[6])
-    assert agent.trainer.update == 8 and agent.trainer.health_factor == 0.5
+    assert agent.trainer.update == 8 and agent.trainer.controllers.health_factor == 0.5
     acted = [event for event in read_health_events(tmp_path / "run").events if event["event"] == "acted"]
     assert [(event["update"], event["action"]) for event in acted] == [(6, "rollback")]
     assert "checkpoint update-000004" in acted[0]["evidence"]
@@ -111,7 +111,7 @@ def test_rollback_without_a_folder_uses_copies_in_memory() -> None:
     trainer = small_trainer(**config)
     keeper = kept(trainer)
     trainer.train()
-    assert same(keeper.states[6], keeper.states[4]) and trainer.health_factor == 0.5
+    assert same(keeper.states[6], keeper.states[4]) and trainer.controllers.health_factor == 0.5
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -192,7 +192,7 @@ def test_budgets_and_factors_survive_a_resume(action: str, tmp_path: Path) -> No
     resumed.learn(3 * 32)
     assert same(snapshot(resumed.trainer.backend), snapshot(whole.trainer.backend))
     assert resumed.trainer.health.actions.state() == whole.trainer.health.actions.state()
-    assert resumed.trainer.health_factor == whole.trainer.health_factor
+    assert resumed.trainer.controllers.health_factor == whole.trainer.controllers.health_factor
     assert read_alerts(tmp_path / "run") == read_alerts(tmp_path / "whole")
 
 

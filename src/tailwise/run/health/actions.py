@@ -23,10 +23,7 @@ class Before:
     """The learner before an update, so that it can be undone."""
 
     snapshot: Any
-    kl_factor: float
-    entropies: list[float]
-    plateau_at: int | None
-    narrowed: float
+    controllers: dict[str, Any]
 
 
 class Actions:
@@ -55,7 +52,7 @@ class Actions:
             return None
         snapshot = trainer.backend.snapshot()
         self.good.keep(trainer, snapshot)
-        return Before(snapshot, trainer.kl_factor, list(trainer.entropies), trainer.plateau_at, trainer.narrowed)
+        return Before(snapshot, trainer.controllers.to_json())
 
     def act(
         self,
@@ -134,19 +131,19 @@ class Actions:
 
     def _shrink(self, trainer: Trainer) -> str:
         self.counts["shrink"] += 1
-        before = trainer.health_factor
-        trainer.health_factor = before * self.config.shrink
-        return f"the step was made smaller: factor {before:g} -> {trainer.health_factor:g}"
+        controllers = trainer.controllers
+        before = controllers.health_factor
+        controllers.health_factor = before * self.config.shrink
+        return f"the step was made smaller: factor {before:g} -> {controllers.health_factor:g}"
 
     def _skip(self, trainer: Trainer, health: Health, metrics: dict[str, float], before: Before | None) -> str:
         assert before is not None
         self.counts["skip"] += 1
         trainer.backend.restore(before.snapshot)
-        trainer.kl_factor, trainer.plateau_at = before.kl_factor, before.plateau_at
-        trainer.entropies, trainer.narrowed = before.entropies, before.narrowed
+        trainer.controllers.restore(before.controllers)
         metrics["update/committed"] = 0.0
         health.count_refusal()
-        return "the update was undone: weights, optimiser and normaliser are as before it"
+        return "the update was undone: weights, optimiser, normaliser and controllers are as before it"
 
     def _roll_back(self, trainer: Trainer, onset: int) -> str:
         good = self.good.before(onset, trainer.run_dir)
@@ -158,8 +155,8 @@ class Actions:
         return f"went back to {good.source}; {self._smaller(trainer)}"
 
     def _smaller(self, trainer: Trainer) -> str:
-        trainer.health_factor *= self.config.shrink
-        return f"the step is smaller now: factor {trainer.health_factor:g}"
+        trainer.controllers.health_factor *= self.config.shrink
+        return f"the step is smaller now: factor {trainer.controllers.health_factor:g}"
 
     def _stop(
         self,

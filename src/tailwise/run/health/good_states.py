@@ -10,6 +10,7 @@ import torch
 
 from tailwise.core.errors import CheckpointError
 from tailwise.run import checkpoint as ckpt
+from tailwise.run.controllers import controllers_of
 from tailwise.run.policy_files import load_policy_tensors
 
 if TYPE_CHECKING:
@@ -32,26 +33,22 @@ class GoodCheckpoint:
         """Make the trainer's learner and controllers those of the checkpoint."""
         load_policy_tensors(trainer.model, self.policy, source=self.source)
         trainer.backend.optimiser.load({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
-        trainer.kl_factor = float(self.training["kl_factor"])
-        trainer.narrowed = float(self.training.get("narrowed", 0.0))
-        trainer.risk.load(self.tensors, self.training["risk"])
+        trainer.controllers.restore(controllers_of(self.training))
 
 
 class GoodCopy:
     """The same in memory, around a snapshot of the learner."""
 
     def __init__(self, trainer: Trainer, snapshot: Any) -> None:
-        self.update, self.kl_factor, self.narrowed = trainer.update, trainer.kl_factor, trainer.narrowed
+        self.update = trainer.update
         self.source = f"the state after update {trainer.update}"
         self.snapshot = snapshot
-        tensors, self._risk = trainer.risk.state()
-        self._tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        self.controllers = trainer.controllers.to_json()
 
     def restore(self, trainer: Trainer) -> None:
         """Make the trainer's learner and controllers those of the copy."""
         trainer.backend.restore(self.snapshot)
-        trainer.kl_factor, trainer.narrowed = self.kl_factor, self.narrowed
-        trainer.risk.load({name: tensor.clone() for name, tensor in self._tensors.items()}, self._risk)
+        trainer.controllers.restore(self.controllers)
 
 
 class GoodStates:
@@ -94,7 +91,7 @@ class GoodStates:
 
 
 def go_back(trainer: Trainer, good: GoodCheckpoint | GoodCopy) -> None:
-    """Weights, normaliser, return scale, optimiser and controllers of `good`; time and environments go on."""
+    """Weights, normaliser, return scale, optimiser and controllers of `good`; time, environments and windows go on."""
     good.restore(trainer)
     if not bool(torch.isfinite(trainer.collector.state).all()):
         trainer.collector.state = trainer.model.initial_state(trainer.driver.num_envs)
