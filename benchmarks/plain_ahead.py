@@ -9,7 +9,7 @@ from benchmarks.plain_market import PlainArrays, PlainMarket, advance
 from tailwise.core.compiled import kernel
 from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
 from tailwise.fused.ahead import Decided, Loop, Policy, decide, write_step
-from tailwise.learner.ahead import Shown
+from tailwise.learner.decisions import Shown
 
 
 @kernel(calls=(plain_market.__file__,))

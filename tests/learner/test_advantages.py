@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.learner.advantages import NormaliseMode, mix_advantages, normalise
 from tailwise.learner.losses import policy_loss_terms
+from tailwise.learner.returns import NormaliseMode, mix_advantages, normalise
 
 
 def everything(adv: Tensor) -> Tensor:

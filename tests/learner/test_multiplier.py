@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailwise.learner.multiplier import PidState, next_multiplier
+from tailwise.learner.constraint import PidState, next_multiplier
 from tailwise.learner.risk_config import Pid
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailwise.learner.advantages import mix_advantages, normalise, part_of_normalised
+from tailwise.learner.returns import mix_advantages, normalise, part_of_normalised
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.risk_config import CvarMeasure
 from tailwise.learner.rollout import Rollout

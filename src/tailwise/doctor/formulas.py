@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tailwise.doctor.check import Check
-from tailwise.learner.advantages import normalise
+from tailwise.learner.constraint import PidState, next_multiplier
 from tailwise.learner.critic_losses import cross_entropy, midpoints, project, quantile_loss
 from tailwise.learner.losses import k3, kl_categorical, kl_gaussian, policy_loss_terms
-from tailwise.learner.multiplier import PidState, next_multiplier
-from tailwise.learner.returns import gae, sr_lambda
+from tailwise.learner.returns import gae, normalise, sr_lambda
 from tailwise.learner.risk import cvar_from_atoms, cvar_from_quantiles, wang_from_quantiles
 from tailwise.learner.risk_config import Pid
 from tailwise.model.scales import preserve_outputs

@@ -18,8 +18,7 @@ from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
 from tailwise.core.loops.vector_step import take_step
 from tailwise.fused.inference import Standard, StepMemory, act
 from tailwise.fused.layout import NO_CORE, Network
-from tailwise.learner.ahead import End, Shown, Stretch
-from tailwise.learner.decisions import Decisions
+from tailwise.learner.decisions import Decisions, End, Shown, Stretch
 from tailwise.market.engine import look_up, step_accounts
 from tailwise.market.env import MarketEnv
 from tailwise.market.simulator import MarketArrays

@@ -34,16 +34,15 @@ from tailwise.fused.targets import particle_returns
 from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_kept
 from tailwise.fused.workers import Workers
 from tailwise.learner import ppo
-from tailwise.learner.advantages import mix_advantages
-from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs
-from tailwise.learner.decisions import Decisions
+from tailwise.learner.decisions import Ahead, Decisions
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import first_non_finite
 from tailwise.learner.ppo import action_noise
+from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic, CriticOutput

@@ -16,8 +16,8 @@ import torch
 from tailwise.core.compiled import cache_folder
 from tailwise.core.streams import Streams
 from tailwise.fused.layout import NO_CORE
-from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Backend, Knobs
+from tailwise.learner.decisions import Ahead
 from tailwise.learner.optimisers import StepSize
 from tailwise.learner.rollout import Rollout
 

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from tailwise.core.moments import Moments
 from tailwise.core.streams import Streams
-from tailwise.learner.ahead import Ahead
 from tailwise.learner.batches import Part, Prepared
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs
-from tailwise.learner.decisions import Decisions
+from tailwise.learner.decisions import Ahead, Decisions
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import Optimiser, StepSize
 from tailwise.learner.risk import RiskSettings

@@ -17,12 +17,19 @@ from torch import Tensor
 
 from tailwise.core.finite import surely_finite
 from tailwise.core.streams import Streams
-from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch
 from tailwise.learner.optimisers import Optimiser
 from tailwise.learner.return_laws import ScaleMove, return_law
-from tailwise.learner.returns import gae, lambda_return, next_values, sr_lambda, stratified_levels
+from tailwise.learner.returns import (
+    gae,
+    lambda_return,
+    next_values,
+    normalise,
+    part_of_normalised,
+    sr_lambda,
+    stratified_levels,
+)
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import Critic

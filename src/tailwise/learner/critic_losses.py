@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,7 +22,12 @@ def midpoints(n: int, *, dtype: torch.dtype | None = None, device: torch.device 
     """The levels tau_i = (i + 0.5) / N that the N quantiles stand for. Returns [N]."""
     if n < 1:
         raise ConfigError(f"The number of quantiles is {n}, expected at least 1.")
-    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return _midpoints(n, torch.get_default_dtype() if dtype is None else dtype, device)
+
+
+@cache
+def _midpoints(n: int, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+    """To be read only."""
     return quantile_midpoints(n).to(dtype=dtype, device=device)
 
 

@@ -363,9 +363,9 @@ def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[
     """Unweighted losses `mean_i` and `law_i` per critic i, each clipped (if at all) around its own old output."""
     critic = model.config.critic
     law = return_law(critic)
-    rows: dict[str, RowLoss] = {}
+    heads, rows = model.critic_heads(), dict[str, RowLoss]()
     for i in range(model.critic_count):
-        if not critic.mean_from_law:
+        if heads[i].mean_head is not None:
             rows[f"mean_{i}"] = _mean_loss(model, out.mean[:, i], batch.old_mean[:, i], batch.mean_target)
         if out.law is not None:
             assert batch.particles is not None

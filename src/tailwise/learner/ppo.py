@@ -18,13 +18,11 @@ from torch import Tensor
 
 from tailwise.core.streams import Streams
 from tailwise.learner import batches
-from tailwise.learner.advantages import mix_advantages
-from tailwise.learner.ahead import Ahead
 from tailwise.learner.backend import Backend, Epochs, Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared, Targets, build_targets, particle_returns, prepare
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs, risk_credit
-from tailwise.learner.decisions import Decisions
+from tailwise.learner.decisions import Ahead, Decisions
 from tailwise.learner.losses import AuxiliaryLoss, Inputs, Losses, compute_losses, law_kl
 from tailwise.learner.optimisers import (
     Adam,
@@ -36,6 +34,7 @@ from tailwise.learner.optimisers import (
     take_snapshot,
     term_gradients,
 )
+from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.actor_critic import ActorCritic, CriticOutput

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -185,13 +186,14 @@ class QuantileReturn(ReturnLaw):
         self.size, self.clip, self.kappa = config.quantiles, config.clip, config.kappa
         self.lam = config.lam if config.target == "particles" else None
         self.particle_count, self.sampled = config.particle_count, config.minibatch_particles
+        self.limits = config.clip.limits
         self.kernel = QuantileKernel(config.quantiles, config.kappa, config.minibatch_particles)
 
     def target_of(self, returns: Tensor) -> Tensor:
         return returns[..., None]
 
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
-        limit, factor = self.clip.limits
+        limit, factor = self.limits
         around = new.detach() if old is None else old
         result = critic_losses.clipped_quantile_loss(
             new, around, particles, mode=self.clip.kind, range=limit, factor=factor, kappa=self.kappa
@@ -244,6 +246,7 @@ class CategoricalReturn(ReturnLaw):
     def __init__(self, config: CategoricalCritic) -> None:
         self.size, self.clip, self.lam = config.atoms, config.clip, config.lam
         self.particle_count, self.sampled = config.particle_count, config.minibatch_particles
+        self.limits = config.clip.limits
         self.support = config.support()
 
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
@@ -252,7 +255,7 @@ class CategoricalReturn(ReturnLaw):
         plain = critic_losses.cross_entropy(new, target)
         if not self.clip.active:
             return RowLoss(plain, plain, torch.zeros_like(plain, dtype=torch.bool))
-        limit, factor = self.clip.limits
+        limit, factor = self.limits
         around = new.detach() if old is None else old
         moved = critic_losses.clip_categorical(new, around, atoms, mode=self.clip.kind, range=limit, factor=factor)
         active = critic_losses.categorical_clip_active(
@@ -307,6 +310,7 @@ class CategoricalReturn(ReturnLaw):
         return (levels * self.size).long().numpy(), None
 
 
+@cache
 def return_law(config: Critic) -> ReturnLaw:
     """The law that a critic predicts."""
     match config:

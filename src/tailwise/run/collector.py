@@ -9,10 +9,9 @@ from torch import Tensor
 
 from tailwise.core.loops.step_bits import BROKEN_REWARD
 from tailwise.core.streams import Streams
-from tailwise.learner.ahead import Ahead, Shown
 from tailwise.learner.backend import Backend
 from tailwise.learner.credit import past_after
-from tailwise.learner.decisions import Decisions
+from tailwise.learner.decisions import Ahead, Decisions, Shown
 from tailwise.learner.rollout import Past, Rollout
 from tailwise.run.envs import EnvDriver, StepRows
 from tailwise.run.health.step_facts import StepFacts

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tailwise.core.errors import CheckpointError, DataError, TailwiseError
 from tailwise.core.stored import Stored, as_stored
-from tailwise.learner.multiplier import DELAY
+from tailwise.learner.constraint import DELAY
 from tailwise.run.stored import Count
 
 Number = float
