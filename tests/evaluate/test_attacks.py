@@ -20,7 +20,9 @@ import tailwise
 from tailwise.bars.builtin import sp500
 from tailwise.doctor.check import Check
 from tailwise.doctor.page import write_audit
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.compare_accounts import compare_accounts
 from tailwise.evaluate.findings import Findings, weigh
 from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
@@ -29,9 +31,8 @@ from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.markup import Html, data_block, element, escape, join
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_compare import compare_accounts, write_comparison
+from tailwise.evaluate.report_compare import write_comparison
 from tailwise.evaluate.report_folds import write_folds_report
-from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tests.attacks import HACKED, Attacks, attack, outcome

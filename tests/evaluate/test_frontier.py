@@ -15,7 +15,7 @@ from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.frontier_page import legend, shown_band, table_rows, verdict, warnings_about, write_frontier_page
+from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import (
     MOST_LIKELY,
     SAMPLED,
@@ -35,6 +35,7 @@ from tailwise.evaluate.frontier_runs import (
     plan,
     play_rewards,
 )
+from tailwise.evaluate.frontier_words import legend, shown_band, table_rows, verdict, warnings_about
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport

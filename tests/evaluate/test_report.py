@@ -11,6 +11,7 @@ import pytest
 
 import tailwise
 from tailwise.bars.builtin import sp500
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
@@ -18,9 +19,8 @@ from tailwise.evaluate.judgement import POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
 from tailwise.evaluate.report import write_report
 from tailwise.evaluate.report_curves import MOST_POINTS, Curve, months_panel, thin
-from tailwise.evaluate.report_training import Background
-from tailwise.evaluate.report_verdict import headline, trials_sentence
 from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.evaluate.verdict_words import headline, trials_sentence
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
 from tests.chromium import browser

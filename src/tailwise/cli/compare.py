@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.evaluate.compare import PAGE, compare
-from tailwise.evaluate.report_compare import PAIR_HEADS, Compared, pair_rows
+from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.words import columns
 from tailwise.market.leaks.own_features import LeakVerdict
 

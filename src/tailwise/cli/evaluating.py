@@ -14,7 +14,7 @@ from tailwise.evaluate.judge import PAGE, judge_team
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team
 from tailwise.evaluate.report_run import write_run_report
-from tailwise.evaluate.report_verdict import headline_of
+from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.words import columns, costly_impact, ruins
 from tailwise.market.leaks.own_features import LeakVerdict
 

@@ -10,10 +10,10 @@ from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_jso
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.frontier import PAGE, plan_frontier
-from tailwise.evaluate.frontier_page import HOW, legend, warnings_about
-from tailwise.evaluate.frontier_page import headings as frontier_headings
-from tailwise.evaluate.frontier_page import table_rows as frontier_rows
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Frontier
+from tailwise.evaluate.frontier_words import HOW, legend, warnings_about
+from tailwise.evaluate.frontier_words import headings as frontier_headings
+from tailwise.evaluate.frontier_words import table_rows as frontier_rows
 from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_jobs
 from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_plan import Settings

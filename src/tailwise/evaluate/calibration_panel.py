@@ -1,32 +1,17 @@
-"""Were the predicted laws right? The newest calibration of a run in words and as a picture for its page."""
+"""Were the predicted laws right? A calibration in words and as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tailwise.evaluate.words import percent
-from tailwise.run.metric_store import read
 
-PREFIX = "calibration/"
 BINS = 10
 _COLOUR, _IDEAL = "#1f6fb2", "#7b8794"
-
-
-def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
-    """The last calibration that the training of a run wrote, names without `calibration/`; None if it wrote none."""
-    rows = read(run_dir)
-    names = [name for name in rows if name.startswith(PREFIX)]
-    if not names:
-        return None
-    known = rows[names].dropna()
-    if known.empty:
-        return None
-    return {name.removeprefix(PREFIX): float(value) for name, value in known.iloc[-1].items()}
 
 
 def calibration_sentence(numbers: Mapping[str, float], alpha: float) -> str:

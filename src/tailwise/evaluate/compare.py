@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.compare_accounts import Compared, compare_accounts
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
 from tailwise.evaluate.opened_run import open_market_run
-from tailwise.evaluate.report_compare import Compared, compare_accounts, write_comparison
+from tailwise.evaluate.report_compare import write_comparison
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.leak_verdict import read_leak_verdict

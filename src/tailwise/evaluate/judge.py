@@ -8,46 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from tailwise.core.atomic import atomic_folder, write_json
-from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.calibration_panel import newest_calibration
+from tailwise.evaluate.background import Playing, background_of, how_played
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.opened_run import Team, first_free, open_team
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_training import Background
-from tailwise.evaluate.report_verdict import CAVEAT
 from tailwise.evaluate.stress import StressResult
-from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
-from tailwise.run.metric_store import read
-from tailwise.run.run_folder import read_alerts, read_manifest
 from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 
 PAGE, SUMMARY = "report.html", "summary.json"
 MOST_STRESSED = 3  # symbols; each is some thirty replays
-
-
-@dataclass(frozen=True)
-class Playing:
-    """How a policy was played."""
-
-    checkpoint: str
-    deterministic: bool
-    seed: int
-    members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
-    trained: Training | None = None  # of an ensemble: its least trained member
-
-    @property
-    def sentence(self) -> str:
-        how = "the most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
-        if self.members:
-            return f"{len(self.members) - 1} policies together ({self.members[0]}): {how}"
-        return f"checkpoint {self.checkpoint}: {how}"
 
 
 @dataclass(frozen=True)
@@ -201,34 +177,6 @@ def known_trials(run: Path) -> Trials:
     """The trials on the bars of a run, itself included, as they were written down."""
     found = count_trials(run)
     return Trials(found.counted, found.sharpes, found.file.name)
-
-
-def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:
-    """Where a policy comes from: what its run wrote down."""
-    facts = [
-        *world.dataset.describe(),
-        f"Core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
-        f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
-        f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
-        CAVEAT,
-    ]
-    return Background(
-        facts=facts,
-        metrics=read(run),
-        calibration=newest_calibration(run),
-        alerts=read_alerts(run),
-        configuration=dump_yaml(config),
-        hashes={str(purpose): codes for purpose, codes in world.dataset.hashes().items()},
-        versions=read_manifest(run)["versions"],
-    )
-
-
-def how_played(config: Config, played: Playing) -> str:
-    """Who decided, and how, as a sentence for the verdict."""
-    how = "its most likely action" if played.deterministic else f"sampled actions, seed {played.seed}"
-    if played.members:
-        return f"{len(played.members) - 1} policies decide together ({played.members[0]}), by {how}."
-    return f"Policy: checkpoint {played.checkpoint} of the run with seed {config.seed}, by {how}."
 
 
 def _keep(

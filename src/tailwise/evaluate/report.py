@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailwise.core.atomic import write_text
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.markup import NOTHING, Html, element, join
@@ -15,16 +16,15 @@ from tailwise.evaluate.report_curves import Curve, lines_panel, months_panel, ro
 from tailwise.evaluate.report_risk import distribution_panel, tail_panel
 from tailwise.evaluate.report_stress import odds_panel, stress_panels
 from tailwise.evaluate.report_trading import trading_panel
-from tailwise.evaluate.report_training import Background, background_panels
+from tailwise.evaluate.report_training import background_panels
 from tailwise.evaluate.report_verdict import (
     comparison_list,
     comparison_panel,
-    headline_of,
     judgement_box,
     key_figures,
     leak_paragraph,
-    verdict_sentences,
 )
+from tailwise.evaluate.verdict_words import headline_of, verdict_sentences
 from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from tailwise.bars.bars import Bars
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.backtest import play_rule
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
 from tailwise.evaluate.players import rule_player
 from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult, default_scenarios, stress
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig

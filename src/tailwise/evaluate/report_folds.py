@@ -13,6 +13,7 @@ import yaml
 
 from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
@@ -32,9 +33,10 @@ from tailwise.evaluate.report_curves import (
 from tailwise.evaluate.report_risk import distribution_panel
 from tailwise.evaluate.report_stress import odds_panel
 from tailwise.evaluate.report_trading import trading_panel
-from tailwise.evaluate.report_training import Background, background_panels
-from tailwise.evaluate.report_verdict import comparison_panel, judgement_box, unchecked_headline
+from tailwise.evaluate.report_training import background_panels
+from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.verdict_words import unchecked_headline
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence
 from tailwise.evaluate.markup import Html, element, join
 from tailwise.evaluate.page_frame import Panel, paragraphs, plot, table
@@ -30,19 +30,6 @@ _CURVES = (
     ("grad/norm_before", "Gradient norm before clipping"),
 )
 _LIMITS = {"risk/measure": "risk/limit"}
-
-
-@dataclass(frozen=True)
-class Background:
-    """Where a policy comes from; what is not known is empty."""
-
-    facts: Sequence[str] = ()
-    metrics: pd.DataFrame | None = None
-    calibration: Mapping[str, float] | None = None
-    alerts: Sequence[Mapping[str, Any]] | None = None  # None: it was not trained by a run
-    configuration: str = ""  # YAML
-    hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # purpose -> symbol -> sha256
-    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def background_panels(known: Background, alpha: float) -> list[Panel]:
