@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tailwise.core.atomic import write_text
 from tailwise.doctor.check import VERDICTS, Check, counted, thin
-from tailwise.evaluate.markup import NOTHING, Html, element
-from tailwise.evaluate.page_frame import whole_page
+from tailwise.pages.markup import NOTHING, Html, element
+from tailwise.pages.page_frame import whole_page
 
 WIDTH, HEIGHT, POINTS = 120, 26, 60
 _STYLE = """

@@ -11,7 +11,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from tailwise.evaluate.markup import Html, data_block, element, escape, join, plot_text
+from tailwise.pages.markup import Html, data_block, element, escape, join, plot_text
 
 INK, GRID = "#1b2733", "#e6eaee"
 

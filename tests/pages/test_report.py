@@ -17,15 +17,15 @@ from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
 from tailwise.evaluate.judgement import POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_curves import MOST_POINTS, Curve, months_panel, thin
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.verdict_words import headline, trials_sentence
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
+from tailwise.pages.curves import MOST_POINTS, Curve, months_panel, thin
+from tailwise.pages.report import write_report
 from tests.chromium import browser
-from tests.evaluate.browser import DESKTOP, PHONE, look
 from tests.evaluate.paths import bar_times
+from tests.pages.browser import DESKTOP, PHONE, look
 
 PLOTTED = (
     "equity",

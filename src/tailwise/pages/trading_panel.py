@@ -8,9 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tailwise.evaluate.page_frame import Panel
-from tailwise.evaluate.report_curves import colours_of, key, layout, left_titles, picture, thin, thinned_note
 from tailwise.market.path import AccountPath
+from tailwise.pages.curves import colours_of, key, layout, left_titles, picture, thin, thinned_note
+from tailwise.pages.page_frame import Panel
 
 MOST_MARKS = 400  # orders that are drawn; of more, the largest
 _BUY, _SELL, _EXIT = "#2f8f5a", "#c2452d", "#b8862b"

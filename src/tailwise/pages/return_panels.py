@@ -10,10 +10,10 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
-from tailwise.evaluate.page_frame import INK, Panel
-from tailwise.evaluate.report_curves import Curve, colours_of, is_dotted, key, layout, picture
 from tailwise.evaluate.statistics import PathStatistics, forward_returns
 from tailwise.evaluate.words import percent
+from tailwise.pages.curves import Curve, colours_of, is_dotted, key, layout, picture
+from tailwise.pages.page_frame import INK, Panel
 
 Floats = npt.NDArray[np.float64]
 Mark = tuple[float, str, str, str]  # where, text, colour, dash

@@ -9,10 +9,10 @@ from plotly.subplots import make_subplots
 
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.monte_carlo import AccountOdds
-from tailwise.evaluate.page_frame import Panel, table
-from tailwise.evaluate.report_curves import colours_of, key, layout, picture
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import EXPOSURES, chance, exposures, percent, plain
+from tailwise.pages.curves import colours_of, key, layout, picture
+from tailwise.pages.page_frame import Panel, table
 
 # Group of scenarios -> key, title, what the axis counts, value of "as it was", how a value is shown, what to look for.
 _GROUPS = {

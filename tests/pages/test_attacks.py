@@ -17,27 +17,27 @@ import numpy as np
 import pytest
 
 import tailwise
+from tailwise import backtest
 from tailwise.bars.builtin import sp500
 from tailwise.doctor.check import Check
 from tailwise.doctor.page import write_audit
 from tailwise.evaluate.background import Background
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.compare_accounts import compare_accounts
 from tailwise.evaluate.findings import Findings, weigh
-from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.markup import Html, data_block, element, escape, join
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_compare import write_comparison
-from tailwise.evaluate.report_folds import write_folds_report
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
+from tailwise.pages.compare import write_comparison
+from tailwise.pages.frontier import write_frontier_page
+from tailwise.pages.markup import Html, data_block, element, escape, join
+from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
-from tests.evaluate.test_report_folds import make_folder
+from tests.pages.test_walk_forward import make_folder
 
 # Words that the program looks up; whatever else is a text may come from a file.
 WORDS = (POLICY, *ALWAYS_IN, SAMPLED, MOST_LIKELY, "backtest", "costs", "none", "update", "rule", "evidence", "advice")
@@ -202,7 +202,7 @@ def test_a_name_with_markup_in_a_picture_is_plain_text(chromium: Any, tmp_path: 
     """Plotly reads tags in its texts: a name could become a link to anywhere."""
     import plotly.graph_objects as go
 
-    from tailwise.evaluate.page_frame import plot, whole_page
+    from tailwise.pages.page_frame import plot, whole_page
 
     name = f'<a href="https://{HACKED}/">profit</a> &amp; <b>&lt;i&gt;</b>'
     figure = go.Figure(go.Scatter(x=[1, 2], y=[1, 2], name=name)).update_layout(showlegend=True, height=300)
@@ -272,11 +272,11 @@ TAG = re.compile(rf"(?<!\?P)</?(?:{'|'.join(NAMES.split())})(?:\s|/?>)|<!doctype
 def test_no_other_module_writes_html() -> None:
     """Rejects a tag in a string, `html.escape` at a place of its own, and `Html(...)` around a string."""
     package = Path(tailwise.__file__).parent
-    own = {package / "evaluate" / name for name in ("markup.py", "page_frame.py")}
+    own = {package / "pages" / name for name in ("markup.py", "page_frame.py")}
     files = [file for file in sorted(package.rglob("*.py")) if file not in own]
     assert len(files) > 200
     assert [complaint for file in files for complaint in _written_html(file)] == []
-    assert len(_written_html(package / "evaluate" / "markup.py")) > 3
+    assert len(_written_html(package / "pages" / "markup.py")) > 3
 
 
 def _written_html(file: Path) -> list[str]:

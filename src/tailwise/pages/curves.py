@@ -13,10 +13,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.evaluate.drawdowns import drawdowns
-from tailwise.evaluate.markup import Html, element
-from tailwise.evaluate.page_frame import GRID, INK, Panel, plot
 from tailwise.evaluate.tails import worst_share
 from tailwise.market.path import AccountPath
+from tailwise.pages.markup import Html, element
+from tailwise.pages.page_frame import GRID, INK, Panel, plot
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -10,22 +10,22 @@ from tailwise.core.atomic import write_text
 from tailwise.evaluate.background import Background
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.markup import NOTHING, Html, element, join
-from tailwise.evaluate.page_frame import Panel, contents, paragraphs, report_page, section, table
-from tailwise.evaluate.report_curves import Curve, lines_panel, months_panel, rolling_panel
-from tailwise.evaluate.report_risk import distribution_panel, tail_panel
-from tailwise.evaluate.report_stress import odds_panel, stress_panels
-from tailwise.evaluate.report_trading import trading_panel
-from tailwise.evaluate.report_training import background_panels
-from tailwise.evaluate.report_verdict import (
+from tailwise.evaluate.verdict_words import headline_of, verdict_sentences
+from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
+from tailwise.pages.curves import Curve, lines_panel, months_panel, rolling_panel
+from tailwise.pages.markup import NOTHING, Html, element, join
+from tailwise.pages.page_frame import Panel, contents, paragraphs, report_page, section, table
+from tailwise.pages.return_panels import distribution_panel, tail_panel
+from tailwise.pages.stress_panels import odds_panel, stress_panels
+from tailwise.pages.trading_panel import trading_panel
+from tailwise.pages.training_panels import background_panels
+from tailwise.pages.verdict import (
     comparison_list,
     comparison_panel,
     judgement_box,
     key_figures,
     leak_paragraph,
 )
-from tailwise.evaluate.verdict_words import headline_of, verdict_sentences
-from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, percent, plain, ruins
 
 
 def write_report(

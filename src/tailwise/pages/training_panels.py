@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
 from tailwise.evaluate.background import Background
-from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence
-from tailwise.evaluate.markup import Html, element, join
-from tailwise.evaluate.page_frame import Panel, paragraphs, plot, table
-from tailwise.evaluate.report_curves import layout, thin
+from tailwise.pages.calibration_panel import calibration_figures, calibration_sentence
+from tailwise.pages.curves import layout, thin
+from tailwise.pages.markup import Html, element, join
+from tailwise.pages.page_frame import Panel, paragraphs, plot, table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.markup import NOTHING, Html, element
-from tailwise.evaluate.page_frame import Panel, paragraphs, table
 from tailwise.evaluate.words import bounds, held, percent, plain
 from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.pages.markup import NOTHING, Html, element
+from tailwise.pages.page_frame import Panel, paragraphs, table
 
 
 def comparison_list(against: Mapping[str, Comparison]) -> Html:

@@ -1,4 +1,4 @@
-"""The frontier as a page: one HTML file with its script inside, so that it opens without a network."""
+"""`tailwise.frontier`: train the same seeds at several limits, and show return against realised tail as a page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.core.atomic import write_text
+from tailwise.core.errors import DataError
+from tailwise.evaluate.frontier import plan_frontier
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
 from tailwise.evaluate.frontier_words import (
     UNCONSTRAINED,
@@ -24,9 +26,13 @@ from tailwise.evaluate.frontier_words import (
     verdict,
     warnings_about,
 )
-from tailwise.evaluate.markup import element, join
-from tailwise.evaluate.page_frame import GRID, INK, plot, table, whole_page
+from tailwise.evaluate.study import open_study, run_study, warn_about
+from tailwise.pages.markup import element, join
+from tailwise.pages.page_frame import GRID, INK, plot, table, whole_page
+from tailwise.run.effective_config import ConfigLike, effective_config
+from tailwise.run.jobs import Say, Stop, never, silent
 
+PAGE = "frontier.html"
 COLOURS = (
     "#1f6fb2",
     "#c2452d",
@@ -35,6 +41,54 @@ COLOURS = (
     "#b8862b",
     "#2f8f9d",
 )  # of the limits; no grey, which is the line
+
+
+def frontier(
+    config: ConfigLike,
+    limits: Sequence[float],
+    *,
+    overrides: Sequence[str] = (),
+    seeds: int | Sequence[int] = 3,
+    unconstrained: bool = True,
+    episodes: int | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    stop: Stop = never,
+    say: Say = silent,
+) -> Frontier:
+    """Train the same seeds at several limits on the CVaR and judge them out of sample; files lie in `result.folder`.
+
+    config          a `Config`, a nested dictionary, a YAML file or the name of a preset
+    limits          lowest allowed CVaR each; losses are negative
+    overrides       "learner.clip=0.1" and the like, changes of the configuration
+    seeds           runs per limit: how many, from the configuration's seed on, or the seeds themselves
+    unconstrained   also train each seed without a limit
+    episodes        test episodes of each run; not for a market, whose test window is played whole
+    out             the folder; runs in it of the same configuration are continued. None: runs/frontier-N
+    jobs            trainings side by side, a process each. From a script, call it below `if __name__ == "__main__":`
+    stop            asked after every update; True ends the runs with a checkpoint and raises StudyStopped
+    say             is given the lines of the runs (`tailwise.run.jobs.Line`)
+
+        result = tailwise.frontier("sp500", [-0.05, -0.1], seeds=2)
+        for row in result.rows:
+            print(row.limit, row.played, row.mean_return.mean, row.cvar_return.mean, row.kept)
+    """
+    study = plan_frontier(
+        effective_config(config, overrides), limits, seeds=seeds, unconstrained=unconstrained, episodes=episodes
+    )
+    warn_about(study)
+    result = run_study(study, open_study(study, out), jobs=jobs, stop=stop, say=say)
+    keep_frontier_page(result)
+    return result
+
+
+def keep_frontier_page(frontier: Frontier) -> Path:
+    """Write frontier.html into the folder of the study; return the file."""
+    if frontier.folder is None:
+        raise DataError(f"the frontier {frontier.name} was never kept in a folder; use write_frontier_page.")
+    file = frontier.folder / PAGE
+    write_frontier_page(file, frontier)
+    return file
 
 
 def write_frontier_page(path: Path, frontier: Frontier) -> None:

@@ -1,16 +1,39 @@
-"""Several runs over the same test bars as a page: each against the first, pair by pair."""
+"""`tailwise.compare`: several runs over the same test bars, pair by pair, in numbers and as a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tailwise.core.atomic import write_text
+from tailwise.evaluate.compare import RunComparison, compare_runs
 from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
-from tailwise.evaluate.markup import NOTHING, element, join
-from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
-from tailwise.evaluate.report_curves import Curve, lines_panel
-from tailwise.evaluate.report_verdict import judgement_box
 from tailwise.evaluate.words import bounds, glossary_rows, plain
+from tailwise.pages.curves import Curve, lines_panel
+from tailwise.pages.markup import NOTHING, element, join
+from tailwise.pages.page_frame import Panel, contents, report_page, section, table
+from tailwise.pages.verdict import judgement_box
+
+PAGE = "compare.html"
+
+
+def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust: bool = False) -> RunComparison:
+    """Play the test window with every run and compare them bar by bar, so that the market they share cancels.
+
+    runs    folders of runs on the same test bars, two or more
+    page    HTML file to write; None: none
+    trust   execute the code that a run names although somebody else may have written it (docs/security.md)
+
+        compared = tailwise.compare(["runs/sp500-1", "runs/sp500-2"])
+        for (first, second), difference in compared.accounts[0].pairs.items():
+            print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
+    """
+    compared = compare_runs(runs, trust=trust)
+    if page is None:
+        return compared
+    write_comparison(Path(page), list(compared.accounts), title=compared.title, facts=list(compared.facts))
+    return replace(compared, file=Path(page))
 
 
 def write_comparison(path: Path, accounts: list[Compared], *, title: str, facts: list[str]) -> None:

@@ -17,10 +17,13 @@ from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
-from tailwise.evaluate.markup import NOTHING, element, join
-from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
 from tailwise.evaluate.path_files import read_paths
-from tailwise.evaluate.report_curves import (
+from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.verdict_words import unchecked_headline
+from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
+from tailwise.evaluate.walk_forward_words import reserved
+from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
+from tailwise.pages.curves import (
     Curve,
     colours_of,
     key,
@@ -30,16 +33,13 @@ from tailwise.evaluate.report_curves import (
     picture,
     rolling_panel,
 )
-from tailwise.evaluate.report_risk import distribution_panel
-from tailwise.evaluate.report_stress import odds_panel
-from tailwise.evaluate.report_trading import trading_panel
-from tailwise.evaluate.report_training import background_panels
-from tailwise.evaluate.report_verdict import comparison_panel, judgement_box
-from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.verdict_words import unchecked_headline
-from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
-from tailwise.evaluate.walk_forward_words import reserved
-from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
+from tailwise.pages.markup import NOTHING, element, join
+from tailwise.pages.page_frame import Panel, contents, report_page, section, table
+from tailwise.pages.return_panels import distribution_panel
+from tailwise.pages.stress_panels import odds_panel
+from tailwise.pages.trading_panel import trading_panel
+from tailwise.pages.training_panels import background_panels
+from tailwise.pages.verdict import comparison_panel, judgement_box
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:

@@ -9,10 +9,10 @@ from tailwise.core.errors import ConfigError
 from tailwise.evaluate.background import Playing, background_of, how_played
 from tailwise.evaluate.judge import findings_of
 from tailwise.evaluate.opened_run import open_market_run
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_folds import write_folds_report
 from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
+from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
 
 
 @dataclass(frozen=True)
