@@ -23,6 +23,7 @@ from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
 from tailwise.pages.curves import MOST_POINTS, Curve, months_panel, thin
 from tailwise.pages.report import write_report
+from tailwise.pages.views import Months
 from tests.chromium import browser
 from tests.evaluate.paths import bar_times
 from tests.pages.browser import DESKTOP, PHONE, look
@@ -227,9 +228,10 @@ def test_months_multiply_to_the_year() -> None:
     curve = Curve(time, np.exp(np.concatenate([[0.0], np.cumsum(returns)])), 252.0)
     panel = months_panel(curve, POLICY)
     assert panel is not None
-    cells = re.findall(r">(-?[0-9.]+)</td>", panel.body.text)
-    assert cells[:12] == ["1.0", "-2.0"] * 6
-    assert f"<b>{100 * (1.01**6 * 0.98**6 - 1):.1f}</b>" in panel.body.text
+    (block,) = panel.blocks
+    assert isinstance(block, Months)
+    assert [month.text for month in block.rows[0].months] == ["1.0", "-2.0"] * 6
+    assert block.rows[0].total == f"{100 * (1.01**6 * 0.98**6 - 1):.1f}"
     assert months_panel(Curve(time[:5], curve.wealth[:6], 252.0), POLICY) is None
 
 

@@ -15,13 +15,13 @@ from plotly.subplots import make_subplots
 from tailwise.evaluate.drawdowns import drawdowns
 from tailwise.evaluate.tails import worst_share
 from tailwise.market.path import AccountPath
-from tailwise.pages.markup import Html, element
-from tailwise.pages.page_frame import GRID, INK, Panel, plot
+from tailwise.pages.views import Legend, Month, Months, Panel, Plot, Year
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 MOST_POINTS = 2500  # of a drawn line; a longer one keeps the lowest and the highest value of each stretch
 MOST_WINDOWS = 400  # points of a rolling measure
+INK, GRID = "#1b2733", "#e6eaee"
 _OWN, _OWN_PALE = "#1f6fb2", "#6fa8d6"
 _OTHERS = ("#7b8794", "#b8862b", "#8a6bb0", "#3c8d5a", "#b0578d", "#2f8f9d")
 _QUIET = {"flat": "#b4bec7", "random, same turnover": "#c99f8f"}
@@ -116,22 +116,9 @@ def left_titles(figure: Any) -> Any:
     return figure.update_annotations(x=0, xanchor="left")
 
 
-def key(entries: Mapping[str, str], dotted: Sequence[str] = (), marks: Mapping[str, str] | None = None) -> Html:
-    """What the colours mean, as HTML that wraps on narrow screens; marks: signs of what is drawn as points."""
-    items = []
-    for name, colour in entries.items():
-        sign = (marks or {}).get(name)
-        if sign is not None:
-            items.append(element("li", element("b", sign, style=f"color: {colour}"), f" {name}"))
-        else:
-            line = element("i", class_="dot" if name in dotted else "line", style=f"color: {colour}")
-            items.append(element("li", line, name))
-    return element("ul", *items, class_="legend")
-
-
-def picture(figure: Any, name: str) -> Html:
-    """A figure in its place on the page."""
-    return element("div", plot(figure, name=f"plot-{name}"), class_="plot")
+def legend(colours: Mapping[str, str]) -> Legend:
+    """What the colours mean, dotted where the lines are."""
+    return Legend(colours, [name for name in colours if is_dotted(name)])
 
 
 def is_dotted(name: str) -> bool:
@@ -161,12 +148,11 @@ def lines_panel(
         "takes to come back.",
     }
     title = {"equity": "Equity against the baselines", "drawdown": "Drawdown"}[kind]
-    dotted = [name for name in curves if is_dotted(name)]
     return Panel(
         kind,
         title,
         (said[kind] if caption is None else caption) + thinned_note(longest),
-        key(colours, dotted) + picture(figure, kind + suffix),
+        [legend(colours), Plot(figure, kind + suffix)],
     )
 
 
@@ -183,26 +169,24 @@ def months_panel(curve: Curve, name: str) -> Panel | None:
     rows = []
     for year in years:
         own = {int((m - year.astype("datetime64[M]")).astype(int)): v for m, v in growth.items() if m >= year}
-        cells = [_month(own.get(k), largest) for k in range(12)]
         inside = np.flatnonzero(months.astype("datetime64[Y]") == year)
         total = curve.wealth[inside[-1] + 1] / curve.wealth[inside[0]] - 1
-        rows.append(element("tr", element("th", f"{year}"), *cells, element("td", element("b", _tenths(total)))))
-    heads = [element("th", month) for month in ("", *_MONTHS, "year")]
+        rows.append(Year(f"{year}", [_month(own.get(k), largest) for k in range(12)], _tenths(total)))
     return Panel(
         "months",
         "Month by month",
         f"Return of the {name} in each calendar month, percent, after costs; the last column is the year. Look for "
         "whether a few cells make the whole result. First and last months may be incomplete.",
-        element("table", element("tr", *heads), *rows, class_="months"),
+        [Months(("", *_MONTHS, "year"), rows)],
     )
 
 
-def _month(value: float | None, largest: float) -> Html:
+def _month(value: float | None, largest: float) -> Month:
     if value is None:
-        return element("td")
+        return Month()
     strength = 0.08 + 0.72 * min(abs(value) / largest, 1.0) if abs(value) >= 5e-4 else 0.0
     base = "31, 111, 178" if value > 0 else "194, 69, 45"
-    return element("td", _tenths(value), style=f"background: rgba({base}, {strength:.2f})")
+    return Month(_tenths(value), f"rgba({base}, {strength:.2f})")
 
 
 def _tenths(value: float) -> str:
@@ -237,5 +221,5 @@ def rolling_panel(curves: Mapping[str, Curve], own: str, shown: Sequence[str], a
         "Risk over time",
         f"Each point looks back over {span:,} bars. Look for whether risk was cut before or after it rose: a policy "
         "that only follows falls with the market first.",
-        key({name: colours[name] for name in shown}) + picture(figure, "rolling" + suffix),
+        [legend({name: colours[name] for name in shown}), Plot(figure, "rolling" + suffix)],
     )

@@ -10,7 +10,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
 from tailwise.evaluate.frontier import plan_frontier
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
@@ -27,8 +26,9 @@ from tailwise.evaluate.frontier_words import (
     warnings_about,
 )
 from tailwise.evaluate.study import open_study, run_study, warn_about
-from tailwise.pages.markup import element, join
-from tailwise.pages.page_frame import GRID, INK, plot, table, whole_page
+from tailwise.pages.curves import GRID, INK
+from tailwise.pages.environment import write_page
+from tailwise.pages.views import FrontierPage, Paragraphs, Plot, Table
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
@@ -92,21 +92,14 @@ def keep_frontier_page(frontier: Frontier) -> Path:
 
 
 def write_frontier_page(path: Path, frontier: Frontier) -> None:
-    """Write the picture and the table."""
+    """Write the picture and the tables."""
     alarms = [*([frontier.label] if frontier.label not in ("", "real") else []), *warnings_about(frontier)]
-    tables = join(
-        element("h2", title(played)) + table(headings(frontier), table_rows(frontier, played), marks=True)
+    tables = {
+        title(played): Table(headings(frontier), table_rows(frontier, played), marks=True)
         for played in (SAMPLED, MOST_LIKELY)
-    )
-    text = whole_page(
-        frontier.name,
-        facts=frontier.facts,
-        warnings=alarms,
-        parts=plot(figure(frontier)) + tables,
-        legend=" ".join(legend(frontier)),
-        plots=True,
-    )
-    write_text(path, text)
+    }
+    facts = [Paragraphs(frontier.facts, "small"), Paragraphs(alarms, "warning")]
+    write_page(path, FrontierPage(frontier.name, facts, Plot(figure(frontier)), tables, " ".join(legend(frontier))))
 
 
 def figure(frontier: Frontier) -> Any:

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
 from tailwise.evaluate.statistics import PathStatistics, forward_returns
 from tailwise.evaluate.words import percent
-from tailwise.pages.curves import Curve, colours_of, is_dotted, key, layout, picture
-from tailwise.pages.page_frame import INK, Panel
+from tailwise.pages.curves import INK, Curve, colours_of, is_dotted, layout, legend
+from tailwise.pages.views import Panel, Plot
 
 Floats = npt.NDArray[np.float64]
 Mark = tuple[float, str, str, str]  # where, text, colour, dash
@@ -39,8 +39,10 @@ def distribution_panel(
         f"Log-returns per bar. One bar in {1 / numbers.alpha:.0f} was worse than VaR, and those bars lost CVaR on "
         "average. Look at the left tail: how far it reaches beyond that of the market. The vertical axis is cut above "
         "the second-highest column where an idle account piles up at zero.",
-        key({name: colours[name] for name in values} | {f"VaR {tail}": _VAR, f"CVaR {tail}": _CVAR})
-        + picture(figure, "distribution" + suffix),
+        [
+            legend({name: colours[name] for name in values} | {f"VaR {tail}": _VAR, f"CVaR {tail}": _CVAR}),
+            Plot(figure, "distribution" + suffix),
+        ],
     )
 
 
@@ -65,14 +67,13 @@ def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
             entries[verdict.measure] = _VAR
     colours = colours_of(list(judged.paths), POLICY)
     figure = _histogram(returns, POLICY, colours, marks)
-    dotted = [name for name in returns if is_dotted(name)]
     return Panel(
         "tail",
         f"Returns over {numbers.horizon} bars" + (", and the limit" if judged.limits else ""),
         f"Discounted log-return over the next {numbers.horizon} bars (gamma {gamma:g}), from every bar of the window. "
         f"Neighbouring values overlap: {_horizons(numbers.bars // numbers.horizon)} into the window without overlap. "
         f"{limited}",
-        key({name: colours[name] for name in returns} | entries, dotted) + picture(figure, "tail" + suffix),
+        [legend({name: colours[name] for name in returns} | entries), Plot(figure, "tail" + suffix)],
     )
 
 

@@ -11,8 +11,8 @@ from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import EXPOSURES, chance, exposures, percent, plain
-from tailwise.pages.curves import colours_of, key, layout, picture
-from tailwise.pages.page_frame import Panel, table
+from tailwise.pages.curves import colours_of, layout, legend
+from tailwise.pages.views import Panel, Plot, Table
 
 # Group of scenarios -> key, title, what the axis counts, value of "as it was", how a value is shown, what to look for.
 _GROUPS = {
@@ -84,7 +84,7 @@ def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]], suff
     ]
     names = list(results)[1:]
     heads = (*_HEADS, *(f"{who}: {what}" for who in names for what in ("total return", "worst drawdown")))
-    return Panel(name, title, caption, key(colours) + picture(figure, name + suffix) + table(heads, rows))
+    return Panel(name, title, caption, [legend(colours), Plot(figure, name + suffix), Table(heads, rows)])
 
 
 def _ordered(group: str, found: Sequence[StressResult]) -> list[StressResult]:
@@ -151,7 +151,7 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of "
         f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these "
         "bars do not contain has no odds here.",
-        key(colours) + picture(figure, "odds" + suffix) + table(heads, rows),
+        [legend(colours), Plot(figure, "odds" + suffix), Table(heads, rows)],
     )
 
 

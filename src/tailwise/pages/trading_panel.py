@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.market.path import AccountPath
-from tailwise.pages.curves import colours_of, key, layout, left_titles, picture, thin, thinned_note
-from tailwise.pages.page_frame import Panel
+from tailwise.pages.curves import colours_of, layout, left_titles, thin, thinned_note
+from tailwise.pages.views import Legend, Panel, Plot
 
 MOST_MARKS = 400  # orders that are drawn; of more, the largest
 _BUY, _SELL, _EXIT = "#2f8f5a", "#c2452d", "#b8862b"
@@ -51,7 +51,7 @@ def trading_panel(path: AccountPath, suffix: str) -> Panel:
         "What it did",
         "Every order on the price, and the exposure held at each close: 1 is the whole equity, negative is short. Look "
         f"for whether it times, or merely holds less.{note}{thinned_note(len(path))}",
-        key(entries if single else colours, marks=_SIGNS) + picture(figure, "trading" + suffix),
+        [Legend(entries if single else colours, signs=_SIGNS), Plot(figure, "trading" + suffix)],
     )
 
 

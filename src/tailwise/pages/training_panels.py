@@ -10,10 +10,9 @@ import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
 from tailwise.evaluate.background import Background
-from tailwise.pages.calibration_panel import calibration_figures, calibration_sentence
+from tailwise.evaluate.words import percent
 from tailwise.pages.curves import layout, thin
-from tailwise.pages.markup import Html, element, join
-from tailwise.pages.page_frame import Panel, paragraphs, plot, table
+from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plot, Plots, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +29,9 @@ _CURVES = (
     ("grad/norm_before", "Gradient norm before clipping"),
 )
 _LIMITS = {"risk/measure": "risk/limit"}
+BINS = 10  # of a calibration
+_OWN, _IDEAL = "#1f6fb2", "#7b8794"
+MOST_ALERTS = 20  # that are shown, the newest
 
 
 def background_panels(known: Background, alpha: float) -> list[Panel]:
@@ -47,16 +49,47 @@ def background_panels(known: Background, alpha: float) -> list[Panel]:
 
 
 def _calibration(numbers: Mapping[str, float], alpha: float) -> Panel:
-    shown = [layout(figure, height=300, bargap=0.12) for figure in calibration_figures(numbers)]
-    plots = [element("div", plot(figure, name=f"plot-calibration-{number}")) for number, figure in enumerate(shown)]
+    figures = [layout(figure, height=300, bargap=0.12) for figure in calibration_figures(numbers)]
     return Panel(
         "calibration",
         "Were the predictions right?",
         f"{calibration_sentence(numbers, alpha)} Left: on the diagonal, predicted quantiles hold what they promise; "
         "below it at the left end, bad outcomes were rarer than predicted. Right: each tenth of the predicted law "
         "should hold a tenth of what happened. This is of the training; the test window is not among it.",
-        element("div", *plots, class_="plots"),
+        [Plots([Plot(figure, f"calibration-{number}") for number, figure in enumerate(figures)])],
     )
+
+
+def calibration_sentence(numbers: Mapping[str, float], alpha: float) -> str:
+    """Coverage and tail, predicted and realised."""
+    covers = ", ".join(f"{100 * numbers[f'coverage_{level}']:.1f}%" for level in ("05", "50", "95"))
+    return (
+        f"In training, over {numbers['windows']:.0f} newest complete windows, {covers} of the realised discounted "
+        f"returns lay below the predicted 5%, 50% and 95% quantiles. Their CVaR {100 * alpha:g}%: predicted "
+        f"{percent(numbers['cvar_predicted'])}, realised {percent(numbers['cvar_realised'])} (log-returns)."
+    )
+
+
+def calibration_figures(numbers: Mapping[str, float]) -> tuple[Any, Any]:
+    """Predicted against realised quantiles (on the diagonal when right), and the shares in the ten tenths."""
+    shares = [numbers[f"pit/{k}"] for k in range(BINS)]
+    levels = np.arange(BINS + 1) / BINS
+    reached = np.concatenate([[0.0], np.cumsum(shares)])
+    quantiles = go.Figure(
+        [
+            go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": _IDEAL, "dash": "dash"}, name="right"),
+            go.Scatter(x=levels, y=reached, mode="lines+markers", line={"color": _OWN}, name="realised"),
+        ]
+    )
+    quantiles.update_xaxes(title="predicted probability", tickformat=".0%", range=[0, 1])
+    quantiles.update_yaxes(title="realised share below", tickformat=".0%", range=[0, 1.02])
+    tenths = go.Figure(
+        go.Bar(x=[f"{10 * k + 10}%" for k in range(BINS)], y=shares, marker={"color": _OWN, "opacity": 0.55})
+    )
+    tenths.add_hline(y=1 / BINS, line={"color": _IDEAL, "width": 1.5, "dash": "dash"})
+    tenths.update_xaxes(title="tenth of the predicted law, up to", type="category")
+    tenths.update_yaxes(tickformat=".0%", rangemode="tozero", title="share of what happened")
+    return quantiles, tenths
 
 
 def _training(metrics: pd.DataFrame) -> Panel:
@@ -65,21 +98,21 @@ def _training(metrics: pd.DataFrame) -> Panel:
         if name not in metrics or metrics[name].notna().sum() < 2:
             continue
         figure = go.Figure()
-        _line(figure, metrics, name, "#1f6fb2", "solid")
+        _line(figure, metrics, name, _OWN, "solid")
         if (limit := _LIMITS.get(name)) in metrics:
             _line(figure, metrics, str(limit), "#c2452d", "dash")
         unit = METRICS[name].unit
         text = title if unit == "1" else f"{title}, {unit}"
         layout(figure, height=220, title={"text": text, "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 0.96})
         figure.update_xaxes(nticks=5)
-        plots.append(element("div", plot(figure, name=f"plot-training-{name.replace('/', '-')}")))
+        plots.append(Plot(figure, f"training-{name.replace('/', '-')}"))
     steps = int(metrics["steps"].iloc[-1])
     return Panel(
         "training",
         "Training curves",
         f"{len(metrics):,} updates, {steps:,} steps (horizontal axis). Look for curves that have settled, an entropy "
         "that has not collapsed at the start, and a measure of risk that ends on the right side of its limit (dashed).",
-        element("div", *plots, class_="plots"),
+        [Plots(plots)],
     )
 
 
@@ -93,50 +126,41 @@ def _line(figure: Any, metrics: pd.DataFrame, name: str, colour: str, dash: str)
 
 
 def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
+    blocks: list[Block] = []
     if not alerts:
-        body = paragraphs(["No rule fired: nothing in the training looked unhealthy."], "verdict")
-    else:
-        body = join(
-            element(
-                "p",
-                element("b", str(alert["rule"]).replace("_", " ")),
-                f", update {alert['update']}: {alert['evidence']}; {alert['advice']}",
-                class_="alert",
-            )
-            for alert in alerts[-20:]
-        )
-        if len(alerts) > 20:
-            body = paragraphs([f"The newest 20 of {len(alerts):,}; alerts.jsonl has all of them."], "small") + body
+        blocks.append(Paragraphs(["No rule fired: nothing in the training looked unhealthy."], "verdict"))
+    elif len(alerts) > MOST_ALERTS:
+        newest = f"The newest {MOST_ALERTS} of {len(alerts):,}; alerts.jsonl has all of them."
+        blocks.append(Paragraphs([newest], "small"))
+    lines = [
+        (str(one["rule"]).replace("_", " "), f"update {one['update']}: {one['evidence']}; {one['advice']}")
+        for one in alerts[-MOST_ALERTS:]
+    ]
     return Panel(
         "alerts",
         "Alerts of the training",
         "What the health rules found while the policy was trained. An alert does not make the result wrong; it says "
         "where to look.",
-        body,
+        [*blocks, Alerts(lines)],
     )
 
 
 def _origin(known: Background) -> Panel:
-    rows = [(purpose, symbol, code) for purpose, symbols in known.hashes.items() for symbol, code in symbols.items()]
-    heads = ("window", "symbol", "sha256 of its bars")
-    parts = paragraphs(known.facts, "small")
-    if rows:
-        parts += table(
-            heads, [(purpose, symbol, element("code", code)) for purpose, symbol, code in rows], kind="hashes"
-        )
+    blocks: list[Block] = [Paragraphs(known.facts, "small")]
+    if known.hashes:
+        rows = [
+            (purpose, symbol, Cell(code, code=True))
+            for purpose, symbols in known.hashes.items()
+            for symbol, code in symbols.items()
+        ]
+        blocks.append(Table(("window", "symbol", "sha256 of its bars"), rows, kind="hashes"))
     if known.configuration:
-        parts += _folded("The complete configuration", element("pre", known.configuration))
+        blocks.append(Folded("The complete configuration", text=known.configuration))
     if known.versions:
-        versions = [(name, version) for name, version in known.versions.items()]
-        parts += _folded("Versions", table(("package", "version"), versions))
+        blocks.append(Folded("Versions", table=Table(("package", "version"), list(known.versions.items()))))
     return Panel(
         "origin",
         "Configuration and data",
         "All that is needed to do it again: the same bars (by their hash), the same configuration, the same seed.",
-        parts,
+        blocks,
     )
-
-
-def _folded(summary: str, body: Html) -> Html:
-    """What is read on a click."""
-    return element("details", element("summary", summary), body)

@@ -1,35 +1,58 @@
-"""The verdict as HTML, before any picture: the headline in its box, the comparison with baselines, six numbers."""
+"""The verdict before any picture: the headline in its box, six numbers, and the comparison with baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import bounds, held, percent, plain
-from tailwise.market.leaks.own_features import LeakVerdict
-from tailwise.pages.markup import NOTHING, Html, element
-from tailwise.pages.page_frame import Panel, paragraphs, table
+from tailwise.evaluate.verdict_words import headline_of, verdict_sentences
+from tailwise.evaluate.words import bounds, costly_impact, held, percent, plain, ruins
+from tailwise.pages.views import Against, Card, Panel, Paragraphs, Table, Verdict
+
+_AGAINST = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
 
 
-def comparison_list(against: Mapping[str, Comparison]) -> Html:
-    """A line per baseline with the difference and its interval, as HTML."""
+def verdict_of(found: Findings, how: str) -> Verdict:
+    """The verdict on one account. how: a sentence that says who decided, and how."""
+    judged = found.judged
+    time, numbers = judged.time, judged.statistics[POLICY]
+    unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
+    if judged.purpose == "backtest":
+        unseen = "over which the rule was played; nobody can tell whether it was made for them"
+    kind = "real bars" if judged.label == "real" else f"bars that are {judged.label}"
+    tested = (
+        f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
+        f"after all costs. {how}"
+    )
+    warnings = [
+        *([] if judged.label == "real" else [f"Not a real market: {judged.label}."]),
+        *ruins(judged.paths),
+        *costly_impact(judged.paths[POLICY]),
+        *([found.doubt] if found.doubt else []),
+        *judged.left_out,
+    ]
+    below = [Paragraphs(warnings, "warning")]
+    leaks = found.leak_check
+    if leaks is not None:  # in red where nothing is known about look-ahead
+        below.append(Paragraphs([f"Leak-check: {leaks.sentence}."], "missed" if leaks.doubtful else "small"))
+    rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
+    below.append(Paragraphs([f"Annual numbers: {rhythm}"], "small"))
+    sentence, colour = headline_of(found)
+    return Verdict(sentence, colour, verdict_sentences(found, tested), _against(found.against), below)
+
+
+def _against(against: Mapping[str, Comparison]) -> Against | None:
+    """A line per baseline with the difference and its interval."""
     if not against:
-        return NOTHING
-    words = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
-    level = f"{100 * next(iter(against.values())).mean_return.level:g}%"
+        return None
     lines = [
-        element(
-            "li",
-            f"{words[one.verdict]} ",
-            element("b", name),
-            f": {_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})",
-        )
+        (_AGAINST[one.verdict], name, f"{_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})")
         for name, one in against.items()
     ]
-    said = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
-    return element("p", said) + element("ul", *lines)
+    title = f"Against the baselines, difference of log-return per year and its {_level(against)} interval, same bars:"
+    return Against(title, lines)
 
 
 def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
@@ -45,7 +68,7 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
         )
         for name, one in against.items()
     ]
-    level = f"{100 * next(iter(against.values())).mean_return.level:g}%"
+    level = _level(against)
     heads = ("policy minus ...", "return per year", f"{level} interval", "Sharpe ratio", f"{level} interval", "verdict")
     return Panel(
         "baselines",
@@ -53,27 +76,11 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
         "The policy minus each rule, bar by bar over the same bars with the same costs, so that what they share, the "
         "market, cancels. An interval that holds 0 is no evidence. Rules that anybody could have followed: if none is "
         f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
-        table(heads, rows, marks=True),
+        [Table(heads, rows, marks=True)],
     )
 
 
-def leak_paragraph(verdict: LeakVerdict | None) -> Html:
-    """What is known about look-ahead in own features; in red where that is nothing."""
-    if verdict is None:
-        return NOTHING
-    return paragraphs([f"Leak-check: {verdict.sentence}."], "missed" if verdict.doubtful else "small")
-
-
-def judgement_box(
-    sentence: str, kind: str, sentences: Sequence[str], warnings: Sequence[str], more: Html = NOTHING
-) -> Html:
-    """The verdict as HTML; kind: good, bad or nothing; more: what stands below its sentences."""
-    headline = element("p", sentence, class_="headline")
-    box = element("div", headline, paragraphs(sentences), more, class_=f"judgement {kind}", id="verdict")
-    return box + paragraphs(warnings, "warning")
-
-
-def key_figures(found: Findings) -> Html:
+def cards_of(found: Findings) -> list[Card]:
     """Six numbers, each with its interval where it has one, beside the rule that is always in."""
     judged, evidence = found.judged, found.evidence
     numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
@@ -82,22 +89,22 @@ def key_figures(found: Findings) -> Html:
     limit = (
         f"limit {percent(judged.limits[POLICY].limit)}" if judged.limits else f"{rule} {percent(beside.cvar_return)}"
     )
-    shown = [
-        ("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
-        ("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
-        ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
-        ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
-        (long_tail, percent(numbers.cvar_return), limit),
-        (
+    return [
+        Card("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
+        Card("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
+        Card("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
+        Card("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
+        Card(long_tail, percent(numbers.cvar_return), limit),
+        Card(
             "Net exposure",
             plain(numbers.net_exposure),
             f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
         ),
     ]
-    cells = [
-        element("div", element("dt", name), element("dd", value, element("span", more))) for name, value, more in shown
-    ]
-    return element("dl", *cells, class_="facts")
+
+
+def _level(against: Mapping[str, Comparison]) -> str:
+    return f"{100 * next(iter(against.values())).mean_return.level:g}%"
 
 
 def _signed(value: float | None) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import plotly.graph_objects as go
 import yaml
 
-from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
 from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
@@ -23,47 +22,38 @@ from tailwise.evaluate.verdict_words import unchecked_headline
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
-from tailwise.pages.curves import (
-    Curve,
-    colours_of,
-    key,
-    layout,
-    lines_panel,
-    months_panel,
-    picture,
-    rolling_panel,
-)
-from tailwise.pages.markup import NOTHING, element, join
-from tailwise.pages.page_frame import Panel, contents, report_page, section, table
+from tailwise.pages.curves import Curve, colours_of, layout, legend, lines_panel, months_panel, rolling_panel
+from tailwise.pages.environment import write_page
 from tailwise.pages.return_panels import distribution_panel
 from tailwise.pages.stress_panels import odds_panel
 from tailwise.pages.trading_panel import trading_panel
 from tailwise.pages.training_panels import background_panels
-from tailwise.pages.verdict import comparison_panel, judgement_box
+from tailwise.pages.verdict import comparison_panel
+from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, suffix_of
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
     shown = folds.headlines
-    parts, listed = NOTHING, []
-    for number, stitched in enumerate(shown):
-        suffix = "" if number == 0 else f"-{number + 1}"
-        panels = _account_panels(folds, stitched, folder, suffix)
-        listed += [(panel, suffix) for panel in panels]
-        heading = element("h1", stitched.account, class_="symbol") if len(shown) > 1 else NOTHING
-        parts += heading + join(section(panel, suffix) for panel in panels)
-    last = background_panels(_background(folds), folds.alpha)
-    parts += join(section(panel) for panel in last)
+    parts = [
+        Part(
+            _account_panels(folds, stitched, folder, suffix_of(number)),
+            number,
+            stitched.account if len(shown) > 1 else "",
+        )
+        for number, stitched in enumerate(shown)
+    ]
+    last = Part(background_panels(_background(folds), folds.alpha))
     doubts = folds.doubts
     tested, earns, *others = folds.verdict[len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
     headline, colour = earns, _colour(folds, shown[0])
     if folds.leak_check is not None and folds.leak_check.doubtful:
         headline, colour = unchecked_headline(earns), "bad"
-    box = judgement_box(headline, colour, [*doubts, tested, *others], _warnings(folds))
-    top = box + contents([panel for panel, suffix in listed if not suffix] + last)
-    title = f"{folds.name}: walk-forward over {folds.folds} folds"
-    write_text(path, report_page(title, top=top, parts=parts))
+    below = [Paragraphs(_warnings(folds), "warning")]
+    verdict = Verdict(headline, colour, [*doubts, tested, *others], below=below)
+    top = Top([*parts[0].links, *last.links], verdict)
+    write_page(path, ReportPage(f"{folds.name}: walk-forward over {folds.folds} folds", top, [*parts, last]))
 
 
 def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
@@ -160,9 +150,11 @@ def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
         f"{folds.folds} folds, {folds.kind}, with {folds.purge} bars purged and {folds.embargo} embargoed "
         "between training and test. Look for the spread between seeds of one fold: where it is as large as the result, "
         f"the result is luck of the seed. {_over_seeds(folds)}",
-        key({name: colours[name] for name, (x, *_) in sets.items() if x})
-        + picture(figure, "folds" + suffix)
-        + table(heads, fold_rows(folds, account), marks=True),
+        [
+            legend({name: colours[name] for name, (x, *_) in sets.items() if x}),
+            Plot(figure, "folds" + suffix),
+            Table(heads, fold_rows(folds, account), marks=True),
+        ],
     )
 
 
@@ -179,7 +171,7 @@ def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
         "metrics",
         "Every number",
         "All accounts over the same bars, after all costs. A dash is undefined.",
-        table(("", *statistics), rows, kind="metrics"),
+        [Table(("", *statistics), rows, kind="metrics")],
     )
 
 
