@@ -34,9 +34,9 @@ from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.pages.compare import write_comparison
 from tailwise.pages.environment import environment, printable, write_page
-from tailwise.pages.frontier import write_frontier_page
+from tailwise.pages.frontier import FrontierPage, write_frontier_page
 from tailwise.pages.report import write_report
-from tailwise.pages.views import FrontierPage, Plot
+from tailwise.pages.views import Plot
 from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser

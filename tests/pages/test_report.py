@@ -230,8 +230,9 @@ def test_months_multiply_to_the_year() -> None:
     assert panel is not None
     (block,) = panel.blocks
     assert isinstance(block, Months)
-    assert [month.text for month in block.rows[0].months] == ["1.0", "-2.0"] * 6
-    assert block.rows[0].total == f"{100 * (1.01**6 * 0.98**6 - 1):.1f}"
+    _, cells, total = block.rows[0]
+    assert [text for text, _ in cells] == ["1.0", "-2.0"] * 6
+    assert total == f"{100 * (1.01**6 * 0.98**6 - 1):.1f}"
     assert months_panel(Curve(time[:5], curve.wealth[:6], 252.0), POLICY) is None
 
 

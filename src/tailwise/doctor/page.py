@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.doctor.check import VERDICTS, Check, counted, thin
 from tailwise.pages.environment import write_page
-from tailwise.pages.views import AuditPage, AuditRow
+from tailwise.pages.views import Page
 
 WIDTH, HEIGHT, POINTS = 120, 26, 60
 
 
+@dataclass(frozen=True)
+class AuditPage(Page):
+    """An audit. rows: checks with their course, points of an SVG line; width, height: of the lines, pixels."""
+
+    template = "audit.html"
+    plots = False
+    facts: Sequence[str]
+    rows: Sequence[tuple[Check, str]]
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
 def write_audit(path: Path, checks: Sequence[Check], *, title: str, facts: Sequence[str]) -> None:
     """Write the table, the worst first, in one file that opens without a network."""
-    rows = [
-        AuditRow(one.name.replace("_", " "), one.verdict, one.evidence, one.meaning, one.advice, points(one.series))
-        for one in sorted(checks, key=lambda check: VERDICTS.index(check.verdict))
-    ]
-    write_page(path, AuditPage(title, [counted(checks), *facts], rows, WIDTH, HEIGHT))
+    ordered = sorted(checks, key=lambda check: VERDICTS.index(check.verdict))
+    rows = [(check, points(check.series)) for check in ordered]
+    write_page(path, AuditPage(title, [counted(checks), *facts], rows))
 
 
 def points(series: Sequence[float]) -> str:

@@ -37,8 +37,8 @@ def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust
 def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, facts: Sequence[str]) -> None:
     """Write the page of a comparison."""
     parts = [
-        Part(_panels(compared, suffix_of(number)), number, compared.symbol if len(accounts) > 1 else "")
-        for number, compared in enumerate(accounts)
+        Part(_panels(compared, suffix), suffix, compared.symbol if len(accounts) > 1 else "")
+        for suffix, compared in zip(map(suffix_of, range(len(accounts))), accounts, strict=True)
     ]
     first, *others = [one for compared in accounts for one in compared.sentences()] or ["There is nothing to compare."]
     links = parts[0].links if parts else []

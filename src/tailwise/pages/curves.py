@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 from tailwise.evaluate.drawdowns import drawdowns
 from tailwise.evaluate.tails import worst_share
 from tailwise.market.path import AccountPath
-from tailwise.pages.views import Legend, Month, Months, Panel, Plot, Year
+from tailwise.pages.views import Legend, Months, Panel, Plot
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -171,7 +171,7 @@ def months_panel(curve: Curve, name: str) -> Panel | None:
         own = {int((m - year.astype("datetime64[M]")).astype(int)): v for m, v in growth.items() if m >= year}
         inside = np.flatnonzero(months.astype("datetime64[Y]") == year)
         total = curve.wealth[inside[-1] + 1] / curve.wealth[inside[0]] - 1
-        rows.append(Year(f"{year}", [_month(own.get(k), largest) for k in range(12)], _tenths(total)))
+        rows.append((f"{year}", [_month(own.get(k), largest) for k in range(12)], _tenths(total)))
     return Panel(
         "months",
         "Month by month",
@@ -181,12 +181,13 @@ def months_panel(curve: Curve, name: str) -> Panel | None:
     )
 
 
-def _month(value: float | None, largest: float) -> Month:
+def _month(value: float | None, largest: float) -> tuple[str, str]:
+    """Text and colour."""
     if value is None:
-        return Month()
+        return "", ""
     strength = 0.08 + 0.72 * min(abs(value) / largest, 1.0) if abs(value) >= 5e-4 else 0.0
     base = "31, 111, 178" if value > 0 else "194, 69, 45"
-    return Month(_tenths(value), f"rgba({base}, {strength:.2f})")
+    return _tenths(value), f"rgba({base}, {strength:.2f})"
 
 
 def _tenths(value: float) -> str:

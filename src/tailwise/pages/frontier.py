@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tailwise.evaluate.frontier_words import (
 from tailwise.evaluate.study import open_study, run_study, warn_about
 from tailwise.pages.curves import GRID, INK
 from tailwise.pages.environment import write_page
-from tailwise.pages.views import FrontierPage, Paragraphs, Plot, Table
+from tailwise.pages.views import Page, Paragraphs, Plot, Table
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
@@ -89,6 +90,17 @@ def keep_frontier_page(frontier: Frontier) -> Path:
     file = frontier.folder / PAGE
     write_frontier_page(file, frontier)
     return file
+
+
+@dataclass(frozen=True)
+class FrontierPage(Page):
+    """A frontier. facts: with their warnings; tables: by heading; legend: what the numbers mean."""
+
+    template = "frontier.html"
+    facts: Sequence[Paragraphs]
+    plot: Plot
+    tables: Mapping[str, Table]
+    legend: str
 
 
 def write_frontier_page(path: Path, frontier: Frontier) -> None:

@@ -19,7 +19,7 @@ from tailwise.pages.stress_panels import odds_panel, stress_panels
 from tailwise.pages.trading_panel import trading_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.verdict import cards_of, comparison_panel, verdict_of
-from tailwise.pages.views import Cell, Overview, Panel, Paragraphs, Part, ReportPage, Table, Top, suffix_of
+from tailwise.pages.views import Cell, Panel, Paragraphs, Part, ReportPage, Table, Top, suffix_of
 
 
 def write_report(
@@ -44,10 +44,11 @@ def report_page(
         return ReportPage(title, top, [part, last])
     parts, overview = [], []
     for number, found in enumerate(findings):
-        symbol, anchor = found.judged.symbol, f"account{suffix_of(number)}"
-        part = Part(_panels(found, gamma, suffix_of(number)), number, symbol, anchor)
+        symbol, suffix = found.judged.symbol, suffix_of(number)
+        anchor = f"account{suffix}"
+        part = Part(_panels(found, gamma, suffix), suffix, symbol, anchor)
         parts.append(replace(part, top=Top(part.links, verdict_of(found, how), cards_of(found))))
-        overview.append(Overview(anchor, symbol, headline_of(found)[0]))
+        overview.append((anchor, symbol, headline_of(found)[0]))
     top = Top(last.links, overview=overview)
     return ReportPage(title, top, [*parts, replace(last, heading="The run")])
 

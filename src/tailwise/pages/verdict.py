@@ -9,7 +9,7 @@ from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.verdict_words import headline_of, verdict_sentences
 from tailwise.evaluate.words import bounds, costly_impact, held, percent, plain, ruins
-from tailwise.pages.views import Against, Card, Panel, Paragraphs, Table, Verdict
+from tailwise.pages.views import Panel, Paragraphs, Table, Verdict
 
 _AGAINST = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
 
@@ -40,19 +40,13 @@ def verdict_of(found: Findings, how: str) -> Verdict:
     rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
     below.append(Paragraphs([f"Annual numbers: {rhythm}"], "small"))
     sentence, colour = headline_of(found)
-    return Verdict(sentence, colour, verdict_sentences(found, tested), _against(found.against), below)
-
-
-def _against(against: Mapping[str, Comparison]) -> Against | None:
-    """A line per baseline with the difference and its interval."""
-    if not against:
-        return None
-    lines = [
+    against = [
         (_AGAINST[one.verdict], name, f"{_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})")
-        for name, one in against.items()
+        for name, one in found.against.items()
     ]
-    title = f"Against the baselines, difference of log-return per year and its {_level(against)} interval, same bars:"
-    return Against(title, lines)
+    level = _level(found.against)
+    title = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
+    return Verdict(sentence, colour, verdict_sentences(found, tested), against, title, below)
 
 
 def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
@@ -80,7 +74,7 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
     )
 
 
-def cards_of(found: Findings) -> list[Card]:
+def cards_of(found: Findings) -> list[tuple[str, str, str]]:
     """Six numbers, each with its interval where it has one, beside the rule that is always in."""
     judged, evidence = found.judged, found.evidence
     numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
@@ -90,12 +84,12 @@ def cards_of(found: Findings) -> list[Card]:
         f"limit {percent(judged.limits[POLICY].limit)}" if judged.limits else f"{rule} {percent(beside.cvar_return)}"
     )
     return [
-        Card("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
-        Card("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
-        Card("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
-        Card("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
-        Card(long_tail, percent(numbers.cvar_return), limit),
-        Card(
+        ("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
+        ("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
+        ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
+        ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
+        (long_tail, percent(numbers.cvar_return), limit),
+        (
             "Net exposure",
             plain(numbers.net_exposure),
             f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
@@ -104,7 +98,8 @@ def cards_of(found: Findings) -> list[Card]:
 
 
 def _level(against: Mapping[str, Comparison]) -> str:
-    return f"{100 * next(iter(against.values())).mean_return.level:g}%"
+    """Confidence of the intervals; empty without any."""
+    return next((f"{100 * one.mean_return.level:g}%" for one in against.values()), "")
 
 
 def _signed(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a page shows, as plain data: a page has parts, a part has panels, a panel has blocks.
+"""What a report shows, as plain data: a page has parts, a part has panels, a panel has blocks.
 
 Every text is text: the templates escape it (`environment.py`).
 """
@@ -10,6 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 VERDICTS = ("kept", "missed", "better", "worse")  # words that a table may show in colour
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page. template: its file; plots: whether it draws figures."""
+
+    template: ClassVar[str]
+    plots: ClassVar[bool] = True
+    title: str
 
 
 class Block:
@@ -60,16 +69,19 @@ class Table(Block):
 
 
 @dataclass(frozen=True)
+class Months(Block):
+    """Returns by month. rows: year, text and CSS colour of each month (empty without bars), return of the year."""
+
+    heads: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[tuple[str, str]], str]]
+
+
+@dataclass(frozen=True)
 class Plot(Block):
-    """A plotly figure, which the script of the page draws; its id is plot-<name>."""
+    """A plotly figure with a height, which the script of the page draws; its id is plot-<name>."""
 
     figure: Any
     name: str | None = None
-
-    @property
-    def height(self) -> int:
-        """Pixels."""
-        return int(self.figure.layout.height)
 
 
 @dataclass(frozen=True)
@@ -86,31 +98,6 @@ class Legend(Block):
     colours: Mapping[str, str]
     dotted: Sequence[str] = ()
     signs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Month:
-    """Return of one month; both are empty where there are no bars."""
-
-    text: str = ""
-    colour: str = ""
-
-
-@dataclass(frozen=True)
-class Year:
-    """Twelve months, and the return of the year."""
-
-    year: str
-    months: Sequence[Month]
-    total: str
-
-
-@dataclass(frozen=True)
-class Months(Block):
-    """Returns by month, a row per year."""
-
-    heads: Sequence[str]
-    rows: Sequence[Year]
 
 
 @dataclass(frozen=True)
@@ -140,91 +127,56 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A link to a place on the page."""
-
-    anchor: str
-    title: str
-
-
-@dataclass(frozen=True)
-class Against:
-    """Differences from each baseline. lines: words, name and difference of each."""
-
-    title: str
-    lines: Sequence[tuple[str, str, str]]
-
-
-@dataclass(frozen=True)
 class Verdict:
-    """The verdict before any picture. colour: good, bad or empty; below: what stands under its box."""
+    """The verdict before any picture.
+
+    colour          good, bad or empty
+    against         a line for each baseline: words, its name, the difference
+    against_title   what the lines say
+    below           what stands under the box
+    """
 
     headline: str
     colour: str
     sentences: Sequence[str]
-    against: Against | None = None
+    against: Sequence[tuple[str, str, str]] = ()
+    against_title: str = ""
     below: Sequence[Paragraphs] = ()
 
 
 @dataclass(frozen=True)
-class Card:
-    """A number that is looked at first, with what to hold it against."""
-
-    name: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The verdict on one of several accounts, with a link to it."""
-
-    anchor: str
-    symbol: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Top:
-    """What stands before the panels of a page or of an account."""
+    """What stands before the panels of a page or of an account.
 
-    links: Sequence[Link]
+    links      to panels: anchor and title
+    cards      numbers that are looked at first: name, value, and what to hold it against
+    overview   the verdicts on several accounts: anchor, symbol and sentence
+    """
+
+    links: Sequence[tuple[str, str]]
     verdict: Verdict | None = None
-    cards: Sequence[Card] = ()
-    overview: Sequence[Overview] = ()
+    cards: Sequence[tuple[str, str, str]] = ()
+    overview: Sequence[tuple[str, str, str]] = ()
 
 
 @dataclass(frozen=True)
 class Part:
-    """The panels of one account, or of the run. number: keeps the ids of several accounts apart."""
+    """The panels of one account, or of the run. suffix: keeps the ids of several accounts apart."""
 
     panels: Sequence[Panel]
-    number: int = 0
+    suffix: str = ""
     heading: str = ""
     anchor: str = ""
     top: Top | None = None
 
     @property
-    def suffix(self) -> str:
-        return suffix_of(self.number)
-
-    @property
-    def links(self) -> list[Link]:
-        return [Link(f"panel-{panel.key}{self.suffix}", panel.title) for panel in self.panels]
+    def links(self) -> list[tuple[str, str]]:
+        return [(f"panel-{panel.key}{self.suffix}", panel.title) for panel in self.panels]
 
 
 def suffix_of(number: int) -> str:
     """The end of the ids of the account with that number, from 0 on."""
     return "" if number == 0 else f"-{number + 1}"
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page. template: its file; plots: whether it draws figures."""
-
-    template: ClassVar[str]
-    plots: ClassVar[bool] = True
-    title: str
 
 
 @dataclass(frozen=True)
@@ -234,38 +186,3 @@ class ReportPage(Page):
     template = "report.html"
     top: Top
     parts: Sequence[Part]
-
-
-@dataclass(frozen=True)
-class FrontierPage(Page):
-    """A frontier. facts: with their warnings; tables: by heading; legend: what the numbers mean."""
-
-    template = "frontier.html"
-    facts: Sequence[Paragraphs]
-    plot: Plot
-    tables: Mapping[str, Table]
-    legend: str
-
-
-@dataclass(frozen=True)
-class AuditRow:
-    """A check. points: its course as the points of an SVG line; empty without two numbers."""
-
-    name: str
-    verdict: str
-    evidence: str
-    meaning: str
-    advice: str
-    points: str
-
-
-@dataclass(frozen=True)
-class AuditPage(Page):
-    """An audit. width, height: of the small lines, pixels."""
-
-    template = "audit.html"
-    plots = False
-    facts: Sequence[str]
-    rows: Sequence[AuditRow]
-    width: int
-    height: int

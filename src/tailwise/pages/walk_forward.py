@@ -36,12 +36,8 @@ def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
     shown = folds.headlines
     parts = [
-        Part(
-            _account_panels(folds, stitched, folder, suffix_of(number)),
-            number,
-            stitched.account if len(shown) > 1 else "",
-        )
-        for number, stitched in enumerate(shown)
+        Part(_account_panels(folds, stitched, folder, suffix), suffix, stitched.account if len(shown) > 1 else "")
+        for suffix, stitched in zip(map(suffix_of, range(len(shown))), shown, strict=True)
     ]
     last = Part(background_panels(_background(folds), folds.alpha))
     doubts = folds.doubts
