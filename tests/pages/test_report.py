@@ -21,7 +21,8 @@ from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.verdict_words import headline, trials_sentence
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
-from tailwise.pages.curves import MOST_POINTS, Curve, months_panel, thin
+from tailwise.pages.curves import Curve, months_panel
+from tailwise.pages.figures import MOST_POINTS, thin
 from tailwise.pages.report import write_report
 from tailwise.pages.views import Months
 from tests.chromium import browser

@@ -80,14 +80,14 @@ def write_backtest_report(
     """
     judged = judge_rule(path, bars, costs, config=config, alpha=DEFAULT_ALPHA, gamma=GAMMA)
     played = _stress(path, rule, bars, costs or CostConfig(), config) if stressed else {}
-    found = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
+    findings = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
     name = getattr(rule, "__name__", "targets") if callable(rule) else "targets"
     how = f"The policy is a rule, {name}, played by tailwise.backtest."
     hashes = {"all bars": {bars.symbol: bars.data_hash()}}
     given = f"costs: {(costs or CostConfig()).model_dump_json(indent=1)}\n"
     account = f"account: {(config or MarketEnvConfig()).model_dump_json(indent=1)}\n"
     background = Background(configuration=given + account, hashes=hashes)
-    write_report(file, [found], title=f"Backtest of {bars.symbol}", how=how, gamma=GAMMA, background=background)
+    write_report(file, [findings], title=f"Backtest of {bars.symbol}", how=how, gamma=GAMMA, background=background)
 
 
 def _stress(

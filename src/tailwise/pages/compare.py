@@ -11,7 +11,7 @@ from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.words import bounds, glossary_rows, plain
 from tailwise.pages.curves import Curve, lines_panel
 from tailwise.pages.environment import write_page
-from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, suffix_of
+from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes
 
 PAGE = "compare.html"
 
@@ -38,7 +38,7 @@ def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, fa
     """Write the page of a comparison."""
     parts = [
         Part(_panels(compared, suffix), suffix, compared.symbol if len(accounts) > 1 else "")
-        for suffix, compared in zip(map(suffix_of, range(len(accounts))), accounts, strict=True)
+        for suffix, compared in with_suffixes(accounts)
     ]
     first, *others = [one for compared in accounts for one in compared.sentences()] or ["There is nothing to compare."]
     links = parts[0].links if parts else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate.frontier import plan_frontier
-from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Result, Row
+from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Row
 from tailwise.evaluate.frontier_words import (
     UNCONSTRAINED,
     headings,
@@ -27,21 +27,15 @@ from tailwise.evaluate.frontier_words import (
     warnings_about,
 )
 from tailwise.evaluate.study import open_study, run_study, warn_about
-from tailwise.pages.curves import GRID, INK
 from tailwise.pages.environment import write_page
+from tailwise.pages.figures import GRID, INK
 from tailwise.pages.views import Page, Paragraphs, Plot, Table
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
 PAGE = "frontier.html"
-COLOURS = (
-    "#1f6fb2",
-    "#c2452d",
-    "#3c8d5a",
-    "#8757a8",
-    "#b8862b",
-    "#2f8f9d",
-)  # of the limits; no grey, which is the line
+# Of the limits; no grey, which is the line.
+COLOURS = ("#1f6fb2", "#c2452d", "#3c8d5a", "#8757a8", "#b8862b", "#2f8f9d")
 
 
 def frontier(
@@ -123,10 +117,17 @@ def figure(frontier: Frontier) -> Any:
     limits = list(dict.fromkeys(row.limit for row in frontier.rows))
     colours = {limit: COLOURS[number % len(COLOURS)] for number, limit in enumerate(limits)}
     for column, played in enumerate((SAMPLED, MOST_LIKELY), start=1):
-        rows = [row for row in frontier.rows if row.played == played]
-        _draw_means(drawn, column, rows, colours, frontier)
-        _draw_seeds(drawn, column, played, colours, frontier)
-        _draw_rules(drawn, column, frontier)
+        for trace in (
+            *_means([row for row in frontier.rows if row.played == played], colours, frontier),
+            *_seeds(played, colours, frontier),
+            *_rules(frontier),
+        ):
+            trace.showlegend = column == 1 and trace.showlegend is None
+            drawn.add_trace(trace, row=1, col=column)
+        for row in frontier.rows:
+            if row.played == played and row.limit is not None and row.cvar_return.mean is not None:
+                line = {"color": colours[row.limit], "width": 1.3, "dash": "dot"}
+                drawn.add_vline(x=row.limit, line=line, layer="above", row=1, col=column)
     heads = headings(frontier)
     form = ".1%" if frontier.market else None
     drawn.update_xaxes(title_text=f"realised {heads[2]}", tickformat=form, gridcolor=GRID, zeroline=False, matches="x")
@@ -142,12 +143,11 @@ def figure(frontier: Frontier) -> Any:
     return drawn
 
 
-def _draw_means(
-    drawn: Any, column: int, rows: Sequence[Row], colours: dict[float | None, str], frontier: Frontier
-) -> None:
+def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
+    """A pale line through the means, and a point with its band for each."""
     known = [row for row in rows if row.cvar_return.mean is not None]
     ordered = sorted(known, key=lambda row: row.cvar_return.mean or 0.0)
-    line = go.Scatter(
+    yield go.Scatter(
         x=[row.cvar_return.mean for row in ordered],
         y=[row.mean_return.mean for row in ordered],
         mode="lines",
@@ -155,29 +155,13 @@ def _draw_means(
         hoverinfo="skip",
         showlegend=False,
     )
-    drawn.add_trace(line, row=1, col=column)
     for row in known:
         name = UNCONSTRAINED if row.limit is None else f"limit {shown_limit(row.limit, frontier)}"
         colour = colours[row.limit]
-        point = go.Scatter(
-            x=[row.cvar_return.mean],
-            y=[row.mean_return.mean],
-            error_x=_bars(row.cvar_return, colour),
-            error_y=_bars(row.mean_return, colour),
-            name=name,
-            legendgroup=name,
-            showlegend=column == 1,
-            mode="markers",
-            marker={"color": colour, "size": 12, "symbol": "diamond" if row.limit is None else "circle"},
-            hovertext=f"{name}: {shown_band(row.mean_return, frontier)} at CVaR "
-            f"{shown_band(row.cvar_return, frontier)} {verdict(row)}",
-            hoverinfo="text",
-        )
-        drawn.add_trace(point, row=1, col=column)
-        if row.limit is not None:
-            drawn.add_vline(
-                x=row.limit, line={"color": colour, "width": 1.3, "dash": "dot"}, layer="above", row=1, col=column
-            )
+        band = f"{shown_band(row.mean_return, frontier)} at CVaR {shown_band(row.cvar_return, frontier)}"
+        marker = {"color": colour, "size": 12, "symbol": "diamond" if row.limit is None else "circle"}
+        point = _points([row.cvar_return.mean], [row.mean_return.mean], name, f"{name}: {band} {verdict(row)}", marker)
+        yield point.update(error_x=_bars(row.cvar_return, colour), error_y=_bars(row.mean_return, colour))
 
 
 def _bars(one: Band, colour: str) -> dict[str, Any] | None:
@@ -186,39 +170,27 @@ def _bars(one: Band, colour: str) -> dict[str, Any] | None:
     return {"type": "data", "array": [one.half], "color": colour, "thickness": 1.4, "width": 5}
 
 
-def _draw_seeds(drawn: Any, column: int, played: str, colours: dict[float | None, str], frontier: Frontier) -> None:
+def _seeds(played: str, colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
     """Small pale points; with one seed the mean is that seed."""
-    if len(frontier.seeds) == 1:
-        return
-    known: list[Result] = [one for one in frontier.results if one.scores[played].cvar_return is not None]
-    points = go.Scatter(
-        x=[one.scores[played].cvar_return for one in known],
-        y=[one.scores[played].mean_return for one in known],
-        mode="markers",
-        marker={"color": [colours[one.cell.limit] for one in known], "size": 6, "opacity": 0.4},
-        hovertext=[one.cell.label for one in known],
-        hoverinfo="text",
-        name="single seeds",
-        legendgroup="single seeds",
-        showlegend=False,
-    )
-    drawn.add_trace(points, row=1, col=column)
+    if len(frontier.seeds) > 1:
+        known = [one for one in frontier.results if one.scores[played].cvar_return is not None]
+        scores = [one.scores[played] for one in known]
+        x, y = [score.cvar_return for score in scores], [score.mean_return for score in scores]
+        marker = {"color": [colours[one.cell.limit] for one in known], "size": 6, "opacity": 0.4}
+        labels = [one.cell.label for one in known]
+        yield _points(x, y, "single seeds", labels, marker).update(showlegend=False)
 
 
-def _draw_rules(drawn: Any, column: int, frontier: Frontier) -> None:
+def _rules(frontier: Frontier) -> Iterator[go.Scatter]:
     symbols = ("x", "cross", "star", "triangle-up", "square")
     for (name, score), symbol in zip(frontier.references.items(), cycle(symbols)):
-        if score.cvar_return is None:
-            continue
-        point = go.Scatter(
-            x=[score.cvar_return],
-            y=[score.mean_return],
-            mode="markers",
-            marker={"color": INK, "size": 10, "symbol": symbol},
-            name=name,
-            legendgroup=name,
-            showlegend=column == 1,
-            hovertext=f"{name}: {shown(score.mean_return, frontier)} at CVaR {shown(score.cvar_return, frontier)}",
-            hoverinfo="text",
-        )
-        drawn.add_trace(point, row=1, col=column)
+        if score.cvar_return is not None:
+            text = f"{name}: {shown(score.mean_return, frontier)} at CVaR {shown(score.cvar_return, frontier)}"
+            marker = {"color": INK, "size": 10, "symbol": symbol}
+            yield _points([score.cvar_return], [score.mean_return], name, text, marker)
+
+
+def _points(x: Any, y: Any, name: str, text: str | list[str], marker: dict[str, Any]) -> go.Scatter:
+    """Points that share one entry of the legend in both panels. text: on hovering."""
+    group = {"name": name, "legendgroup": name}
+    return go.Scatter(x=x, y=y, mode="markers", marker=marker, hovertext=text, hoverinfo="text", **group)

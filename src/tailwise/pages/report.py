@@ -19,7 +19,7 @@ from tailwise.pages.stress_panels import odds_panel, stress_panels
 from tailwise.pages.trading_panel import trading_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.verdict import cards_of, comparison_panel, verdict_of
-from tailwise.pages.views import Cell, Panel, Paragraphs, Part, ReportPage, Table, Top, suffix_of
+from tailwise.pages.views import Cell, Panel, Paragraphs, Part, ReportPage, Table, Top, with_suffixes
 
 
 def write_report(
@@ -38,40 +38,39 @@ def report_page(
     """What `write_report` writes, as view data."""
     last = Part(background_panels(background, findings[0].judged.statistics[POLICY].alpha))
     if len(findings) == 1:
-        (found,) = findings
-        part = Part(_panels(found, gamma, ""))
-        top = Top([*part.links, *last.links], verdict_of(found, how), cards_of(found))
+        (account,) = findings
+        part = Part(_panels(account, gamma, ""))
+        top = Top([*part.links, *last.links], verdict_of(account, how), cards_of(account))
         return ReportPage(title, top, [part, last])
     parts, overview = [], []
-    for number, found in enumerate(findings):
-        symbol, suffix = found.judged.symbol, suffix_of(number)
-        anchor = f"account{suffix}"
-        part = Part(_panels(found, gamma, suffix), suffix, symbol, anchor)
-        parts.append(replace(part, top=Top(part.links, verdict_of(found, how), cards_of(found))))
-        overview.append((anchor, symbol, headline_of(found)[0]))
+    for suffix, account in with_suffixes(findings):
+        symbol, anchor = account.judged.symbol, f"account{suffix}"
+        part = Part(_panels(account, gamma, suffix), suffix, symbol, anchor)
+        parts.append(replace(part, top=Top(part.links, verdict_of(account, how), cards_of(account))))
+        overview.append((anchor, symbol, headline_of(account)[0]))
     top = Top(last.links, overview=overview)
     return ReportPage(title, top, [*parts, replace(last, heading="The run")])
 
 
-def _panels(found: Findings, gamma: float, suffix: str) -> list[Panel]:
-    judged = found.judged
+def _panels(account: Findings, gamma: float, suffix: str) -> list[Panel]:
+    judged = account.judged
     numbers = judged.statistics[POLICY]
     curves = {name: Curve.of_path(path) for name, path in judged.paths.items()}
     reference = judged.reference
-    shown = [
+    panels = [
         lines_panel(curves, POLICY, kind="equity", suffix=suffix),
         lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
-        comparison_panel(found.against, found.repetitions),
+        comparison_panel(account.against, account.repetitions),
         months_panel(curves[POLICY], POLICY),
         trading_panel(judged.paths[POLICY], suffix),
         rolling_panel(curves, POLICY, [POLICY, reference], numbers.alpha, suffix),
         distribution_panel(curves, POLICY, reference, numbers, suffix),
         tail_panel(judged, gamma, suffix),
-        *(stress_panels(found.stressed, suffix) if found.stressed else [_no_stress(found.not_stressed)]),
-        odds_panel(found.odds, suffix) if found.odds else None,
-        metrics_panel(found),
+        *(stress_panels(account.stressed, suffix) if account.stressed else [_no_stress(account.not_stressed)]),
+        odds_panel(account.odds, suffix) if account.odds else None,
+        metrics_panel(account),
     ]
-    return [panel for panel in shown if panel is not None]
+    return [panel for panel in panels if panel is not None]
 
 
 def _no_stress(reason: str | None) -> Panel | None:
@@ -81,9 +80,9 @@ def _no_stress(reason: str | None) -> Panel | None:
     return Panel("stress", "Stress tests", caption, [Paragraphs([f"Not played: {reason}"], "verdict")])
 
 
-def metrics_panel(found: Findings) -> Panel:
+def metrics_panel(account: Findings) -> Panel:
     """Every number of every account, with intervals where there are some, and what each means."""
-    judged, evidence = found.judged, found.evidence
+    judged, evidence = account.judged, account.evidence
     example = judged.statistics[POLICY]
     intervals = {
         "sharpe": bounds(evidence.sharpe, plain),
@@ -104,7 +103,7 @@ def metrics_panel(found: Findings) -> Panel:
         "metrics",
         "Every number",
         f"All accounts over the same bars. Below some numbers of the policy: its {level} interval, stationary "
-        f"bootstrap, {found.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds.",
+        f"bootstrap, {account.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds.",
         [Table(("after all costs", *judged.statistics), rows, kind="metrics")],
     )
 

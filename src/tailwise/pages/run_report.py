@@ -61,5 +61,5 @@ def write_run_report(
         gamma=config.learner.gamma,
         background=background_of(config, world, played, run),
     )
-    verdict = tuple(f"{found.judged.symbol}: {headline_of(found)[0]}" for found in findings)
+    verdict = tuple(f"{account.judged.symbol}: {headline_of(account)[0]}" for account in findings)
     return WrittenReport(file, verdict, opened.notes)

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from tailwise.core.metrics import METRICS
 from tailwise.evaluate.background import Background
 from tailwise.evaluate.words import percent
-from tailwise.pages.curves import layout, thin
+from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
 from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plot, Plots, Table
 
 if TYPE_CHECKING:
@@ -30,22 +30,21 @@ _CURVES = (
 )
 _LIMITS = {"risk/measure": "risk/limit"}
 BINS = 10  # of a calibration
-_OWN, _IDEAL = "#1f6fb2", "#7b8794"
 MOST_ALERTS = 20  # that are shown, the newest
 
 
 def background_panels(known: Background, alpha: float) -> list[Panel]:
     """Calibration, training curves, alerts, configuration and data: those that there are."""
-    found = []
+    panels = []
     if known.calibration is not None:
-        found.append(_calibration(known.calibration, alpha))
+        panels.append(_calibration(known.calibration, alpha))
     if known.metrics is not None and len(known.metrics) > 1:
-        found.append(_training(known.metrics))
+        panels.append(_training(known.metrics))
     if known.alerts is not None:
-        found.append(_alerts(known.alerts))
+        panels.append(_alerts(known.alerts))
     if known.configuration or known.hashes:
-        found.append(_origin(known))
-    return found
+        panels.append(_origin(known))
+    return panels
 
 
 def _calibration(numbers: Mapping[str, float], alpha: float) -> Panel:
@@ -77,16 +76,16 @@ def calibration_figures(numbers: Mapping[str, float]) -> tuple[Any, Any]:
     reached = np.concatenate([[0.0], np.cumsum(shares)])
     quantiles = go.Figure(
         [
-            go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": _IDEAL, "dash": "dash"}, name="right"),
-            go.Scatter(x=levels, y=reached, mode="lines+markers", line={"color": _OWN}, name="realised"),
+            go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": QUIET, "dash": "dash"}, name="right"),
+            go.Scatter(x=levels, y=reached, mode="lines+markers", line={"color": OWN}, name="realised"),
         ]
     )
     quantiles.update_xaxes(title="predicted probability", tickformat=".0%", range=[0, 1])
     quantiles.update_yaxes(title="realised share below", tickformat=".0%", range=[0, 1.02])
     tenths = go.Figure(
-        go.Bar(x=[f"{10 * k + 10}%" for k in range(BINS)], y=shares, marker={"color": _OWN, "opacity": 0.55})
+        go.Bar(x=[f"{10 * k + 10}%" for k in range(BINS)], y=shares, marker={"color": OWN, "opacity": 0.55})
     )
-    tenths.add_hline(y=1 / BINS, line={"color": _IDEAL, "width": 1.5, "dash": "dash"})
+    tenths.add_hline(y=1 / BINS, line={"color": QUIET, "width": 1.5, "dash": "dash"})
     tenths.update_xaxes(title="tenth of the predicted law, up to", type="category")
     tenths.update_yaxes(tickformat=".0%", rangemode="tozero", title="share of what happened")
     return quantiles, tenths
@@ -98,9 +97,9 @@ def _training(metrics: pd.DataFrame) -> Panel:
         if name not in metrics or metrics[name].notna().sum() < 2:
             continue
         figure = go.Figure()
-        _line(figure, metrics, name, _OWN, "solid")
+        _line(figure, metrics, name, OWN, "solid")
         if (limit := _LIMITS.get(name)) in metrics:
-            _line(figure, metrics, str(limit), "#c2452d", "dash")
+            _line(figure, metrics, str(limit), LIMIT, "dash")
         unit = METRICS[name].unit
         text = title if unit == "1" else f"{title}, {unit}"
         layout(figure, height=220, title={"text": text, "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 0.96})
@@ -120,9 +119,8 @@ def _line(figure: Any, metrics: pd.DataFrame, name: str, colour: str, dash: str)
     known = metrics[["steps", name]].dropna()
     values = known[name].to_numpy(dtype=np.float64)
     rows = thin(values, 600)
-    line = {"color": colour, "width": 1.5, "dash": dash}
-    x = known["steps"].to_numpy()[rows]
-    figure.add_trace(go.Scatter(x=x, y=values[rows], name=name, mode="lines", line=line))
+    steps = known["steps"].to_numpy()
+    figure.add_trace(line(steps[rows], values[rows], name, colour, width=1.5, dash=dash))
 
 
 def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:

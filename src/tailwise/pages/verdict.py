@@ -14,9 +14,9 @@ from tailwise.pages.views import Panel, Paragraphs, Table, Verdict
 _AGAINST = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
 
 
-def verdict_of(found: Findings, how: str) -> Verdict:
+def verdict_of(account: Findings, how: str) -> Verdict:
     """The verdict on one account. how: a sentence that says who decided, and how."""
-    judged = found.judged
+    judged = account.judged
     time, numbers = judged.time, judged.statistics[POLICY]
     unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
     if judged.purpose == "backtest":
@@ -30,23 +30,23 @@ def verdict_of(found: Findings, how: str) -> Verdict:
         *([] if judged.label == "real" else [f"Not a real market: {judged.label}."]),
         *ruins(judged.paths),
         *costly_impact(judged.paths[POLICY]),
-        *([found.doubt] if found.doubt else []),
+        *([account.doubt] if account.doubt else []),
         *judged.left_out,
     ]
     below = [Paragraphs(warnings, "warning")]
-    leaks = found.leak_check
+    leaks = account.leak_check
     if leaks is not None:  # in red where nothing is known about look-ahead
         below.append(Paragraphs([f"Leak-check: {leaks.sentence}."], "missed" if leaks.doubtful else "small"))
-    rhythm = found.rhythm or f"{numbers.periods_per_year:g} bars per year."
+    rhythm = account.rhythm or f"{numbers.periods_per_year:g} bars per year."
     below.append(Paragraphs([f"Annual numbers: {rhythm}"], "small"))
-    sentence, colour = headline_of(found)
+    sentence, colour = headline_of(account)
     against = [
         (_AGAINST[one.verdict], name, f"{_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})")
-        for name, one in found.against.items()
+        for name, one in account.against.items()
     ]
-    level = _level(found.against)
+    level = _level(account.against)
     title = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
-    return Verdict(sentence, colour, verdict_sentences(found, tested), against, title, below)
+    return Verdict(sentence, colour, verdict_sentences(account, tested), against, title, below)
 
 
 def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
@@ -74,9 +74,9 @@ def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Pan
     )
 
 
-def cards_of(found: Findings) -> list[tuple[str, str, str]]:
+def cards_of(account: Findings) -> list[tuple[str, str, str]]:
     """Six numbers, each with its interval where it has one, beside the rule that is always in."""
-    judged, evidence = found.judged, found.evidence
+    judged, evidence = account.judged, account.evidence
     numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
     rule = judged.reference
     long_tail = f"CVaR {100 * numbers.alpha:g}%, {numbers.horizon} bars"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+Account = TypeVar("Account")
 VERDICTS = ("kept", "missed", "better", "worse")  # words that a table may show in colour
 
 
@@ -174,9 +175,9 @@ class Part:
         return [(f"panel-{panel.key}{self.suffix}", panel.title) for panel in self.panels]
 
 
-def suffix_of(number: int) -> str:
-    """The end of the ids of the account with that number, from 0 on."""
-    return "" if number == 0 else f"-{number + 1}"
+def with_suffixes(accounts: Sequence[Account]) -> list[tuple[str, Account]]:
+    """Each account after the end of its HTML ids: nothing for the first, then -2, -3, ..."""
+    return [("" if number == 1 else f"-{number}", account) for number, account in enumerate(accounts, start=1)]
 
 
 @dataclass(frozen=True)

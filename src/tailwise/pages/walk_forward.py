@@ -22,28 +22,29 @@ from tailwise.evaluate.verdict_words import unchecked_headline
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
-from tailwise.pages.curves import Curve, colours_of, layout, legend, lines_panel, months_panel, rolling_panel
+from tailwise.pages.curves import Curve, lines_panel, months_panel, rolling_panel
 from tailwise.pages.environment import write_page
+from tailwise.pages.figures import colours_of, layout, legend
 from tailwise.pages.return_panels import distribution_panel
 from tailwise.pages.stress_panels import odds_panel
 from tailwise.pages.trading_panel import trading_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.verdict import comparison_panel
-from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, suffix_of
+from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, with_suffixes
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
-    shown = folds.headlines
+    headlines = folds.headlines
     parts = [
-        Part(_account_panels(folds, stitched, folder, suffix), suffix, stitched.account if len(shown) > 1 else "")
-        for suffix, stitched in zip(map(suffix_of, range(len(shown))), shown, strict=True)
+        Part(_account_panels(folds, stitched, folder, suffix), suffix, stitched.account if len(headlines) > 1 else "")
+        for suffix, stitched in with_suffixes(headlines)
     ]
     last = Part(background_panels(_background(folds), folds.alpha))
     doubts = folds.doubts
     tested, earns, *others = folds.verdict[len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    headline, colour = earns, _colour(folds, shown[0])
+    headline, colour = earns, _colour(folds, headlines[0])
     if folds.leak_check is not None and folds.leak_check.doubtful:
         headline, colour = unchecked_headline(earns), "bad"
     below = [Paragraphs(_warnings(folds), "warning")]
@@ -54,7 +55,7 @@ def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
 
 def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
     """Cells of the table of folds: one row per fold and seed."""
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for row in folds.rows:
         if row.account != account:
             continue
@@ -63,7 +64,7 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
         beside = row.statistics[rule]
         limit = row.limit
         word = "" if limit is None else limit_word(limit.kept, row.limit_acted)
-        found.append(
+        rows.append(
             (
                 f"{row.fold}",
                 _seed(row.seed),
@@ -78,7 +79,7 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
                 word,
             )
         )
-    return found
+    return rows
 
 
 def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, suffix: str) -> list[Panel]:
@@ -94,7 +95,7 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, su
         f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
     )
     against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
-    shown = [
+    panels = [
         lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
         _folds_panel(folds, stitched.account, suffix),
         lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
@@ -106,7 +107,7 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, su
         odds_panel({POLICY: stitched.odds}, suffix) if stitched.odds is not None else None,
         _metrics(statistics),
     ]
-    return [panel for panel in shown if panel is not None]
+    return [panel for panel in panels if panel is not None]
 
 
 def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
@@ -180,11 +181,11 @@ def _background(folds: WalkForward) -> Background:
 
 
 def _warnings(folds: WalkForward) -> list[str]:
-    told = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
+    warnings = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
     refused = [row for row in folds.rows if row.refused]
     if refused:
-        told.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")
-    return told
+        warnings.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")
+    return warnings
 
 
 def _colour(folds: WalkForward, stitched: StitchedPath) -> str:
@@ -202,13 +203,13 @@ def _who(stitched: StitchedPath) -> str:
 
 def _over_seeds(folds: WalkForward) -> str:
     """The mean over seeds with its interval, and how likely the choice among them was luck."""
-    told, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
+    text, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
     if ratio is not None:
         spread = "" if ratio.low is None else f" ({plain(ratio.low)} to {plain(ratio.high)})"
-        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
+        text = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
     if luck is not None:
-        told += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
-    return told.strip()
+        text += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
+    return text.strip()
 
 
 def _seed(seed: int | None) -> str:
