@@ -36,7 +36,6 @@ from tailwise.pages.compare import write_comparison
 from tailwise.pages.environment import environment, printable, write_page
 from tailwise.pages.frontier import FrontierPage, write_frontier_page
 from tailwise.pages.report import write_report
-from tailwise.pages.views import Plot
 from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
@@ -208,7 +207,7 @@ def test_a_name_with_markup_in_a_picture_is_plain_text(chromium: Any, tmp_path: 
     name = f'<a href="https://{HACKED}/">profit</a> &amp; <b>&lt;i&gt;</b>'
     figure = go.Figure(go.Scatter(x=[1, 2], y=[1, 2], name=name)).update_layout(showlegend=True, height=300)
     file = tmp_path / "page.html"
-    write_page(file, FrontierPage("t", [], Plot(figure), {}, ""))
+    write_page(file, FrontierPage("t", [], figure, {}, ""))
     page = chromium.new_page()
     page.goto(file.as_uri())
     assert page.locator(".legendtext").text_content() == name
@@ -247,7 +246,7 @@ def test_whatever_a_template_is_given_is_text() -> None:
 
 
 # What no template may contain, looked for without comments, statements and, where it says so, quoted values.
-FIGURE = "{{ block.figure | figure_data | tojson }}"
+FIGURE = "{{ figure | figure_data | tojson }}"
 SCRIPTS = rf'(?!>{{{{ script }}}}</script>| type="application/json">{re.escape(FIGURE)}</script>)'
 FORBIDDEN = {
     "escaping is switched off": r"\|\s*(?:safe|xmlattr|urlize)\b|\bautoescape\b|\bMarkup\b",

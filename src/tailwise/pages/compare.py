@@ -37,7 +37,7 @@ def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust
 def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, facts: Sequence[str]) -> None:
     """Write the page of a comparison."""
     parts = [
-        Part(_panels(compared, suffix), suffix, compared.symbol if len(accounts) > 1 else "")
+        Part(_panels(compared), suffix, compared.symbol if len(accounts) > 1 else "")
         for suffix, compared in with_suffixes(accounts)
     ]
     first, *others = [one for compared in accounts for one in compared.sentences()] or ["There is nothing to compare."]
@@ -45,7 +45,7 @@ def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, fa
     write_page(path, ReportPage(title, Top(links, Verdict(first, "", [*others, *facts])), parts))
 
 
-def _panels(compared: Compared, suffix: str) -> list[Panel]:
+def _panels(compared: Compared) -> list[Panel]:
     own = next(iter(compared.paths))
     curves = {name: Curve.of_path(one) for name, one in compared.paths.items()}
     intervals = ("Sharpe ratio, 95% interval", *(bounds(one.sharpe, plain) for one in compared.evidence.values()))
@@ -54,8 +54,8 @@ def _panels(compared: Compared, suffix: str) -> list[Panel]:
         for _, name, show, _ in glossary_rows(compared.statistics[own])
     ]
     return [
-        lines_panel(curves, own, kind="equity", suffix=suffix),
-        lines_panel(curves, own, kind="drawdown", suffix=suffix),
+        lines_panel(curves, own, kind="equity"),
+        lines_panel(curves, own, kind="drawdown"),
         Panel(
             "pairs",
             "Pair by pair",

@@ -45,9 +45,7 @@ class Curve:
         return np.concatenate([self.time[:1] - step, self.time])
 
 
-def lines_panel(
-    curves: Mapping[str, Curve], own: str, *, kind: str, suffix: str = "", caption: str | None = None
-) -> Panel:
+def lines_panel(curves: Mapping[str, Curve], own: str, *, kind: str, caption: str | None = None) -> Panel:
     """Equity (kind 'equity') or drawdown from the highest equity (kind 'drawdown') of all accounts."""
     colours = colours_of(list(curves), own)
     figure = go.Figure()
@@ -70,7 +68,7 @@ def lines_panel(
         kind,
         title,
         (captions[kind] if caption is None else caption) + thinned_note(longest),
-        [legend(colours), Plot(figure, kind + suffix)],
+        [legend(colours), Plot(figure)],
     )
 
 
@@ -113,7 +111,7 @@ def _tenths(value: float) -> str:
     return f"{round(100 * value, 1) + 0.0:.1f}"
 
 
-def rolling_panel(curves: Mapping[str, Curve], own: str, names: Sequence[str], alpha: float, suffix: str) -> Panel:
+def rolling_panel(curves: Mapping[str, Curve], own: str, names: Sequence[str], alpha: float) -> Panel:
     """Volatility and CVaR over a rolling half year (a third of the window, if that is shorter)."""
     longest = max(curves[own].returns.size, 2)
     span = max(min(round(curves[own].periods_per_year / 2), longest // 3), 2)
@@ -139,5 +137,5 @@ def rolling_panel(curves: Mapping[str, Curve], own: str, names: Sequence[str], a
         "Risk over time",
         f"Each point looks back over {span:,} bars. Look for whether risk was cut before or after it rose: a policy "
         "that only follows falls with the market first.",
-        [legend({name: colours[name] for name in names}), Plot(figure, "rolling" + suffix)],
+        [legend({name: colours[name] for name in names}), Plot(figure)],
     )

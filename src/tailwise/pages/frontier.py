@@ -29,7 +29,7 @@ from tailwise.evaluate.frontier_words import (
 from tailwise.evaluate.study import open_study, run_study, warn_about
 from tailwise.pages.environment import write_page
 from tailwise.pages.figures import GRID, INK
-from tailwise.pages.views import Page, Paragraphs, Plot, Table
+from tailwise.pages.views import Page, Paragraphs, Table
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
@@ -92,7 +92,7 @@ class FrontierPage(Page):
 
     template = "frontier.html"
     facts: Sequence[Paragraphs]
-    plot: Plot
+    figure: Any
     tables: Mapping[str, Table]
     legend: str
 
@@ -105,7 +105,7 @@ def write_frontier_page(path: Path, frontier: Frontier) -> None:
         for played in (SAMPLED, MOST_LIKELY)
     }
     facts = [Paragraphs(frontier.facts, "small"), Paragraphs(alarms, "warning")]
-    write_page(path, FrontierPage(frontier.name, facts, Plot(figure(frontier)), tables, " ".join(legend(frontier))))
+    write_page(path, FrontierPage(frontier.name, facts, figure(frontier), tables, " ".join(legend(frontier))))
 
 
 def figure(frontier: Frontier) -> Any:

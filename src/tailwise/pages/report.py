@@ -39,35 +39,35 @@ def report_page(
     last = Part(background_panels(background, findings[0].judged.statistics[POLICY].alpha))
     if len(findings) == 1:
         (account,) = findings
-        part = Part(_panels(account, gamma, ""))
+        part = Part(_panels(account, gamma))
         top = Top([*part.links, *last.links], verdict_of(account, how), cards_of(account))
         return ReportPage(title, top, [part, last])
     parts, overview = [], []
     for suffix, account in with_suffixes(findings):
         symbol, anchor = account.judged.symbol, f"account{suffix}"
-        part = Part(_panels(account, gamma, suffix), suffix, symbol, anchor)
+        part = Part(_panels(account, gamma), suffix, symbol, anchor)
         parts.append(replace(part, top=Top(part.links, verdict_of(account, how), cards_of(account))))
         overview.append((anchor, symbol, headline_of(account)[0]))
     top = Top(last.links, overview=overview)
     return ReportPage(title, top, [*parts, replace(last, heading="The run")])
 
 
-def _panels(account: Findings, gamma: float, suffix: str) -> list[Panel]:
+def _panels(account: Findings, gamma: float) -> list[Panel]:
     judged = account.judged
     numbers = judged.statistics[POLICY]
     curves = {name: Curve.of_path(path) for name, path in judged.paths.items()}
     reference = judged.reference
     panels = [
-        lines_panel(curves, POLICY, kind="equity", suffix=suffix),
-        lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
+        lines_panel(curves, POLICY, kind="equity"),
+        lines_panel(curves, POLICY, kind="drawdown"),
         comparison_panel(account.against, account.repetitions),
         months_panel(curves[POLICY], POLICY),
-        trading_panel(judged.paths[POLICY], suffix),
-        rolling_panel(curves, POLICY, [POLICY, reference], numbers.alpha, suffix),
-        distribution_panel(curves, POLICY, reference, numbers, suffix),
-        tail_panel(judged, gamma, suffix),
-        *(stress_panels(account.stressed, suffix) if account.stressed else [_no_stress(account.not_stressed)]),
-        odds_panel(account.odds, suffix) if account.odds else None,
+        trading_panel(judged.paths[POLICY]),
+        rolling_panel(curves, POLICY, [POLICY, reference], numbers.alpha),
+        distribution_panel(curves, POLICY, reference, numbers),
+        tail_panel(judged, gamma),
+        *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
+        odds_panel(account.odds) if account.odds else None,
         metrics_panel(account),
     ]
     return [panel for panel in panels if panel is not None]

@@ -22,9 +22,7 @@ BINS = 60
 _VAR, _CVAR = "#b8862b", LIMIT
 
 
-def distribution_panel(
-    curves: Mapping[str, Curve], own: str, beside: str, numbers: PathStatistics, suffix: str
-) -> Panel:
+def distribution_panel(curves: Mapping[str, Curve], own: str, beside: str, numbers: PathStatistics) -> Panel:
     """Log-returns of single bars of two accounts, with VaR and CVaR of the first."""
     tail = f"{100 * numbers.alpha:g}%"
     marks = [
@@ -42,12 +40,12 @@ def distribution_panel(
         "the second-highest column where an idle account piles up at zero.",
         [
             legend({name: colours[name] for name in values} | {f"VaR {tail}": _VAR, f"CVaR {tail}": _CVAR}),
-            Plot(figure, "distribution" + suffix),
+            Plot(figure),
         ],
     )
 
 
-def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
+def tail_panel(judged: Judgement, gamma: float) -> Panel | None:
     """Realised discounted returns with their tail and the limit; None if the window is shorter than the horizon."""
     names = [name for name in (POLICY, SAMPLED, judged.reference) if name in judged.paths]
     returns = {name: forward_returns(judged.paths[name], gamma) for name in names}
@@ -74,7 +72,7 @@ def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
         f"Discounted log-return over the next {numbers.horizon} bars (gamma {gamma:g}), from every bar of the window. "
         f"Neighbouring values overlap: {_horizons(numbers.bars // numbers.horizon)} into the window without overlap. "
         f"{limited}",
-        [legend({name: colours[name] for name in returns} | entries), Plot(figure, "tail" + suffix)],
+        [legend({name: colours[name] for name in returns} | entries), Plot(figure)],
     )
 
 

@@ -54,13 +54,13 @@ _GROUPS = {
 _HEADS = ("", "total return", "per year", "Sharpe", "worst drawdown", "CVaR, bar", "turnover/year", EXPOSURES)
 
 
-def stress_panels(results: Mapping[str, Sequence[StressResult]], suffix: str) -> list[Panel]:
+def stress_panels(results: Mapping[str, Sequence[StressResult]]) -> list[Panel]:
     """One panel per group of scenarios, with the policy and the rule that is always in side by side."""
     groups = dict.fromkeys(row.group for row in next(iter(results.values())) if row.group in _GROUPS)
-    return [_group_panel(group, results, suffix) for group in groups]
+    return [_group_panel(group, results) for group in groups]
 
 
-def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]], suffix: str) -> Panel:
+def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]]) -> Panel:
     name, title, unchanged, caption = _GROUPS[group]
     colours = colours_of(list(results), POLICY)
     titles = ("Total return", "Worst drawdown")
@@ -84,7 +84,7 @@ def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]], suff
     ]
     names = list(results)[1:]
     heads = (*_HEADS, *(f"{who}: {what}" for who in names for what in ("total return", "worst drawdown")))
-    return Panel(name, title, caption, [legend(colours), Plot(figure, name + suffix), Table(heads, rows)])
+    return Panel(name, title, caption, [legend(colours), Plot(figure), Table(heads, rows)])
 
 
 def _ordered(group: str, scenarios: Sequence[StressResult]) -> list[StressResult]:
@@ -119,7 +119,7 @@ def _numbers(row: StressResult) -> tuple[str, ...]:
     )
 
 
-def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
+def odds_panel(odds: Mapping[str, AccountOdds]) -> Panel:
     """Odds of loss, drawdowns and ruin by resampling the account's own returns."""
     one = odds[POLICY] if POLICY in odds else next(iter(odds.values()))
     colours = colours_of(list(odds), POLICY)
@@ -151,7 +151,7 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of "
         f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these "
         "bars do not contain has no odds here.",
-        [legend(colours), Plot(figure, "odds" + suffix), Table(heads, rows)],
+        [legend(colours), Plot(figure), Table(heads, rows)],
     )
 
 

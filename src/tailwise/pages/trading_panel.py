@@ -18,7 +18,7 @@ _OUT = "stop, take-profit or liquidation"
 _SIGNS = {"bought": "▲", "sold": "▼", _OUT: "✕"}
 
 
-def trading_panel(path: AccountPath, suffix: str) -> Panel:
+def trading_panel(path: AccountPath) -> Panel:
     """Price with orders and exits, and exposure; a portfolio has its exposures alone, one line per asset."""
     single = len(path.assets) == 1
     titles = ("Price and orders", "Exposure, multiple of equity") if single else ("Exposure, multiple of equity",)
@@ -49,7 +49,7 @@ def trading_panel(path: AccountPath, suffix: str) -> Panel:
         "What it did",
         "Every order on the price, and the exposure held at each close: 1 is the whole equity, negative is short. Look "
         f"for whether it times, or merely holds less.{note}{thinned_note(len(path))}",
-        [Legend(entries if single else colours, signs=_SIGNS), Plot(figure, "trading" + suffix)],
+        [Legend(entries if single else colours, signs=_SIGNS), Plot(figure)],
     )
 
 

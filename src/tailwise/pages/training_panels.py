@@ -12,7 +12,7 @@ from tailwise.core.metrics import METRICS
 from tailwise.evaluate.background import Background
 from tailwise.evaluate.words import percent
 from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
-from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plot, Plots, Table
+from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plots, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def _calibration(numbers: Mapping[str, float], alpha: float) -> Panel:
         f"{calibration_sentence(numbers, alpha)} Left: on the diagonal, predicted quantiles hold what they promise; "
         "below it at the left end, bad outcomes were rarer than predicted. Right: each tenth of the predicted law "
         "should hold a tenth of what happened. This is of the training; the test window is not among it.",
-        [Plots([Plot(figure, f"calibration-{number}") for number, figure in enumerate(figures)])],
+        [Plots(figures)],
     )
 
 
@@ -92,7 +92,7 @@ def calibration_figures(numbers: Mapping[str, float]) -> tuple[Any, Any]:
 
 
 def _training(metrics: pd.DataFrame) -> Panel:
-    plots = []
+    figures = []
     for name, title in _CURVES:
         if name not in metrics or metrics[name].notna().sum() < 2:
             continue
@@ -104,14 +104,14 @@ def _training(metrics: pd.DataFrame) -> Panel:
         text = title if unit == "1" else f"{title}, {unit}"
         layout(figure, height=220, title={"text": text, "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 0.96})
         figure.update_xaxes(nticks=5)
-        plots.append(Plot(figure, f"training-{name.replace('/', '-')}"))
+        figures.append(figure)
     steps = int(metrics["steps"].iloc[-1])
     return Panel(
         "training",
         "Training curves",
         f"{len(metrics):,} updates, {steps:,} steps (horizontal axis). Look for curves that have settled, an entropy "
         "that has not collapsed at the start, and a measure of risk that ends on the right side of its limit (dashed).",
-        [Plots(plots)],
+        [Plots(figures)],
     )
 
 

@@ -79,17 +79,16 @@ class Months(Block):
 
 @dataclass(frozen=True)
 class Plot(Block):
-    """A plotly figure with a height, which the script of the page draws; its id is plot-<name>."""
+    """A plotly figure with a height, which the script of the page draws."""
 
     figure: Any
-    name: str | None = None
 
 
 @dataclass(frozen=True)
 class Plots(Block):
     """Small figures side by side."""
 
-    plots: Sequence[Plot]
+    figures: Sequence[Any]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
     headlines = folds.headlines
     parts = [
-        Part(_account_panels(folds, stitched, folder, suffix), suffix, stitched.account if len(headlines) > 1 else "")
+        Part(_account_panels(folds, stitched, folder), suffix, stitched.account if len(headlines) > 1 else "")
         for suffix, stitched in with_suffixes(headlines)
     ]
     last = Part(background_panels(_background(folds), folds.alpha))
@@ -82,7 +82,7 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
     return rows
 
 
-def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, suffix: str) -> list[Panel]:
+def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path) -> list[Panel]:
     paths = read_paths(folder / stitched.evaluation, root=folder).get(stitched.account)
     if paths is None:
         raise DataError(f"{folder / stitched.evaluation} has no account '{stitched.account}'; restore it.")
@@ -96,21 +96,21 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, su
     )
     against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
     panels = [
-        lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
-        _folds_panel(folds, stitched.account, suffix),
-        lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
+        lines_panel(curves, POLICY, kind="equity", caption=caption),
+        _folds_panel(folds, stitched.account),
+        lines_panel(curves, POLICY, kind="drawdown"),
         comparison_panel(against, REPETITIONS) if against else None,
         months_panel(curves[POLICY], POLICY),
-        trading_panel(paths[POLICY], suffix),
-        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha, suffix),
-        distribution_panel(curves, POLICY, rule, numbers, suffix),
-        odds_panel({POLICY: stitched.odds}, suffix) if stitched.odds is not None else None,
+        trading_panel(paths[POLICY]),
+        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
+        distribution_panel(curves, POLICY, rule, numbers),
+        odds_panel({POLICY: stitched.odds}) if stitched.odds is not None else None,
         _metrics(statistics),
     ]
     return [panel for panel in panels if panel is not None]
 
 
-def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
+def _folds_panel(folds: WalkForward, account: str) -> Panel:
     rows = [row for row in folds.rows if row.account == account]
     rule = next(name for name in ALWAYS_IN if name in rows[0].statistics)
     colours = colours_of([POLICY, "together", rule], POLICY)
@@ -149,7 +149,7 @@ def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
         f"the result is luck of the seed. {_over_seeds(folds)}",
         [
             legend({name: colours[name] for name, (x, *_) in sets.items() if x}),
-            Plot(figure, "folds" + suffix),
+            Plot(figure),
             Table(heads, fold_rows(folds, account), marks=True),
         ],
     )
