@@ -142,9 +142,9 @@ def _level_and_power(options: Options) -> list[Check]:
 
 def _trade(returns: Floats, targets: Floats):  # type: ignore[no-untyped-def]
     """Targets [n + 1] through the simulator on daily bars with these log-returns, without costs."""
+    from tailwise import backtest
     from tailwise.bars.bars import Bars
     from tailwise.bars.frequency import infer_frequency
-    from tailwise.evaluate.backtest import backtest
     from tailwise.market.costs import NO_COSTS
 
     days = np.busday_offset("2000-01-03", np.arange(len(returns))).astype("datetime64[ns]")
@@ -169,9 +169,9 @@ def _annualisation(options: Options) -> list[Check]:
     """Daily and hourly bars whose statistics were given the other's bars per year."""
     from dataclasses import replace
 
+    from tailwise import backtest
     from tailwise.bars.builtin import sp500
     from tailwise.bars.synthetic import random_walk
-    from tailwise.evaluate.backtest import backtest
     from tailwise.evaluate.statistics import annualisation_doubt
 
     caught, silent = 0, 0

@@ -43,7 +43,6 @@ KNOWN_CYCLES: dict[tuple[str, str], str] = {
     ("run.health.good_states", "run.trainer"): "keeps the trainer's state; goes with one record of controllers",
     ("run.health.watch", "run.trainer"): "passes the trainer on to actions; goes with them",
     ("run.record", "run.trainer"): "writes what the trainer holds; goes when it is handed the metrics and the state",
-    ("evaluate.backtest", "evaluate.report_backtest"): "Backtest.report writes a page; goes with pages/",
 }
 
 

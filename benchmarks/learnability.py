@@ -59,8 +59,7 @@ def run(options: Options) -> list[Check]:
 
 
 def _train(preset: str, seed: int, options: Options) -> Outcome:
-    from tailwise import PPO
-    from tailwise.evaluate.backtest import backtest
+    from tailwise import PPO, backtest
     from tailwise.run.presets import load_source
     from tailwise.run.worlds import MarketWorld
 

@@ -26,13 +26,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tailwise.bars.check_bars import check_bars
-    from tailwise.evaluate.backtest import backtest
-    from tailwise.evaluate.compare import compare
-    from tailwise.evaluate.frontier import frontier
-    from tailwise.evaluate.judge import judge
     from tailwise.evaluate.run_view import Run
     from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
+    from tailwise.pages.backtest import backtest
+    from tailwise.pages.compare import compare
+    from tailwise.pages.frontier import frontier
+    from tailwise.pages.judge import judge
     from tailwise.run.agent import PPO, Policy, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
@@ -44,11 +44,11 @@ _HOMES = {
     "load": "tailwise.run.agent",
     "Run": "tailwise.evaluate.run_view",
     "StudyStopped": "tailwise.evaluate.study",
-    "backtest": "tailwise.evaluate.backtest",
+    "backtest": "tailwise.pages.backtest",
     "walk_forward": "tailwise.evaluate.walk_forward",
-    "frontier": "tailwise.evaluate.frontier",
-    "compare": "tailwise.evaluate.compare",
-    "judge": "tailwise.evaluate.judge",
+    "frontier": "tailwise.pages.frontier",
+    "compare": "tailwise.pages.compare",
+    "judge": "tailwise.pages.judge",
     "leak_check": "tailwise.run.leak_check",
     "check_bars": "tailwise.bars.check_bars",
     "Callback": "tailwise.run.callbacks",

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.oracle import oracle_targets
+from tailwise import backtest
 from tailwise.bars.synthetic import ar1
-from tailwise.evaluate.backtest import backtest
 from tailwise.market.costs import CostConfig
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from tailwise.cli.main import main
 from tailwise.doctor.audit import audit_run
 from tailwise.doctor.check import Check, counted, sparkline, thin
-from tailwise.doctor.page import picture
+from tailwise.doctor.page import points
 from tailwise.run.agent import PPO
 from tailwise.run.config import parse_config
 
@@ -249,7 +249,7 @@ def test_sparklines() -> None:
     assert sparkline([1.0, float("nan"), 1.0]) == "▄ ▄"
     assert sparkline([1.0]) == ""
     assert thin(list(map(float, range(100))), 10)[0] == 4.5
-    assert picture([1.0, 2.0]).text.count(",") == 2
-    assert picture([]).text == ""
+    assert points([1.0, 2.0]) == "0.0,24.0 120.0,2.0"
+    assert points([]) == points([1.0]) == ""
     checks = [Check("a", "ok", "", ""), Check("b", "warn", "", ""), Check("c", "fail", "", "")]
     assert counted(checks) == "1 failed, 1 warning, 1 ok"

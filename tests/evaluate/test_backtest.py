@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tailwise import backtest
 from tailwise.bars.bars import Bars, load_bars
 from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.cli.main import main
 from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigWarning, DataError, ShapeError
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.baselines import buy_and_hold, flat, volatility_target
 from tailwise.market.accounting import identity_error
 from tailwise.market.costs import NO_COSTS, CostConfig

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tailwise import backtest
 from tailwise.bars.bars import Bars
 from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.evaluate.backtest import backtest, backtest_portfolio
+from tailwise.evaluate.backtest import backtest_portfolio
 from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
 from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
 from tailwise.evaluate.tails import empirical_cvar

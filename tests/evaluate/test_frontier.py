@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.backtest import backtest
-from tailwise.evaluate.frontier_page import legend, shown_band, table_rows, verdict, warnings_about, write_frontier_page
 from tailwise.evaluate.frontier_result import (
     MOST_LIKELY,
     SAMPLED,
@@ -35,6 +33,7 @@ from tailwise.evaluate.frontier_runs import (
     plan,
     play_rewards,
 )
+from tailwise.evaluate.frontier_words import legend, shown_band, table_rows, verdict, warnings_about
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
@@ -258,23 +257,3 @@ def test_one_seed_has_no_band_and_that_is_said_in_words() -> None:
 def test_a_run_that_was_stopped_is_told() -> None:
     made = frontier(result(-0.05, 3, Score(0.1, -0.04, -0.01), refused=True, ended="5 updates were refused"))
     assert warnings_about(made) == ["limit -0.05, seed 3: 5 updates were refused"]
-
-
-def test_the_page_shows_every_limit_and_opens_without_a_network(tmp_path: Path) -> None:
-    rules = {"buy <and> hold": Score(0.3, -0.3, -0.03)}
-    results = [
-        result(limit, seed, Score(0.1, tail - 0.01 * seed, -0.01), references=rules)
-        for limit, tail in ((None, -0.2), (-0.05, -0.04), (-0.02, -0.03))
-        for seed in (0, 1)
-    ]
-    made = replace(frontier(*results), label="synthetic: a wave")
-    write_frontier_page(tmp_path / "frontier.html", made)
-    page = (tmp_path / "frontier.html").read_text()
-    assert len(page) > 3_000_000 and 'src="http' not in page
-    for text in ("limit -5%", "limit -2%", "unconstrained", "buy &lt;and&gt; hold", "synthetic: a wave"):
-        assert text in page
-    assert '<td class="kept">kept, 2 of 2</td>' in page and '<td class="missed">missed, 0 of 2</td>' in page
-    told = json.loads(json.dumps(made.to_json()))
-    assert told["references"] == {"buy <and> hold": {"mean_return": 0.3, "cvar_return": -0.3, "cvar_bar": -0.03}}
-    assert [run["limit"] for run in told["runs"]] == [None, None, -0.05, -0.05, -0.02, -0.02]
-    assert told["rows"][2]["cvar_return"]["mean"] == pytest.approx(-0.045)

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
-from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import POLICY, SAMPLED, judge_policy
 from tailwise.evaluate.limit import forward_returns, judge_limit, rule_sentence
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import discounted_forward_returns
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
+from tailwise.pages.report import write_report
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_source

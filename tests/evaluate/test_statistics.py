@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.tails import discounted_forward_returns, empirical_cvar, tail_horizon
 from tailwise.evaluate.words import columns, exposures, held, ruins

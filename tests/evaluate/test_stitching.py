@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import DataError
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.statistics import path_statistics, window_returns
 from tailwise.evaluate.stitching import stitch
 from tailwise.evaluate.trips import round_trips

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tailwise
+from tailwise import backtest
 from tailwise.bars.bars import Bars
 from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.stress import (

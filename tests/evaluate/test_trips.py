@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tailwise import backtest
 from tailwise.bars.builtin import nasdaq, sp500
-from tailwise.evaluate.backtest import backtest, backtest_portfolio
+from tailwise.evaluate.backtest import backtest_portfolio
 from tailwise.evaluate.statistics import cost_share, path_statistics
 from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips, trips_frame
 from tailwise.market.costs import NO_COSTS, CostConfig

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import tailwise
+from tailwise import backtest
 from tailwise.bars.bars import save_bars
 from tailwise.bars.synthetic import ar1
 from tailwise.core.config import dump_yaml, load_yaml
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.metrics import compared_part
-from tailwise.evaluate.backtest import backtest
 from tailwise.evaluate.judgement import judge_policy
 from tailwise.run.config import parse_config
 from tailwise.run.worlds import MarketWorld

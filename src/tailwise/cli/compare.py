@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
-from tailwise.evaluate.compare import PAGE, compare
-from tailwise.evaluate.report_compare import PAIR_HEADS, Compared, pair_rows
+from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.words import columns
 from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.pages.compare import PAGE, compare
 
 
 def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bool) -> None:

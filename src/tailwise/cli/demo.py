@@ -7,10 +7,10 @@ from pathlib import Path
 from tailwise.cli.evaluating import print_findings
 from tailwise.cli.output import note
 from tailwise.cli.training import begin, print_facts, train
-from tailwise.evaluate.judge import PAGE, judge_team
+from tailwise.evaluate.background import CAVEAT
 from tailwise.evaluate.opened_run import open_team
-from tailwise.evaluate.report_verdict import CAVEAT
 from tailwise.evaluate.run_view import EVALUATIONS
+from tailwise.pages.judge import PAGE, judge_team
 from tailwise.run.config import warnings_of
 from tailwise.run.effective_config import effective_config
 

@@ -9,16 +9,17 @@ from typing import TypeVar
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table, say_leak_check
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.frontier import PAGE, plan_frontier
-from tailwise.evaluate.frontier_page import HOW, legend, warnings_about
-from tailwise.evaluate.frontier_page import headings as frontier_headings
-from tailwise.evaluate.frontier_page import table_rows as frontier_rows
+from tailwise.evaluate.frontier import plan_frontier
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Frontier
+from tailwise.evaluate.frontier_words import HOW, legend, warnings_about
+from tailwise.evaluate.frontier_words import headings as frontier_headings
+from tailwise.evaluate.frontier_words import table_rows as frontier_rows
 from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_jobs
 from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_plan import Settings
 from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward
 from tailwise.evaluate.walk_forward_words import headings, table_rows
+from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.effective_config import effective_config
 from tailwise.run.jobs import Line
 
@@ -57,7 +58,10 @@ def run_frontier(
     wanted = read_limits(limits)
     effective = effective_config(config, overrides)
     study = plan_frontier(effective, wanted, seeds=seeds, unconstrained=unconstrained, episodes=episodes)
-    return _answer(_run(study, out=out, jobs=jobs, as_json=as_json), _print_frontier, as_json=as_json)
+    result = _run(study, out=out, jobs=jobs, as_json=as_json)
+    if result is not None:
+        keep_frontier_page(result)
+    return _answer(result, _print_frontier, as_json=as_json)
 
 
 def _answer(result: Told | None, show: Callable[[Told], None], *, as_json: bool) -> int:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
-from tailwise.core.errors import ConfigWarning, DataError, ShapeError
-from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.words import costly_impact
+from tailwise.core.errors import DataError, ShapeError
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
@@ -26,43 +22,6 @@ from tailwise.market.tables import SymbolTable
 Rule = Callable[[Bars], float]
 
 
-def backtest(
-    rule: Rule | Sequence[float] | npt.NDArray[Any],
-    bars: Bars,
-    costs: CostConfig | None = None,
-    *,
-    config: MarketEnvConfig | None = None,
-    first: int = 0,
-    last: int | None = None,
-    out: str | Path | None = None,
-    report: str | Path | None = None,
-) -> AccountPath:
-    """Trade `bars` by a rule: the path of the account.
-
-    rule     a function that is given the bars up to and including the close of the decision, and returns the target
-             exposure (a multiple of equity, negative for a short); or the targets themselves, one for each bar, the
-             entry of bar t being decided at its close and filled as `config.fill` says
-    costs    default: those of `CostConfig`
-    config   account and execution; its action is not used. A target beyond what the margin can hold is refused
-    first    bar at whose close the first decision is made
-    last     last bar to live through; default: the last one
-    out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
-    report   HTML file to write: the same report as of a policy, with baselines, evidence and stress tests
-
-    A warning is given when impact was the largest cost, which ticks in place of units make it.
-    """
-    path = play_rule(rule, bars, costs, config=config, first=first, last=last)
-    for sentence in costly_impact(path):
-        warnings.warn(sentence, ConfigWarning, stacklevel=2)
-    if out is not None:
-        save_paths(out, {path.symbol: {"rule": path}})
-    if report is not None:
-        from tailwise.evaluate.report_backtest import write_backtest_report  # which needs this module
-
-        write_backtest_report(Path(report), path, rule, bars, costs, config=config)
-    return path
-
-
 def play_rule(
     rule: Rule | Sequence[float] | npt.NDArray[Any],
     bars: Bars,
@@ -72,7 +31,7 @@ def play_rule(
     first: int = 0,
     last: int | None = None,
 ) -> AccountPath:
-    """The path of `backtest`, without a word about it."""
+    """Trade `bars` by a rule and return the path of the account; the arguments are those of `tailwise.backtest`."""
     if not isinstance(bars, Bars):
         raise DataError(
             f"backtest got bars of type {type(bars).__name__}; read them with tailwise.bars.bars.load_bars."

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.compare_accounts import Compared, compare_accounts
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
 from tailwise.evaluate.opened_run import open_market_run
-from tailwise.evaluate.report_compare import Compared, compare_accounts, write_comparison
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
-
-PAGE = "compare.html"
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,13 @@ class RunComparison:
     leak_check: Mapping[str, LeakVerdict | None]
     facts: tuple[str, ...]
     notes: tuple[str, ...]
-    file: Path | None
+    file: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """The names of all runs."""
+        *others, last = self.leak_check
+        return f"{', '.join(others)} and {last}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,17 +54,8 @@ class RunComparison:
         }
 
 
-def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust: bool = False) -> RunComparison:
-    """Play the test window with every run and compare them bar by bar, so that the market they share cancels.
-
-    runs    folders of runs on the same test bars, two or more
-    page    HTML file to write; None: none
-    trust   execute the code that a run names although somebody else may have written it (docs/security.md)
-
-        compared = tailwise.compare(["runs/sp500-1", "runs/sp500-2"])
-        for (first, second), difference in compared.accounts[0].pairs.items():
-            print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
-    """
+def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunComparison:
+    """Play the test window with every run and compare them bar by bar; arguments as for `tailwise.compare`."""
     folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
     if len(folders) < 2:
         given = "one run was" if folders else "no runs were"
@@ -97,11 +92,8 @@ def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust
     ]
     if len(names) > 2:
         facts.append("Choosing the best of several runs by this page makes it a trial like any other.")
-    if page is not None:
-        write_comparison(Path(page), accounts, title=f"{', '.join(names[:-1])} and {names[-1]}", facts=facts)
     notes = tuple(sentence for run in opened.values() for sentence in run.notes)
-    file = None if page is None else Path(page)
-    return RunComparison(tuple(folders), tuple(accounts), leaks, tuple(facts), notes, file)
+    return RunComparison(tuple(folders), tuple(accounts), leaks, tuple(facts), notes)
 
 
 def _names(runs: list[Path]) -> list[str]:

@@ -10,65 +10,17 @@ from pathlib import Path
 from tailwise.core.atomic import write_json
 from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import Cell, Frontier, Result
 from tailwise.evaluate.frontier_runs import EPISODES, alpha_of, cell_config, check_base, check_folder, judge_run, plan
-from tailwise.evaluate.study import (
-    Study,
-    StudyJob,
-    leak_verdict_of,
-    named_seeds,
-    open_study,
-    run_study,
-    training_fact,
-    warn_about,
-)
+from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_fact
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.config import Config, warnings_of
-from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
-from tailwise.run.jobs import Say, Stop, never, silent
+from tailwise.run.effective_config import Effective, require_environment
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook
 from tailwise.run.worlds import World, make_world
 
-SUMMARY, PAGE = "frontier.json", "frontier.html"
-
-
-def frontier(
-    config: ConfigLike,
-    limits: Sequence[float],
-    *,
-    overrides: Sequence[str] = (),
-    seeds: int | Sequence[int] = 3,
-    unconstrained: bool = True,
-    episodes: int | None = None,
-    out: str | Path | None = None,
-    jobs: int = 1,
-    stop: Stop = never,
-    say: Say = silent,
-) -> Frontier:
-    """Train the same seeds at several limits on the CVaR and judge them out of sample; files lie in `result.folder`.
-
-    config          a `Config`, a nested dictionary, a YAML file or the name of a preset
-    limits          lowest allowed CVaR each; losses are negative
-    overrides       "learner.clip=0.1" and the like, changes of the configuration
-    seeds           runs per limit: how many, from the configuration's seed on, or the seeds themselves
-    unconstrained   also train each seed without a limit
-    episodes        test episodes of each run; not for a market, whose test window is played whole
-    out             the folder; runs in it of the same configuration are continued. None: runs/frontier-N
-    jobs            trainings side by side, a process each. From a script, call it below `if __name__ == "__main__":`
-    stop            asked after every update; True ends the runs with a checkpoint and raises StudyStopped
-    say             is given the lines of the runs (`tailwise.run.jobs.Line`)
-
-        result = tailwise.frontier("sp500", [-0.05, -0.1], seeds=2)
-        for row in result.rows:
-            print(row.limit, row.played, row.mean_return.mean, row.cvar_return.mean, row.kept)
-    """
-    study = plan_frontier(
-        effective_config(config, overrides), limits, seeds=seeds, unconstrained=unconstrained, episodes=episodes
-    )
-    warn_about(study)
-    return run_study(study, open_study(study, out), jobs=jobs, stop=stop, say=say)
+SUMMARY = "frontier.json"
 
 
 def plan_frontier(
@@ -159,7 +111,6 @@ class FrontierStudy(Study[Result, Frontier]):
             folder=folder,
         )
         write_json(folder / SUMMARY, result.to_json())
-        write_frontier_page(folder / PAGE, result)
         return result
 
 

@@ -11,62 +11,51 @@ from pathlib import Path
 import plotly.graph_objects as go
 import yaml
 
-from tailwise.core.atomic import write_text
 from tailwise.core.errors import DataError
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
-from tailwise.evaluate.markup import NOTHING, element, join
-from tailwise.evaluate.page_frame import Panel, contents, report_page, section, table
 from tailwise.evaluate.path_files import read_paths
-from tailwise.evaluate.report_curves import (
-    Curve,
-    colours_of,
-    key,
-    layout,
-    lines_panel,
-    months_panel,
-    picture,
-    rolling_panel,
-)
-from tailwise.evaluate.report_risk import distribution_panel
-from tailwise.evaluate.report_stress import odds_panel
-from tailwise.evaluate.report_trading import trading_panel
-from tailwise.evaluate.report_training import Background, background_panels
-from tailwise.evaluate.report_verdict import comparison_panel, judgement_box, unchecked_headline
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.verdict_words import unchecked_headline
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
 from tailwise.evaluate.walk_forward_words import reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
+from tailwise.pages.curves import Curve, lines_panel, months_panel, rolling_panel
+from tailwise.pages.environment import write_page
+from tailwise.pages.figures import colours_of, layout, legend
+from tailwise.pages.return_panels import distribution_panel
+from tailwise.pages.stress_panels import odds_panel
+from tailwise.pages.trading_panel import trading_panel
+from tailwise.pages.training_panels import background_panels
+from tailwise.pages.verdict import comparison_panel
+from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, with_suffixes
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
     """Write the report of a walk-forward; folder: where its files lie."""
-    shown = folds.headlines
-    parts, listed = NOTHING, []
-    for number, stitched in enumerate(shown):
-        suffix = "" if number == 0 else f"-{number + 1}"
-        panels = _account_panels(folds, stitched, folder, suffix)
-        listed += [(panel, suffix) for panel in panels]
-        heading = element("h1", stitched.account, class_="symbol") if len(shown) > 1 else NOTHING
-        parts += heading + join(section(panel, suffix) for panel in panels)
-    last = background_panels(_background(folds), folds.alpha)
-    parts += join(section(panel) for panel in last)
+    headlines = folds.headlines
+    parts = [
+        Part(_account_panels(folds, stitched, folder), suffix, stitched.account if len(headlines) > 1 else "")
+        for suffix, stitched in with_suffixes(headlines)
+    ]
+    last = Part(background_panels(_background(folds), folds.alpha))
     doubts = folds.doubts
     tested, earns, *others = folds.verdict[len(doubts) :]
     # Whether it earns is what a reader asks first; a doubt about the numbers stands next to it.
-    headline, colour = earns, _colour(folds, shown[0])
+    headline, colour = earns, _colour(folds, headlines[0])
     if folds.leak_check is not None and folds.leak_check.doubtful:
         headline, colour = unchecked_headline(earns), "bad"
-    box = judgement_box(headline, colour, [*doubts, tested, *others], _warnings(folds))
-    top = box + contents([panel for panel, suffix in listed if not suffix] + last)
-    title = f"{folds.name}: walk-forward over {folds.folds} folds"
-    write_text(path, report_page(title, top=top, parts=parts))
+    below = [Paragraphs(_warnings(folds), "warning")]
+    verdict = Verdict(headline, colour, [*doubts, tested, *others], below=below)
+    top = Top([*parts[0].links, *last.links], verdict)
+    write_page(path, ReportPage(f"{folds.name}: walk-forward over {folds.folds} folds", top, [*parts, last]))
 
 
 def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
     """Cells of the table of folds: one row per fold and seed."""
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for row in folds.rows:
         if row.account != account:
             continue
@@ -75,7 +64,7 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
         beside = row.statistics[rule]
         limit = row.limit
         word = "" if limit is None else limit_word(limit.kept, row.limit_acted)
-        found.append(
+        rows.append(
             (
                 f"{row.fold}",
                 _seed(row.seed),
@@ -90,10 +79,10 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
                 word,
             )
         )
-    return found
+    return rows
 
 
-def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, suffix: str) -> list[Panel]:
+def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path) -> list[Panel]:
     paths = read_paths(folder / stitched.evaluation, root=folder).get(stitched.account)
     if paths is None:
         raise DataError(f"{folder / stitched.evaluation} has no account '{stitched.account}'; restore it.")
@@ -106,22 +95,22 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path, su
         f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
     )
     against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
-    shown = [
-        lines_panel(curves, POLICY, kind="equity", suffix=suffix, caption=caption),
-        _folds_panel(folds, stitched.account, suffix),
-        lines_panel(curves, POLICY, kind="drawdown", suffix=suffix),
+    panels = [
+        lines_panel(curves, POLICY, kind="equity", caption=caption),
+        _folds_panel(folds, stitched.account),
+        lines_panel(curves, POLICY, kind="drawdown"),
         comparison_panel(against, REPETITIONS) if against else None,
         months_panel(curves[POLICY], POLICY),
-        trading_panel(paths[POLICY], suffix),
-        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha, suffix),
-        distribution_panel(curves, POLICY, rule, numbers, suffix),
-        odds_panel({POLICY: stitched.odds}, suffix) if stitched.odds is not None else None,
+        trading_panel(paths[POLICY]),
+        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
+        distribution_panel(curves, POLICY, rule, numbers),
+        odds_panel({POLICY: stitched.odds}) if stitched.odds is not None else None,
         _metrics(statistics),
     ]
-    return [panel for panel in shown if panel is not None]
+    return [panel for panel in panels if panel is not None]
 
 
-def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
+def _folds_panel(folds: WalkForward, account: str) -> Panel:
     rows = [row for row in folds.rows if row.account == account]
     rule = next(name for name in ALWAYS_IN if name in rows[0].statistics)
     colours = colours_of([POLICY, "together", rule], POLICY)
@@ -158,9 +147,11 @@ def _folds_panel(folds: WalkForward, account: str, suffix: str) -> Panel:
         f"{folds.folds} folds, {folds.kind}, with {folds.purge} bars purged and {folds.embargo} embargoed "
         "between training and test. Look for the spread between seeds of one fold: where it is as large as the result, "
         f"the result is luck of the seed. {_over_seeds(folds)}",
-        key({name: colours[name] for name, (x, *_) in sets.items() if x})
-        + picture(figure, "folds" + suffix)
-        + table(heads, fold_rows(folds, account), marks=True),
+        [
+            legend({name: colours[name] for name, (x, *_) in sets.items() if x}),
+            Plot(figure),
+            Table(heads, fold_rows(folds, account), marks=True),
+        ],
     )
 
 
@@ -177,7 +168,7 @@ def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
         "metrics",
         "Every number",
         "All accounts over the same bars, after all costs. A dash is undefined.",
-        table(("", *statistics), rows, kind="metrics"),
+        [Table(("", *statistics), rows, kind="metrics")],
     )
 
 
@@ -190,11 +181,11 @@ def _background(folds: WalkForward) -> Background:
 
 
 def _warnings(folds: WalkForward) -> list[str]:
-    told = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
+    warnings = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
     refused = [row for row in folds.rows if row.refused]
     if refused:
-        told.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")
-    return told
+        warnings.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")
+    return warnings
 
 
 def _colour(folds: WalkForward, stitched: StitchedPath) -> str:
@@ -212,13 +203,13 @@ def _who(stitched: StitchedPath) -> str:
 
 def _over_seeds(folds: WalkForward) -> str:
     """The mean over seeds with its interval, and how likely the choice among them was luck."""
-    told, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
+    text, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
     if ratio is not None:
         spread = "" if ratio.low is None else f" ({plain(ratio.low)} to {plain(ratio.high)})"
-        told = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
+        text = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
     if luck is not None:
-        told += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
-    return told.strip()
+        text += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
+    return text.strip()
 
 
 def _seed(seed: int | None) -> str:

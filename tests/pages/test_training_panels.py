@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.evaluate.calibration_panel import calibration_figures, calibration_sentence, newest_calibration
+from tailwise.evaluate.background import newest_calibration
+from tailwise.pages.training_panels import calibration_figures, calibration_sentence
 from tailwise.run.agent import PPO
 from tailwise.run.metric_store import read
 from tests.support import small_run

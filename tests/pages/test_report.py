@@ -11,21 +11,23 @@ import pytest
 
 import tailwise
 from tailwise.bars.builtin import sp500
+from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
 from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
 from tailwise.evaluate.judgement import POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_curves import MOST_POINTS, Curve, months_panel, thin
-from tailwise.evaluate.report_training import Background
-from tailwise.evaluate.report_verdict import headline, trials_sentence
 from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.evaluate.verdict_words import headline, trials_sentence
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
+from tailwise.pages.curves import Curve, months_panel
+from tailwise.pages.figures import MOST_POINTS, thin
+from tailwise.pages.report import write_report
+from tailwise.pages.views import Months
 from tests.chromium import browser
-from tests.evaluate.browser import DESKTOP, PHONE, look
 from tests.evaluate.paths import bar_times
+from tests.pages.browser import DESKTOP, PHONE, look
 
 PLOTTED = (
     "equity",
@@ -227,9 +229,11 @@ def test_months_multiply_to_the_year() -> None:
     curve = Curve(time, np.exp(np.concatenate([[0.0], np.cumsum(returns)])), 252.0)
     panel = months_panel(curve, POLICY)
     assert panel is not None
-    cells = re.findall(r">(-?[0-9.]+)</td>", panel.body.text)
-    assert cells[:12] == ["1.0", "-2.0"] * 6
-    assert f"<b>{100 * (1.01**6 * 0.98**6 - 1):.1f}</b>" in panel.body.text
+    (block,) = panel.blocks
+    assert isinstance(block, Months)
+    _, cells, total = block.rows[0]
+    assert [text for text, _ in cells] == ["1.0", "-2.0"] * 6
+    assert total == f"{100 * (1.01**6 * 0.98**6 - 1):.1f}"
     assert months_panel(Curve(time[:5], curve.wealth[:6], 252.0), POLICY) is None
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.judge import Playing, background_of, findings_of, how_played
+from tailwise.evaluate.background import Playing, background_of, how_played
+from tailwise.evaluate.judge import findings_of
 from tailwise.evaluate.opened_run import open_market_run
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_folds import write_folds_report
-from tailwise.evaluate.report_verdict import headline_of
+from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
+from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
 
 
 @dataclass(frozen=True)
@@ -60,5 +61,5 @@ def write_run_report(
         gamma=config.learner.gamma,
         background=background_of(config, world, played, run),
     )
-    verdict = tuple(f"{found.judged.symbol}: {headline_of(found)[0]}" for found in findings)
+    verdict = tuple(f"{account.judged.symbol}: {headline_of(account)[0]}" for account in findings)
     return WrittenReport(file, verdict, opened.notes)

@@ -10,20 +10,19 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from tailwise.evaluate.judgement import POLICY, SAMPLED, Judgement
-from tailwise.evaluate.page_frame import INK, Panel
-from tailwise.evaluate.report_curves import Curve, colours_of, is_dotted, key, layout, picture
 from tailwise.evaluate.statistics import PathStatistics, forward_returns
 from tailwise.evaluate.words import percent
+from tailwise.pages.curves import Curve
+from tailwise.pages.figures import INK, LIMIT, QUIET, colours_of, dash_of, layout, legend, line
+from tailwise.pages.views import Panel, Plot
 
 Floats = npt.NDArray[np.float64]
 Mark = tuple[float, str, str, str]  # where, text, colour, dash
 BINS = 60
-_VAR, _CVAR = "#b8862b", "#c2452d"
+_VAR, _CVAR = "#b8862b", LIMIT
 
 
-def distribution_panel(
-    curves: Mapping[str, Curve], own: str, beside: str, numbers: PathStatistics, suffix: str
-) -> Panel:
+def distribution_panel(curves: Mapping[str, Curve], own: str, beside: str, numbers: PathStatistics) -> Panel:
     """Log-returns of single bars of two accounts, with VaR and CVaR of the first."""
     tail = f"{100 * numbers.alpha:g}%"
     marks = [
@@ -39,15 +38,17 @@ def distribution_panel(
         f"Log-returns per bar. One bar in {1 / numbers.alpha:.0f} was worse than VaR, and those bars lost CVaR on "
         "average. Look at the left tail: how far it reaches beyond that of the market. The vertical axis is cut above "
         "the second-highest column where an idle account piles up at zero.",
-        key({name: colours[name] for name in values} | {f"VaR {tail}": _VAR, f"CVaR {tail}": _CVAR})
-        + picture(figure, "distribution" + suffix),
+        [
+            legend({name: colours[name] for name in values} | {f"VaR {tail}": _VAR, f"CVaR {tail}": _CVAR}),
+            Plot(figure),
+        ],
     )
 
 
-def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
+def tail_panel(judged: Judgement, gamma: float) -> Panel | None:
     """Realised discounted returns with their tail and the limit; None if the window is shorter than the horizon."""
-    shown = [name for name in (POLICY, SAMPLED, judged.reference) if name in judged.paths]
-    returns = {name: forward_returns(judged.paths[name], gamma) for name in shown}
+    names = [name for name in (POLICY, SAMPLED, judged.reference) if name in judged.paths]
+    returns = {name: forward_returns(judged.paths[name], gamma) for name in names}
     numbers = judged.statistics[POLICY]
     if any(len(values) == 0 for values in returns.values()) or numbers.cvar_return is None:
         return None
@@ -59,20 +60,19 @@ def tail_panel(judged: Judgement, gamma: float, suffix: str) -> Panel | None:
         verdict = judged.limits[POLICY]
         limited = "The limit of the run speaks of this tail: the line of the realised measure belongs right of it."
         marks.append((verdict.limit, f"limit {percent(verdict.limit)}", INK, "dash"))
-        entries["limit"] = "#7b8794"
+        entries["limit"] = QUIET
         if verdict.measure != "cvar" and verdict.realised is not None:
             marks.append((verdict.realised, f"{verdict.measure}: {percent(verdict.realised)}", _VAR, "solid"))
             entries[verdict.measure] = _VAR
     colours = colours_of(list(judged.paths), POLICY)
     figure = _histogram(returns, POLICY, colours, marks)
-    dotted = [name for name in returns if is_dotted(name)]
     return Panel(
         "tail",
         f"Returns over {numbers.horizon} bars" + (", and the limit" if judged.limits else ""),
         f"Discounted log-return over the next {numbers.horizon} bars (gamma {gamma:g}), from every bar of the window. "
         f"Neighbouring values overlap: {_horizons(numbers.bars // numbers.horizon)} into the window without overlap. "
         f"{limited}",
-        key({name: colours[name] for name in returns} | entries, dotted) + picture(figure, "tail" + suffix),
+        [legend({name: colours[name] for name in returns} | entries), Plot(figure)],
     )
 
 
@@ -96,10 +96,10 @@ def _histogram(returns: Mapping[str, Floats], own: str, colours: Mapping[str, st
             marker = {"color": colours[name], "opacity": 0.55}
             figure.add_trace(go.Bar(x=centres, y=part, width=width, name=name, marker=marker))
         else:
-            line = {"color": colours[name], "width": 1.6, "shape": "vh", "dash": "dot" if is_dotted(name) else "solid"}
-            figure.add_trace(go.Scatter(x=edges, y=[0.0, *part], name=name, mode="lines", line=line))
+            dash = dash_of(name)
+            figure.add_trace(line(edges, [0.0, *part], name, colours[name], width=1.6, shape="vh", dash=dash))
     for row, (x, text, colour, dash) in enumerate(marks):
-        figure.add_vline(x=x, line={"color": colour if colour != INK else "#7b8794", "width": 2, "dash": dash})
+        figure.add_vline(x=x, line={"color": colour if colour != INK else QUIET, "width": 2, "dash": dash})
         # Above the bars, each on its own line, on the side where there is room.
         side = "left" if x < (edges[0] + edges[-1]) / 2 else "right"
         figure.add_annotation(

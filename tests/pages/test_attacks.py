@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import re
+import tomllib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,28 +16,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 import tailwise
+from tailwise import backtest
 from tailwise.bars.builtin import sp500
 from tailwise.doctor.check import Check
 from tailwise.doctor.page import write_audit
-from tailwise.evaluate.backtest import backtest
+from tailwise.evaluate.background import Background
+from tailwise.evaluate.compare_accounts import compare_accounts
 from tailwise.evaluate.findings import Findings, weigh
-from tailwise.evaluate.frontier_page import write_frontier_page
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
 from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.markup import Html, data_block, element, escape, join
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_compare import compare_accounts, write_comparison
-from tailwise.evaluate.report_folds import write_folds_report
-from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
+from tailwise.pages.compare import write_comparison
+from tailwise.pages.environment import environment, printable, write_page
+from tailwise.pages.frontier import FrontierPage, write_frontier_page
+from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
-from tests.evaluate.test_report_folds import make_folder
+from tests.pages.test_walk_forward import make_folder
 
 # Words that the program looks up; whatever else is a text may come from a file.
 WORDS = (POLICY, *ALWAYS_IN, SAMPLED, MOST_LIKELY, "backtest", "costs", "none", "update", "rule", "evidence", "advice")
@@ -201,12 +204,10 @@ def test_a_name_with_markup_in_a_picture_is_plain_text(chromium: Any, tmp_path: 
     """Plotly reads tags in its texts: a name could become a link to anywhere."""
     import plotly.graph_objects as go
 
-    from tailwise.evaluate.page_frame import plot, whole_page
-
     name = f'<a href="https://{HACKED}/">profit</a> &amp; <b>&lt;i&gt;</b>'
     figure = go.Figure(go.Scatter(x=[1, 2], y=[1, 2], name=name)).update_layout(showlegend=True, height=300)
     file = tmp_path / "page.html"
-    file.write_text(whole_page("t", facts=[], parts=plot(figure), legend="", plots=True), encoding="utf-8")
+    write_page(file, FrontierPage("t", [], figure, {}, ""))
     page = chromium.new_page()
     page.goto(file.as_uri())
     assert page.locator(".legendtext").text_content() == name
@@ -229,34 +230,73 @@ def test_every_page_admits_its_own_scripts_by_their_hash_and_no_other(tmp_path: 
         assert "unsafe-eval" not in policy[1] and "http" not in policy[1].replace("http-equiv", "")
 
 
-def test_text_and_html_are_two_things() -> None:
-    assert element("p", "<b>", element("i", "&"), class_='"x"').text == (
-        '<p class="&quot;x&quot;">&lt;b&gt;<i>&amp;</i></p>'
+def test_whatever_a_template_is_given_is_text() -> None:
+    """In an element, an attribute and a block of data; a name that it is not given is an error, not an empty place."""
+    template = environment().from_string('<p class="{{ kind }}">{{ text }}</p>{{ data | tojson }}')
+    assert template.render(kind='"x"', text="<b>&'\0", data={"a": "</script><!--"}) == (
+        '<p class="&#34;x&#34;">&lt;b&gt;&amp;&#39;\ufffd</p>{"a":"\\u003c/script\\u003e\\u003c!--"}'
     )
-    assert join(["<", Html("<br>"), ">"]).text == "&lt;<br>&gt;"
-    assert escape("a\0b\ud800c\x1bd\ne") == "a\ufffdb\ufffdc\ufffdd\ne"
-    assert data_block({"a": "</script><!--"}).text == (
-        '<script type="application/json">{"a":"\\u003c/script>\\u003c!--"}</script>'
-    )
-    with pytest.raises(TypeError):
-        element("p", "x") + "<b>"  # type: ignore[operator]
+    assert printable("a\0b\ud800c\x1bd\ne") == "a\ufffdb\ufffdc\ufffdd\ne"
+    with pytest.raises(UndefinedError, match="'kind' is undefined"):
+        template.render(text="", data=None)
+    with pytest.raises(
+        ValueError, match="Out of range float"
+    ):  # NaN is no JSON: the script of the page could not read it
+        template.render(kind="", text="", data=float("nan"))
+
+
+# What no template may contain, looked for without comments, statements and, where it says so, quoted values.
+FIGURE = "{{ figure | figure_data | tojson }}"
+SCRIPTS = rf'(?!>{{{{ script }}}}</script>| type="application/json">{re.escape(FIGURE)}</script>)'
+FORBIDDEN = {
+    "escaping is switched off": r"\|\s*(?:safe|xmlattr|urlize)\b|\bautoescape\b|\bMarkup\b",
+    "a script of its own": rf"<script{SCRIPTS}",
+    "an attribute that runs a script": r"\son\w+\s*=",
+    "an address beyond the page": r"\s(?:href|src|srcdoc|srcset|action|formaction|data|poster)\s*=\s*(?!\"#)",
+    "an element that loads or sends": r"<(?:link|iframe|object|embed|form|base|img)\b",
+}
+UNQUOTED = re.compile(r"<[a-zA-Z/!]?[^<>]*\{\{")
+
+
+def _complaints(template: str) -> list[str]:
+    """What a template could do beyond showing text."""
+    commentless = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
+    complaints = [name for name, pattern in FORBIDDEN.items() if re.search(pattern, commentless, re.IGNORECASE)]
+    places = re.sub(r'"[^"]*"', '""', re.sub(r"\{%.*?%\}", "", commentless, flags=re.DOTALL))
+    return complaints + (["a value in a tag without quotes"] if UNQUOTED.search(places) else [])
+
+
+def test_no_template_can_run_load_or_leave_a_text_unescaped() -> None:
+    folder = Path(tailwise.__file__).parent / "pages" / "templates"
+    templates = sorted(folder.glob("*.html"))
+    assert {file.name: _complaints(file.read_text(encoding="utf-8")) for file in templates} == {
+        name: [] for name in ("audit.html", "blocks.html", "frontier.html", "layout.html", "report.html")
+    }
+    declared = tomllib.loads((folder.parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "pages/templates/*" in declared["tool"]["setuptools"]["package-data"]["tailwise"]  # they are in the wheel
+    # What is included as it is holds no statement and no expression.
+    others = [file.read_text(encoding="utf-8") for file in folder.iterdir() if file not in templates]
+    assert len(others) == 4 and not any(re.search(r"\{[{%#]", text) for text in others)
 
 
 @pytest.mark.parametrize(
-    ("name", "attributes"),
+    "template",
     [
-        ("script", {}),
-        ("p onload=x", {}),
-        ("p", {"onclick": "x"}),
-        ("a", {"href": "javascript:x"}),
-        ("a", {"href": "https://x"}),
-        ("img", {"src": "x"}),
-        ("p", {'a"b': "x"}),
+        "<p>{{ text | safe }}</p>",
+        "{% autoescape false %}{{ text }}{% endautoescape %}",
+        "<script>{{ text }}</script>",
+        '<script type="application/json">{{ text }}</script>',
+        '<p onclick="{{ text }}"></p>',
+        '<a href="{{ text }}"></a>',
+        '<a href="https://x"></a>',
+        '<img src="x">',
+        "<p class={{ text }}></p>",
+        '<p class="a" {{ text }}></p>',
+        "<{{ text }}></p>",
     ],
 )
-def test_an_element_that_could_run_or_load_is_refused(name: str, attributes: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=f"element '{name}'"):
-        element(name, **attributes)
+def test_a_template_that_could_is_refused(template: str) -> None:
+    assert _complaints(template) != []
 
 
 NAMES = (
@@ -268,14 +308,17 @@ NAMES += (
 TAG = re.compile(rf"(?<!\?P)</?(?:{'|'.join(NAMES.split())})(?:\s|/?>)|<!doctype|<!--", re.IGNORECASE)
 
 
-def test_no_other_module_writes_html() -> None:
-    """Rejects a tag in a string, `html.escape` at a place of its own, and `Html(...)` around a string."""
+def test_no_module_writes_html(tmp_path: Path) -> None:
+    """Rejects a tag in a string, `html.escape` at a place of its own, and a string that is declared to be HTML."""
     package = Path(tailwise.__file__).parent
-    own = {package / "evaluate" / name for name in ("markup.py", "page_frame.py")}
-    files = [file for file in sorted(package.rglob("*.py")) if file not in own]
+    files = sorted(package.rglob("*.py"))
     assert len(files) > 200
-    assert [complaint for file in files for complaint in _written_html(file)] == []
-    assert len(_written_html(package / "evaluate" / "markup.py")) > 3
+    complaints = {file.name: lines for file in files if (lines := _written_html(file))}
+    assert list(complaints) == ["environment.py"]  # the policy and the scripts of a page, which nobody else writes
+    assert len(complaints["environment.py"]) == 3
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text('import html\nfrom markupsafe import Markup\na = f"<td>{html.escape(b)}</td>"\nc = Markup(a)\n')
+    assert _written_html(wrong) == [f"wrong.py:{line}" for line in (1, 2, 4, 3, 3)]
 
 
 def _written_html(file: Path) -> list[str]:
@@ -294,9 +337,11 @@ def _written_html(file: Path) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
             wrong = bool(TAG.search(node.value))
         elif isinstance(node, ast.Import):
-            wrong = any(alias.name == "html" for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            wrong = node.func.id == "Html"
+            wrong = any(alias.name in ("html", "markupsafe") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            wrong = node.module in ("html", "markupsafe") or any(alias.name == "Markup" for alias in node.names)
+        elif isinstance(node, ast.Call):
+            wrong = isinstance(node.func, ast.Name) and node.func.id == "Markup"
         if wrong:
             complaints.append(f"{file.name}:{node.lineno}")
     return complaints

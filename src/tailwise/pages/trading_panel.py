@@ -8,18 +8,17 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tailwise.evaluate.page_frame import Panel
-from tailwise.evaluate.report_curves import colours_of, key, layout, left_titles, picture, thin, thinned_note
 from tailwise.market.path import AccountPath
+from tailwise.pages.figures import LIMIT, OWN, QUIET, colours_of, layout, left_titles, line, thin, thinned_note
+from tailwise.pages.views import Legend, Panel, Plot
 
 MOST_MARKS = 400  # orders that are drawn; of more, the largest
-_BUY, _SELL, _EXIT = "#2f8f5a", "#c2452d", "#b8862b"
-_PRICE = "#7b8794"
+_PRICE, _BUY, _SELL, _EXIT = QUIET, "#2f8f5a", LIMIT, "#b8862b"
 _OUT = "stop, take-profit or liquidation"
 _SIGNS = {"bought": "▲", "sold": "▼", _OUT: "✕"}
 
 
-def trading_panel(path: AccountPath, suffix: str) -> Panel:
+def trading_panel(path: AccountPath) -> Panel:
     """Price with orders and exits, and exposure; a portfolio has its exposures alone, one line per asset."""
     single = len(path.assets) == 1
     titles = ("Price and orders", "Exposure, multiple of equity") if single else ("Exposure, multiple of equity",)
@@ -35,15 +34,14 @@ def trading_panel(path: AccountPath, suffix: str) -> Panel:
             entries[_OUT] = _EXIT
         if drawn < total:
             note = f" Of {total:,} orders the {drawn:,} largest are drawn."
-    colours = {path.assets[0]: "#1f6fb2"} if single else colours_of(path.assets, "")
+    colours = {path.assets[0]: OWN} if single else colours_of(path.assets, "")
     for a, asset in enumerate(path.assets):
         values = path.exposures[:, a]
         rows = thin(values)
-        line = {"color": colours[asset], "width": 1.2, "shape": "hv"}
-        shown = go.Scatter(x=path.time[rows], y=values[rows], name=asset, mode="lines", line=line)
+        trace = line(path.time[rows], values[rows], asset, colours[asset], width=1.2, shape="hv")
         if single:
-            shown.update(fill="tozeroy", fillcolor="rgba(31, 111, 178, 0.18)")
-        figure.add_trace(shown, row=len(titles), col=1)
+            trace.update(fill="tozeroy", fillcolor="rgba(31, 111, 178, 0.18)")
+        figure.add_trace(trace, row=len(titles), col=1)
     left_titles(layout(figure, height=500 if single else 340))
     figure.update_yaxes(tickformat=".2f", row=len(titles), col=1)
     return Panel(
@@ -51,7 +49,7 @@ def trading_panel(path: AccountPath, suffix: str) -> Panel:
         "What it did",
         "Every order on the price, and the exposure held at each close: 1 is the whole equity, negative is short. Look "
         f"for whether it times, or merely holds less.{note}{thinned_note(len(path))}",
-        key(entries if single else colours, marks=_SIGNS) + picture(figure, "trading" + suffix),
+        [Legend(entries if single else colours, signs=_SIGNS), Plot(figure)],
     )
 
 
@@ -59,8 +57,7 @@ def _orders(figure: Any, path: AccountPath) -> tuple[int, int]:
     """Draw the price and the orders; how many orders were drawn, of how many."""
     close = path.close[:, 0]
     rows = thin(close)
-    line = {"color": _PRICE, "width": 1.2}
-    figure.add_trace(go.Scatter(x=path.time[rows], y=close[rows], name="price", mode="lines", line=line), row=1, col=1)
+    figure.add_trace(line(path.time[rows], close[rows], "price", _PRICE, width=1.2), row=1, col=1)
     units, exits = path.ledger["order_units"][:, 0], path.ledger["exit_units"][:, 0]
     size = np.abs(units) * path.ledger["order_price"][:, 0] / np.maximum(path.ledger["equity_before"], 1e-12)
     ordered = np.flatnonzero(units)
@@ -72,7 +69,7 @@ def _orders(figure: Any, path: AccountPath) -> tuple[int, int]:
     )
     for name, at, price, colour, symbol in kinds:
         marker = {"color": colour, "symbol": symbol, "size": 6.5, "opacity": 0.85}
-        shown = go.Scatter(
+        trace = go.Scatter(
             x=path.time[at],
             y=path.ledger[price][at, 0],
             name=name,
@@ -81,5 +78,5 @@ def _orders(figure: Any, path: AccountPath) -> tuple[int, int]:
             text=[f"{name} {size[t]:.2f} of equity" for t in at],
             hoverinfo="x+y+text",
         )
-        figure.add_trace(shown, row=1, col=1)
+        figure.add_trace(trace, row=1, col=1)
     return len(kept), len(ordered)

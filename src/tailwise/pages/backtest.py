@@ -1,26 +1,67 @@
-"""The report of a rule that was given to `tailwise.backtest`: the same panels as those of a policy."""
+"""`tailwise.backtest`: a rule or a list of targets through the simulator, and its report, as that of a policy."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
-from tailwise.evaluate.backtest import play_rule
+from tailwise.core.errors import ConfigWarning
+from tailwise.evaluate.background import Background
+from tailwise.evaluate.backtest import Rule, play_rule
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
+from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.players import rule_player
-from tailwise.evaluate.report import write_report
-from tailwise.evaluate.report_training import Background
 from tailwise.evaluate.stress import StressResult, default_scenarios, stress
+from tailwise.evaluate.words import costly_impact
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
+from tailwise.pages.report import write_report
 
 GAMMA = 0.99  # discount per bar of the long tail; a rule has none of its own
+
+
+def backtest(
+    rule: Rule | Sequence[float] | npt.NDArray[Any],
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    first: int = 0,
+    last: int | None = None,
+    out: str | Path | None = None,
+    report: str | Path | None = None,
+) -> AccountPath:
+    """Trade `bars` by a rule: the path of the account.
+
+    rule     a function that is given the bars up to and including the close of the decision, and returns the target
+             exposure (a multiple of equity, negative for a short); or the targets themselves, one for each bar, the
+             entry of bar t being decided at its close and filled as `config.fill` says
+    costs    default: those of `CostConfig`
+    config   account and execution; its action is not used. A target beyond what the margin can hold is refused
+    first    bar at whose close the first decision is made
+    last     last bar to live through; default: the last one
+    out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
+    report   HTML file to write: the same report as of a policy, with baselines, evidence and stress tests
+
+    A warning is given when impact was the largest cost, which ticks in place of units make it.
+    """
+    path = play_rule(rule, bars, costs, config=config, first=first, last=last)
+    for sentence in costly_impact(path):
+        warnings.warn(sentence, ConfigWarning, stacklevel=2)
+    if out is not None:
+        save_paths(out, {path.symbol: {"rule": path}})
+    if report is not None:
+        write_backtest_report(Path(report), path, rule, bars, costs, config=config)
+    return path
 
 
 def write_backtest_report(
@@ -39,14 +80,14 @@ def write_backtest_report(
     """
     judged = judge_rule(path, bars, costs, config=config, alpha=DEFAULT_ALPHA, gamma=GAMMA)
     played = _stress(path, rule, bars, costs or CostConfig(), config) if stressed else {}
-    found = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
+    findings = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
     name = getattr(rule, "__name__", "targets") if callable(rule) else "targets"
     how = f"The policy is a rule, {name}, played by tailwise.backtest."
     hashes = {"all bars": {bars.symbol: bars.data_hash()}}
     given = f"costs: {(costs or CostConfig()).model_dump_json(indent=1)}\n"
     account = f"account: {(config or MarketEnvConfig()).model_dump_json(indent=1)}\n"
     background = Background(configuration=given + account, hashes=hashes)
-    write_report(file, [found], title=f"Backtest of {bars.symbol}", how=how, gamma=GAMMA, background=background)
+    write_report(file, [findings], title=f"Backtest of {bars.symbol}", how=how, gamma=GAMMA, background=background)
 
 
 def _stress(

@@ -9,12 +9,12 @@ from plotly.subplots import make_subplots
 
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.monte_carlo import AccountOdds
-from tailwise.evaluate.page_frame import Panel, table
-from tailwise.evaluate.report_curves import colours_of, key, layout, picture
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.words import EXPOSURES, chance, exposures, percent, plain
+from tailwise.pages.figures import colours_of, layout, legend
+from tailwise.pages.views import Panel, Plot, Table
 
-# Group of scenarios -> key, title, what the axis counts, value of "as it was", how a value is shown, what to look for.
+# Group of scenarios -> key and title of its panel, name of "as it was" on the axis, what to look for.
 _GROUPS = {
     "costs": (
         "costs",
@@ -54,43 +54,43 @@ _GROUPS = {
 _HEADS = ("", "total return", "per year", "Sharpe", "worst drawdown", "CVaR, bar", "turnover/year", EXPOSURES)
 
 
-def stress_panels(results: Mapping[str, Sequence[StressResult]], suffix: str) -> list[Panel]:
+def stress_panels(results: Mapping[str, Sequence[StressResult]]) -> list[Panel]:
     """One panel per group of scenarios, with the policy and the rule that is always in side by side."""
     groups = dict.fromkeys(row.group for row in next(iter(results.values())) if row.group in _GROUPS)
-    return [_group_panel(group, results, suffix) for group in groups]
+    return [_group_panel(group, results) for group in groups]
 
 
-def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]], suffix: str) -> Panel:
+def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]]) -> Panel:
     name, title, unchanged, caption = _GROUPS[group]
     colours = colours_of(list(results), POLICY)
     titles = ("Total return", "Worst drawdown")
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.16, subplot_titles=titles)
-    for who, found in results.items():
-        chosen = _ordered(group, found)
+    for who, scenarios in results.items():
+        chosen = _ordered(group, scenarios)
         x = [_short(group, row, unchanged) for row in chosen]
         for column, y in enumerate(
             ([r.statistics.total_return for r in chosen], [-r.statistics.max_drawdown for r in chosen]), start=1
         ):
             marker = {"color": colours[who], "size": 8}
             line = {"color": colours[who], "width": 1.6}
-            shown = go.Scatter(x=x, y=y, name=who, mode="lines+markers", marker=marker, line=line)
-            figure.add_trace(shown, row=1, col=column)
+            trace = go.Scatter(x=x, y=y, name=who, mode="lines+markers", marker=marker, line=line)
+            figure.add_trace(trace, row=1, col=column)
     layout(figure, height=270, hovermode="closest")
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     figure.update_xaxes(type="category", tickangle=0, tickfont={"size": 10})
-    first, *others = (_ordered(group, found) for found in results.values())
+    first, *others = (_ordered(group, scenarios) for scenarios in results.values())
     rows = [
         (row.label, *_numbers(row), *(part for o in others for part in _beside(o[at]))) for at, row in enumerate(first)
     ]
     names = list(results)[1:]
     heads = (*_HEADS, *(f"{who}: {what}" for who in names for what in ("total return", "worst drawdown")))
-    return Panel(name, title, caption, key(colours) + picture(figure, name + suffix) + table(heads, rows))
+    return Panel(name, title, caption, [legend(colours), Plot(figure), Table(heads, rows)])
 
 
-def _ordered(group: str, found: Sequence[StressResult]) -> list[StressResult]:
+def _ordered(group: str, scenarios: Sequence[StressResult]) -> list[StressResult]:
     """ "As it was" and the scenarios of one group, in the order of their values."""
     at = {"costs": 1.0, "volatility": 1.0}.get(group, 0.0)
-    places = [(at if row.group == "none" else row.value, row) for row in found if row.group in ("none", group)]
+    places = [(at if row.group == "none" else row.value, row) for row in scenarios if row.group in ("none", group)]
     return [row for _, row in sorted(places, key=lambda place: place[0])]
 
 
@@ -119,28 +119,28 @@ def _numbers(row: StressResult) -> tuple[str, ...]:
     )
 
 
-def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
+def odds_panel(odds: Mapping[str, AccountOdds]) -> Panel:
     """Odds of loss, drawdowns and ruin by resampling the account's own returns."""
     one = odds[POLICY] if POLICY in odds else next(iter(odds.values()))
     colours = colours_of(list(odds), POLICY)
     labels = ["loss", *(f"-{size:.0%}" for size, _ in one.drawdowns), "ruin"]
     figure = go.Figure()
-    for who, found in odds.items():
-        chances = [found.loss, *(p for _, p in found.drawdowns), found.ruin]
-        shown = go.Bar(x=labels, y=chances, name=who, marker={"color": colours[who], "opacity": 0.75})
-        figure.add_trace(shown)
+    for who, account in odds.items():
+        chances = [account.loss, *(p for _, p in account.drawdowns), account.ruin]
+        bars = go.Bar(x=labels, y=chances, name=who, marker={"color": colours[who], "opacity": 0.75})
+        figure.add_trace(bars)
     layout(figure, height=300, bargap=0.35, hovermode="x unified")
     figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
     figure.update_xaxes(type="category", tickangle=0)  # -10% is a name here, not a number
     rows = [
         (
             who,
-            chance(found.loss, found.repetitions),
-            *(chance(p, found.repetitions) for _, p in found.drawdowns),
-            chance(found.ruin, found.repetitions),
-            *(f"{value:.2f}" for _, value in found.wealth),
+            chance(account.loss, account.repetitions),
+            *(chance(p, account.repetitions) for _, p in account.drawdowns),
+            chance(account.ruin, account.repetitions),
+            *(f"{value:.2f}" for _, value in account.wealth),
         )
-        for who, found in odds.items()
+        for who, account in odds.items()
     ]
     heads = ("", *labels, *(f"wealth, {level:.0%}" for level, _ in one.wealth))
     return Panel(
@@ -151,7 +151,7 @@ def odds_panel(odds: Mapping[str, AccountOdds], suffix: str) -> Panel:
         f"peak, and of ruin ({one.ruin_level:.0%} of the start left); then quantiles of final wealth, as multiples of "
         f"the start. Sampling error up to {100 * one.error:.1f} points. A future like the past: a crash that these "
         "bars do not contain has no odds here.",
-        key(colours) + picture(figure, "odds" + suffix) + table(heads, rows),
+        [legend(colours), Plot(figure), Table(heads, rows)],
     )
 
 

@@ -1,0 +1,74 @@
+"""`tailwise.compare`: several runs over the same test bars, pair by pair, in numbers and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tailwise.evaluate.compare import RunComparison, compare_runs
+from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
+from tailwise.evaluate.words import bounds, glossary_rows, plain
+from tailwise.pages.curves import Curve, lines_panel
+from tailwise.pages.environment import write_page
+from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes
+
+PAGE = "compare.html"
+
+
+def compare(runs: Sequence[str | Path], *, page: str | Path | None = None, trust: bool = False) -> RunComparison:
+    """Play the test window with every run and compare them bar by bar, so that the market they share cancels.
+
+    runs    folders of runs on the same test bars, two or more
+    page    HTML file to write; None: none
+    trust   execute the code that a run names although somebody else may have written it (docs/security.md)
+
+        compared = tailwise.compare(["runs/sp500-1", "runs/sp500-2"])
+        for (first, second), difference in compared.accounts[0].pairs.items():
+            print(first, second, difference.verdict, difference.mean_return.low, difference.mean_return.high)
+    """
+    compared = compare_runs(runs, trust=trust)
+    if page is None:
+        return compared
+    write_comparison(Path(page), compared.accounts, title=compared.title, facts=compared.facts)
+    return replace(compared, file=Path(page))
+
+
+def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, facts: Sequence[str]) -> None:
+    """Write the page of a comparison."""
+    parts = [
+        Part(_panels(compared), suffix, compared.symbol if len(accounts) > 1 else "")
+        for suffix, compared in with_suffixes(accounts)
+    ]
+    first, *others = [one for compared in accounts for one in compared.sentences()] or ["There is nothing to compare."]
+    links = parts[0].links if parts else []
+    write_page(path, ReportPage(title, Top(links, Verdict(first, "", [*others, *facts])), parts))
+
+
+def _panels(compared: Compared) -> list[Panel]:
+    own = next(iter(compared.paths))
+    curves = {name: Curve.of_path(one) for name, one in compared.paths.items()}
+    intervals = ("Sharpe ratio, 95% interval", *(bounds(one.sharpe, plain) for one in compared.evidence.values()))
+    numbers = [
+        (name, *(show(one) for one in compared.statistics.values()))
+        for _, name, show, _ in glossary_rows(compared.statistics[own])
+    ]
+    return [
+        lines_panel(curves, own, kind="equity"),
+        lines_panel(curves, own, kind="drawdown"),
+        Panel(
+            "pairs",
+            "Pair by pair",
+            "The first minus the second, bar by bar over the same bars: what they share, the market, cancels. An "
+            "interval that holds 0 is no evidence. With many pairs some differ by chance: one in twenty, on either "
+            "side, of those that are alike.",
+            [Table(PAIR_HEADS, pair_rows(compared), marks=True)],
+        ),
+        Panel(
+            "metrics",
+            "Every number",
+            "All over the same bars, after all costs. A dash is undefined; intervals of the Sharpe ratio in the "
+            "first row.",
+            [Table(("", *compared.statistics), [intervals, *numbers], kind="metrics")],
+        ),
+    ]

@@ -1,0 +1,85 @@
+"""`tailwise.judge`: a trained run on the bars of its test window, kept with its paths and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailwise.core.atomic import atomic_folder
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.background import Playing, background_of, how_played
+from tailwise.evaluate.judge import RunJudgement, findings_of, save_judgement
+from tailwise.evaluate.opened_run import Team, first_free, open_team
+from tailwise.pages.report import write_report
+
+PAGE = "report.html"
+
+
+def judge(
+    run: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str | None = None,
+    ensemble: str | None = None,
+    stochastic: bool = False,
+    seed: int | None = None,
+    stress: bool = True,
+    out: str | Path | None = None,
+    trust: bool = False,
+) -> RunJudgement:
+    """Play the test window of a run, whole, beside simple rules, and weigh what came of it.
+
+    run          folder of a run on a market; several with `ensemble`
+    checkpoint   its name; None: the best one, else the newest
+    ensemble     "vote" or "average": the policies of all runs decide together
+    stochastic   sample actions instead of the most likely
+    seed         of sampled actions; None: that of the run
+    stress       also replay dearer, later and worse markets
+    out          a new folder for what is kept; None: RUN/evaluations/<checkpoint>-<n>
+    trust        execute the code that the run names although somebody else may have written it (docs/security.md)
+
+        judged = tailwise.judge("runs/sp500-1")
+        for account in judged.accounts:
+            print(account.judged.statistics["policy"].sharpe, account.evidence.verdict)
+    """
+    runs = [run] if isinstance(run, str | Path) else list(run)
+    team = open_team(runs, checkpoint=checkpoint, ensemble=ensemble, trust=trust)
+    return judge_team(team, stochastic=stochastic, seed=seed, stress=stress, out=out)
+
+
+def judge_team(
+    team: Team,
+    *,
+    stochastic: bool = False,
+    seed: int | None = None,
+    stress: bool = True,
+    out: str | Path | None = None,
+    name: str | None = None,
+) -> RunJudgement:
+    """Do what `judge` does for runs that are opened already; name: title of the page."""
+    policy, config = team.trader, team.trader.config
+    if config.env.market is None:
+        raise ConfigError(
+            f"{team.run} was trained on {config.env.gym_id}, which is no market; use tailwise.load and evaluate."
+        )
+    deterministic = policy.deterministic and not stochastic
+    played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
+    folder = first_free(team.run, team.name) if out is None else _new_folder(Path(out))
+    title = f"{team.run.resolve().name}, checkpoint {team.name}" if name is None else name
+    world = policy.market()
+    others = [one.run for one in team.runs[1:]]
+    findings = findings_of(policy, played, world, run=team.run, stressed=stress, others=others)
+    judgement = RunJudgement(team.run, played, tuple(findings), folder, tuple(team.notes))
+    background = background_of(config, world, played, team.run)
+    how = how_played(config, played)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(folder) as draft:  # whole or not at all
+        save_judgement(draft, judgement, name=title, calibration=background.calibration)
+        write_report(draft / PAGE, findings, title=title, how=how, gamma=config.learner.gamma, background=background)
+    return judgement
+
+
+def _new_folder(path: Path) -> Path:
+    """The folder that is to be written; raises where something lies there, which would be replaced."""
+    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+        raise DataError(f"{path} exists; an evaluation is kept in a folder of its own, so name one that does not.")
+    return path
