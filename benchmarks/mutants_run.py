@@ -57,7 +57,7 @@ MUTANTS = (
         "whole * min(steps / total_steps, 1.0)",
         "whole * (steps / total_steps)",
         EXPLORATION,
-        "factor_is_reached",
+        "width_is_reached",
     ),
     Mutant(
         "exploration narrows by a factor, however narrow it is already",

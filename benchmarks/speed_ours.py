@@ -64,7 +64,7 @@ class Ours:
 
     def done(self) -> Done:
         trainer = self.agent.trainer
-        taken = {int(state["step"]) for state in trainer.backend.optimiser.state.values()}
+        taken = {int(value) for name, value in trainer.backend.optimiser.tensors().items() if name.endswith("/step")}
         return Done(trainer.steps, max(taken, default=0))
 
     def facts(self) -> dict[str, float]:

@@ -129,7 +129,8 @@ def test_a_section_tells_day_machine_and_revision(now: str, known: dict[str, Any
     assert f"Measured on 2026-11-17 at revision {known['revision']}, Python {known['python']}, " in now
     assert known["machine"] in now and "core" in known["machine"]
     parts = json.loads(json.dumps(known))["sources"]
-    assert f"<!-- sources benchmark={parts['benchmark']} core={parts['core']} market={parts['market']} -->" in now
+    shown = " ".join(f"{part}={parts[part]}" for part in ("benchmark", "core", "bars", "features", "market"))
+    assert f"<!-- sources {shown} -->" in now
     assert digests(SUBJECTS["Environment"], present_sources()).items() <= parts.items()
     assert set(parts) >= {"benchmark", *EVERYTHING}
 

@@ -159,7 +159,7 @@ def test_group_norms_equal_manual_sums(core: str) -> None:
             expected[f"core.layer_{layer}"] = manual(*names)
     assert norms == pytest.approx(expected, rel=1e-9)
     total = math.sqrt(sum(norms[group] ** 2 for group in backend.model.groups()))
-    assert clip_global_norm(backend.parameters, None)[0] == pytest.approx(total, rel=1e-9)
+    assert clip_global_norm(list(backend.model.parameters()), None)[0] == pytest.approx(total, rel=1e-9)
 
 
 def test_reported_norms_are_means_over_the_steps() -> None:

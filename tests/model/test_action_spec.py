@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 
 from tailwise.core.errors import EnvironmentContractError, ShapeError
 from tailwise.model.action_spec import ActionSpec
+from tailwise.model.distributions import law_for
 
 
 def test_discrete_adds_its_start() -> None:
@@ -114,3 +115,22 @@ def test_json_round_trip(space: Space) -> None:
     again = ActionSpec.from_json(json.loads(text))
     assert again == spec and hash(again) == hash(spec)
     assert again != ActionSpec.from_space(spaces.Discrete(4, start=1))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scaled", "cut"),
+    [
+        ([-1.0, 0.0], [1.0, 5.0], True, True),
+        ([-1.0, -np.inf], [1.0, np.inf], True, False),
+        ([-1.0, -1e30], [1.0, 1e30], True, False),
+        ([-1.0, 0.0], [1.0, 5.0], False, False),
+    ],
+)
+def test_means_have_bounds_only_where_raw_actions_are_cut(
+    low: list[float], high: list[float], scaled: bool, cut: bool
+) -> None:
+    """All bounded; one unbounded; bounds that mean any number; units of an earlier version. Rejects a pull to [-1, 1]
+    of policies whose actions lie elsewhere."""
+    spec = ActionSpec("box", (2,), "float32", (), (), np.array(low), np.array(high), scaled)
+    assert spec.unit_range is cut
+    assert law_for(spec, squashed=False).cut is cut and not law_for(spec, squashed=True).cut

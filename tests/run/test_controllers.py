@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from benchmarks.toy_risk import ExposureVector
-from tailwise import PPO
-from tailwise.core.errors import ConfigError
+from tailwise import PPO, load
+from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.controllers import Controllers, Hyperparameters
+from tailwise.run.trainer import Trainer
 from tests.support import BACKENDS, same, small_trainer, snapshot
 
 QUIET = ["no_advantage_signal", "reward_without_information", "critic_disagreement"]
 LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25, "warmup": {"updates": 0, "longest": 1}}
 PLATEAU = {"kind": "plateau", "window": 6, "tolerance": 10.0}
+KL_FACTOR = {"kind": "on", "high": 100.0, "low": 1e-3}
 
 
 def limited(action: str, *, after: int, backend: str, run_dir: Path | None = None) -> PPO:
@@ -26,7 +29,7 @@ def limited(action: str, *, after: int, backend: str, run_dir: Path | None = Non
         {
             "backend": backend,
             "model": {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"hidden": [8]}},
-            "learner": {"entropy": PLATEAU, "kl_factor": {"kind": "on"}},
+            "learner": {"entropy": PLATEAU, "kl_factor": KL_FACTOR},
             "risk": LIMIT,
             "health": {"rules": [rule], "disable": QUIET, "max_skips": 2, "max_rollbacks": 1, "cooldown": 50},
             "run": {"environments": 8, "rollout_steps": 16, "total_steps": 8 * 128, "checkpoint_every": 2},
@@ -35,32 +38,45 @@ def limited(action: str, *, after: int, backend: str, run_dir: Path | None = Non
     )
 
 
+class Keeper(Callback):
+    """Keeps the controllers as every update leaves them."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.states = trainer, list[dict[str, Any]]()
+
+    def on_update(self, progress: Progress) -> None:
+        self.states.append(self.trainer.controllers.to_json())
+
+
 def followed(agent: PPO) -> list[dict[str, Any]]:
-    """The controllers after every update."""
-    states: list[dict[str, Any]] = []
-    trainer = agent.trainer
-    for _ in range(8):
-        trainer.train((trainer.update + 1) * 128)
-        states.append(trainer.controllers.to_json())
-    return states
+    """The controllers after every update of a run."""
+    keeper = Keeper(agent.trainer)
+    agent.trainer.callbacks.append(keeper)
+    agent.trainer.train()
+    return keeper.states
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_undone_update_moves_no_controller(backend: str) -> None:
-    """Updates 5 and 6 are undone. Rejects a multiplier, plateau, KL factor or width that stays moved."""
-    states = followed(limited("skip", after=4, backend=backend))
-    assert states[4] == states[5] == states[3] != states[6]
-    assert states[3]["constraint"]["multiplier"] > 0.0 and states[6]["constraint"] != states[5]["constraint"]
+    """Updates 6 and 7 are undone; in 6 the plateau would begin. Rejects a multiplier, plateau, KL factor or width that
+    stays moved, and metrics that tell of the multiplier that was put back."""
+    agent = limited("skip", after=5, backend=backend)
+    states, free = followed(agent), followed(limited("warn", after=5, backend=backend))
+    assert states[:5] == free[:5] and states[5] == states[6] == states[4]
+    moved = {name for name, value in free[5].items() if value != states[4][name]}
+    assert moved == {"kl_factor", "narrowed", "entropies", "plateau_at", "constraint"}
+    multipliers = [row["risk/multiplier"] for row in agent.history]
+    assert multipliers[4] == multipliers[5] == multipliers[6] == states[4]["constraint"]["multiplier"] > 0.0
 
 
 def test_a_roll_back_takes_all_controllers_along_but_the_health_factor(tmp_path: Path) -> None:
-    """Update 6, in which the plateau begins, goes back to the checkpoint of update 5. Rejects a plateau, a multiplier
+    """Update 6, in which the plateau begins, goes back to the checkpoint of update 4. Rejects a plateau, a multiplier
     or entropies that stay behind."""
     states = followed(limited("rollback", after=5, backend="torch", run_dir=tmp_path / "run"))
-    back, good = states[5], states[4]
+    back, good = states[5], states[3]
     assert {**back, "health_factor": 1.0} == good and back["health_factor"] == 0.5
     free = followed(limited("warn", after=5, backend="torch"))
-    assert free[4] == good and free[5]["plateau_at"] == 6 and free[5]["constraint"] != good["constraint"]
+    assert free[3] == good and free[5]["plateau_at"] == 6 and free[5]["constraint"] != good["constraint"]
 
 
 def test_controllers_are_copied_not_shared() -> None:
@@ -106,21 +122,23 @@ def test_adopted_values_are_those_that_train(backend: str) -> None:
         assert not same(snapshot(adopted.backend), snapshot(plain.backend)), name
 
 
-def test_adopted_values_survive_a_resume(tmp_path: Path) -> None:
-    """Also a longer horizon of risk. Rejects a resumed run that falls back to its configuration file."""
+def tiny(backend: str, **changes: Any) -> dict[str, Any]:
+    """Pendulum with rollouts of 32 steps."""
+    return {
+        "backend": backend,
+        "model": {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"hidden": [8]}},
+        "run": {"environments": 4, "rollout_steps": 8, "total_steps": 4 * 32, "tensorboard": False},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adopted_values_survive_a_resume(backend: str, tmp_path: Path) -> None:
+    """Also in the policy's own file, whose gamma is the horizon of its tail. Rejects a resumed run that falls back to
+    its configuration file."""
     agents = []
     for name in ("whole", "cut"):
-        agent = PPO(
-            "Pendulum-v1",
-            {
-                "backend": "torch",
-                "model": {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"hidden": [8]}},
-                "learner": {"gamma": 0.8},
-                "risk": {"mode": "penalty", "weight": 1.0, "alpha": 0.25},
-                "run": {"environments": 4, "rollout_steps": 8, "total_steps": 4 * 32, "tensorboard": False},
-            },
-            run_dir=tmp_path / name,
-        )
+        agent = PPO("Pendulum-v1", tiny(backend), run_dir=tmp_path / name)
         agent.learn(32)
         agent.trainer.adopt(Hyperparameters(learning_rate=5e-3, gamma=0.9, clip=0.1))
         agent.learn(32)
@@ -131,6 +149,69 @@ def test_adopted_values_survive_a_resume(tmp_path: Path) -> None:
     for agent in (whole, resumed):
         agent.learn(64)
     assert same(snapshot(resumed.trainer.backend), snapshot(whole.trainer.backend))
+    resumed.save(tmp_path / "saved")
+    assert load(tmp_path / "saved").config.learner.gamma == 0.9
+
+
+def test_a_restored_checkpoint_brings_its_own_values(tmp_path: Path) -> None:
+    """Rejects values that were adopted after it was written and stay."""
+    agent = PPO("Pendulum-v1", tiny("torch"))
+    agent.learn(32)
+    agent.save(tmp_path / "before")
+    agent.trainer.adopt(Hyperparameters(learning_rate=5e-3, gamma=0.9))
+    agent.restore(tmp_path / "before")
+    assert agent.trainer.adopted == Hyperparameters() and agent.trainer.config == agent.trainer.configured
+    assert agent.trainer.backend.config == agent.trainer.configured.learner
+
+
+def test_values_adopted_before_the_first_update_outlive_the_choice_of_a_geometry() -> None:
+    """The first `learn` chooses rollouts by its budget. Rejects a run that begins again without what was adopted."""
+    agent = PPO("CartPole-v1", {"backend": "torch", "model": {"encoder": {"hidden": [8]}}})
+    agent.trainer.adopt(Hyperparameters(learning_rate=5e-3))
+    agent.learn(256)
+    assert agent.trainer.config.learner.learning_rate == 5e-3
+    assert agent.history[0]["step/learning_rate"] == 5e-3
+
+
+def test_another_gamma_begins_the_calibration_anew() -> None:
+    """Windows predicted with one discount say nothing about another. Refused where risk acts on the policy."""
+    agent = PPO("Pendulum-v1", tiny("torch", risk={"mode": "report", "alpha": 0.25}))
+    agent.learn(64)
+    before, signals = agent.trainer.risk.calibration, agent.trainer.health.signals
+    assert before is not None and signals.returns == 2
+    agent.trainer.adopt(Hyperparameters(clip=0.1))
+    assert agent.trainer.risk.calibration is before
+    agent.trainer.adopt(Hyperparameters(gamma=0.9))
+    assert agent.trainer.risk.calibration is not before and signals.returns == 0
+    limited = PPO("Pendulum-v1", tiny("torch", risk={"mode": "penalty", "weight": 1.0, "alpha": 0.25}))
+    with pytest.raises(ConfigError, match=r"gamma cannot become 0\.9 while risk acts on the policy"):
+        limited.trainer.adopt(Hyperparameters(gamma=0.9))
+
+
+def test_the_calibration_goes_on_over_a_roll_back(tmp_path: Path) -> None:
+    """The environments go on, so its open windows do. Rejects windows of the checkpoint, which would be continued with
+    rewards of later steps."""
+    kept, free = (limited(a, after=5, backend="torch", run_dir=tmp_path / a) for a in ("rollback", "warn"))
+    for agent in (kept, free):
+        agent.trainer.train(6 * 128)
+    assert kept.trainer.health.actions.counts["rollback"] == 1
+    (tensors, data), (others, same_data) = kept.trainer.risk.state(), free.trainer.risk.state()
+    assert data == same_data and tensors.keys() == others.keys()
+    assert all(bool((tensors[name] == others[name]).all()) for name in tensors)
+
+
+def test_signals_and_checks_follow_what_was_adopted() -> None:
+    """KL is compared with the target of now, and values must fit together. Rejects a health rule that shrinks the step
+    of a run whose target was raised, and a dual clip below the clip."""
+    trainer = small_trainer(learner={"target_kl": 0.02, "dual_clip": 1.25})
+    trainer.adopt(Hyperparameters(target_kl=0.1))
+    trainer.train(32)
+    row = trainer.history[0]
+    assert row["policy/kl_of_target"] == pytest.approx(row["policy/kl_after"] / 0.1)
+    with pytest.raises(ConfigError, match=r"dual_clip 1\.25 must exceed 1 \+ learner\.clip = 1\.3"):
+        trainer.adopt(Hyperparameters(clip=0.3))
+    with pytest.raises(CheckpointError, match="other values of momentum"):
+        Hyperparameters.from_json({"momentum": 0.5})
 
 
 def test_values_out_of_range_are_refused_and_nothing_changes() -> None:

@@ -25,7 +25,7 @@ SMALL = {
 }
 
 
-def test_the_factor_is_reached_at_the_end_whatever_the_steps_between() -> None:
+def test_the_width_is_reached_at_the_end_whatever_the_steps_between() -> None:
     """Rejects a factor per update, which would depend on the number of updates, and one that goes on past the end."""
     config = NarrowingExploration(end_std=0.1)
     for stops in ([1000], [10, 500, 1000], [400, 900, 1300, 2000]):
@@ -43,7 +43,7 @@ def test_a_policy_that_starts_narrower_than_the_end_is_left_alone() -> None:
 
 
 def test_learning_in_pieces_narrows_once() -> None:
-    """Rejects a factor per call of `learn`: three calls would leave a 400th of the width."""
+    """Rejects a factor per call of `learn`: three calls would leave a 400th of it."""
     env = ExposureVector(8, mu=0.1, sigma=0.2)
     agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9}})
     widths = []
@@ -62,6 +62,13 @@ def test_a_plateau_of_the_entropy_is_seen_while_exploration_narrows() -> None:
     agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9, "entropy": entropy}})
     agent.learn()
     assert agent.trainer.controllers.plateau_at == 4
+
+
+def test_discrete_actions_have_no_width_to_narrow() -> None:
+    """Rejects a schedule that counts on, which the plateau of the entropy would take for learning."""
+    agent = PPO(LotteryVector(8, safe=0.2, risky_win=1.0, loss=3.0, p=0.045), {**SMALL, "risk": LIMIT})
+    agent.learn(512)
+    assert agent.trainer.controllers.narrowed == 0.0
 
 
 def test_a_restored_state_is_as_narrow_as_it_was() -> None:

@@ -18,8 +18,7 @@ BETA1, BETA2 = 0.9, 0.999
 class FlatAdam:
     """Adam's state in two flat buffers of the layout of the parameters; an `Optimiser` whose steps the kernels make."""
 
-    def __init__(self, model: nn.Module, bound: Bound, *, learning_rate: float) -> None:
-        self.learning_rate = learning_rate
+    def __init__(self, model: nn.Module, bound: Bound) -> None:
         self._named = dict(model.named_parameters())
         size = bound.flat.shape[0]
         self._average, self._square, self._step = aligned_zeros(size), aligned_zeros(size), torch.zeros(())
@@ -66,7 +65,6 @@ class FlatAdam:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Optimiser.load`."""
-        self.check(tensors, fresh=True)
         if not tensors:
             for buffer in (self._average, self._square, self._step):
                 buffer.zero_()
@@ -74,13 +72,6 @@ class FlatAdam:
         for name, (average, square) in self._views.items():
             for key, buffer in zip(ADAM_KEYS, (self._step, average, square), strict=True):
                 buffer.copy_(tensors[f"optimiser/{name}/{key}"])
-
-    def zero_grad(self) -> None:
-        """See `Optimiser.zero_grad`; the kernels keep no gradients between minibatches."""
-
-    def step(self) -> None:
-        """Refuse: the gradient is in the kernels' memory, and `adam_step` takes it from there."""
-        raise NotImplementedError("FlatAdam steps by the kernel adam_step, not by torch's gradients")
 
 
 @kernel(reorder=True)

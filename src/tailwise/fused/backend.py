@@ -71,7 +71,7 @@ class _FlatSnapshot:
 
 
 def _groups(model: ActorCritic) -> dict[str, list[int]]:
-    """Numbers of the parameters in each group and layer of the core, as `gradients.group_norms` names them."""
+    """Numbers of the parameters in each group and layer of the core, as `optimisers.group_norms` names them."""
     order = {parameter: i for i, parameter in enumerate(model.parameters())}
     groups = {name: [order[parameter] for parameter in group] for name, group in model.groups().items()}
     if "core" in groups:
@@ -132,7 +132,7 @@ class FusedBackend:
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
         self.bound = bind(model)
-        self.optimiser = FlatAdam(model, self.bound, learning_rate=config.learning_rate)
+        self.optimiser = FlatAdam(model, self.bound)
         # The same memory as an array: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()

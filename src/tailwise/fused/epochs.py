@@ -133,7 +133,7 @@ class FusedEpochs:
 
     def _measure_terms(self, part: batches.Part) -> None:
         """Gradients of single terms are measured now and then: torch's graph does it, before the first step."""
-        plain = TorchEpochs(self.backend, self.rollout, self.prepared, self.knobs)
+        plain = TorchEpochs(self.backend, None, self.rollout, self.prepared, self.knobs)
         plain.measure_terms(plain.losses(part, plain.draws(0)))
         self.term_gradients, self.knobs = plain.term_gradients, plain.knobs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tailwise.core.config import Section
 
@@ -104,7 +104,7 @@ class NarrowingExploration(Section):
     kind: Literal["narrow"] = "narrow"
     end_std: float = Field(
         0.05,
-        gt=0,
+        ge=0.007,
         le=10,
         description="standard deviation at the end of training but for what is learnt, in units of half the range (of "
         "the action itself where it is unbounded)",
@@ -114,7 +114,8 @@ class NarrowingExploration(Section):
         ge=0,
         le=100,
         description="weight of the squared distance by which means lie outside the bounds, in units of half the range: "
-        "a narrow policy out there samples only the bound and never learns that less would be better",
+        "a narrow policy out there samples only the bound and never learns that less would be better; nothing where a "
+        "component has no bounds",
     )
 
 
@@ -170,3 +171,18 @@ class LearnerConfig(Section):
     awr: Annotated[NoAwr | Awr, Field(discriminator="kind")] = Field(
         default=NoAwr(), description="advantage-weighted imitation of the rollout's own actions"
     )
+
+    @model_validator(mode="after")
+    def _combination(self) -> LearnerConfig:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip:
+            raise ValueError(
+                f"learner.dual_clip {self.dual_clip} must exceed 1 + learner.clip = {1 + self.clip}; 3 or null"
+            )
+        if self.entropy.kind == "plateau" and self.entropy.floor > self.entropy.weight:
+            raise ValueError(
+                f"learner.entropy.floor {self.entropy.floor} is above learner.entropy.weight "
+                f"{self.entropy.weight}; the decay goes down"
+            )
+        if self.kl_factor.kind == "on" and self.target_kl is None:
+            raise ValueError("learner.kl_factor follows learner.target_kl, which is null; set target_kl, e.g. 0.02")
+        return self

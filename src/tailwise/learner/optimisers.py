@@ -100,12 +100,10 @@ def owner_of(term: str) -> str:
 
 
 class Optimiser(Protocol):
-    """What a learner needs from an optimiser beside its step. A new one: this class, and a kind in the configuration.
+    """The state of an optimiser, as everybody but its own step needs it.
 
-    Its state goes by names `optimiser/<parameter>/<key>` into checkpoints; the keys are its own affair.
+    It goes by names `optimiser/<parameter>/<key>` into checkpoints; the keys are the optimiser's own affair.
     """
-
-    learning_rate: float
 
     def rescale(self, parameter: Tensor, factor: float) -> None:
         """Make the state what it would be if all gradients of a parameter had been `factor` times as large."""
@@ -120,15 +118,7 @@ class Optimiser(Protocol):
         ...
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state that `tensors` gave."""
-        ...
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
-        ...
-
-    def step(self) -> None:
-        """Move all parameters along their gradients."""
+        """Take over what `tensors` gave; what comes from a file is to be checked first."""
         ...
 
 
@@ -162,11 +152,11 @@ class Adam:
             group["lr"] = value
 
     def zero_grad(self) -> None:
-        """See `Optimiser.zero_grad`."""
+        """Forget the gradients of all parameters."""
         self.torch.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """See `Optimiser.step`."""
+        """Move all parameters along their gradients."""
         self.torch.step()
 
     def rescale(self, parameter: Tensor, factor: float) -> None:
@@ -190,7 +180,6 @@ class Adam:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Optimiser.load`."""
-        self.check(tensors, fresh=True)
         self.torch.state.clear()
         for full, value in tensors.items():
             _, name, key = full.split("/")

@@ -220,7 +220,6 @@ class TorchBackend:
         self.risk = risk
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
-        self.parameters = list(model.parameters())
         self.optimiser = Adam(model, learning_rate=config.learning_rate)
 
     def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
@@ -291,7 +290,8 @@ class TorchBackend:
 
     def epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> TorchEpochs:
         """See `Backend.epochs`."""
-        return TorchEpochs(self, rollout, prepared, knobs)
+        self.optimiser.learning_rate = knobs.step_size.value
+        return TorchEpochs(self, self.optimiser, rollout, prepared, knobs)
 
 
 def action_noise(
@@ -303,10 +303,13 @@ def action_noise(
 
 
 class TorchEpochs:
-    """The epochs of one update by autograd; see `Epochs`."""
+    """The epochs of one update by autograd; see `Epochs`. optimiser: None where only terms are measured."""
 
-    def __init__(self, backend: Backend, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> None:
-        self.backend, self.rollout, self.prepared, self.knobs = backend, rollout, prepared, knobs
+    def __init__(
+        self, backend: Backend, optimiser: Adam | None, rollout: Rollout, prepared: Prepared, knobs: Knobs
+    ) -> None:
+        self.backend, self.optimiser = backend, optimiser
+        self.rollout, self.prepared, self.knobs = rollout, prepared, knobs
         self.tally = Tally()
         self.stopped = False
         self.done = 0
@@ -314,7 +317,6 @@ class TorchEpochs:
         self.term_gradients: dict[str, dict[str, float]] = {}
         self._first = True
         self._parameters = list(backend.model.parameters())
-        backend.optimiser.learning_rate = knobs.step_size.value
 
     def draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
         """Random numbers of an epoch, see `Prepared.draws`."""
@@ -322,9 +324,10 @@ class TorchEpochs:
 
     def minibatch(self, parts: list[batches.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
         """One optimiser step on the parts of a minibatch, unless KL stops it; a sentence if a number is not finite."""
-        backend, config = self.backend, self.backend.config
+        backend, config, optimiser = self.backend, self.backend.config, self.optimiser
+        assert optimiser is not None
         total = sum(part.size for part in parts)
-        backend.optimiser.zero_grad()
+        optimiser.zero_grad()
         kl, largest = 0.0, 0.0
         for part in parts:
             losses = self.losses(part, draws)
@@ -353,7 +356,7 @@ class TorchEpochs:
         self.tally.largest({"grad/norm_before_max": before})
         if not before < float("inf"):
             return f"the gradient norm became {before}; the update was rolled back"
-        backend.optimiser.step()
+        optimiser.step()
         backend.model.project()
         return None
 

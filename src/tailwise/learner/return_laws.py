@@ -1,7 +1,7 @@
 """Laws of the return that critics predict, as `ActionLaw` is for actions: one object per kind of critic.
 
 A law of C critics is a tensor [..., C, N] in normalised units: quantiles, or logits on atoms. The mathematics stands in
-pure functions (`quantile`, `categorical`, `value_clip`, `particles`, `calibration_laws`); an object knows which of them
+pure functions (`critic_losses`, `returns`, `calibration_laws`); an object knows which of them
 its kind uses. A new kind of critic is a section in `model/config.py` and an object here.
 """
 
@@ -310,9 +310,13 @@ class CategoricalReturn(ReturnLaw):
         return (levels * self.size).long().numpy(), None
 
 
-@cache
 def return_law(config: Critic) -> ReturnLaw:
-    """The law that a critic predicts."""
+    """The law that a critic predicts; made once for each configuration and default dtype."""
+    return _return_law(config, torch.get_default_dtype())
+
+
+@cache
+def _return_law(config: Critic, dtype: torch.dtype) -> ReturnLaw:
     match config:
         case ScalarCritic():
             return ScalarReturn()

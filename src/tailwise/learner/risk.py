@@ -97,7 +97,7 @@ def cvar_from_quantiles(theta: Tensor, alpha: float) -> Tensor:
     """Mean of the worst share alpha of a law given by N quantiles.
 
     The quantile function joins the centres ((i+0.5)/N, theta_i), sorted, by lines that are straight in normal scores,
-    the lowest one extended to level 0, as bootstraps read it (`particles.inverse_cdf_quantiles`); it is integrated
+    the lowest one extended to level 0, as bootstraps read it (`returns.inverse_cdf_quantiles`); it is integrated
     exactly over [0, alpha], so a normal law is exact. alpha = 1 returns mean(theta) by definition. alpha below 1/N is
     an error, see `check_resolution`. theta: [..., N], any order. Returns [...].
     """

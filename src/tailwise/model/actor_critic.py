@@ -150,6 +150,10 @@ class ActorCritic(nn.Module):
             for _ in range(2 if config.critic.twin else 1)
         )
 
+    def set_action(self, action: ActionSpec) -> None:
+        """Take over the units of another policy's actions, for the law as well; everything else must be equal."""
+        self.action, self.law = action, law_for(action, squashed=self.law.squashed)
+
     def critic_heads(self) -> list[CriticHead]:
         """The critics, first and (if twin) second."""
         return [critic for critic in self.critics if isinstance(critic, CriticHead)]

@@ -82,7 +82,7 @@ class ClipSection(Section):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """(range, factor) as `learner.value_clip` takes them, 1 where the kind has none."""
+        """(range, factor) as `learner.critic_losses` takes them, 1 where the kind has none."""
         return 1.0, 1.0
 
 
@@ -269,7 +269,7 @@ class QuantileCritic(DistributionalBase):
         return self.mean == "quantiles"
 
     def initial_law(self) -> Tensor:
-        """A standard normal, until the first returns (`learner.preparation.start_laws`)."""
+        """A standard normal, until the first returns (`learner.batches.start_laws`)."""
         start: Tensor = torch.special.ndtri(quantile_midpoints(self.quantiles))
         return start
 

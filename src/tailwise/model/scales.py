@@ -136,7 +136,7 @@ class ObservationNormaliser(nn.Module):
         """Merge the moments of finite rows obs [n, D] into the statistics (Chan's parallel formula).
 
         One wild entry would blind an equally weighted average for good, so rare entries further than 100 known
-        standard deviations out are drawn in first (see `outliers.screen`). Where many are, the scale has changed: it
+        standard deviations out are drawn in first (see `screen`). Where many are, the scale has changed: it
         is followed, by at most a hundredfold in one rollout.
         moments: those of obs, where they are known. Returns what was absorbed and the share of wild entries.
         """

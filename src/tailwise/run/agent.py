@@ -25,6 +25,7 @@ from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, parse_config, warnings_of
+from tailwise.run.controllers import Hyperparameters
 from tailwise.run.health import Alert
 from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
@@ -220,7 +221,7 @@ class PPO(Policy):
     def _refit(self, config: Config) -> None:
         """Begin again with another geometry, before the first update; the weights stay as they are."""
         old = self.trainer
-        if config == old.config:
+        if config == old.configured:
             return
         if old.world.copies is None:
             old.driver.close()
@@ -232,6 +233,7 @@ class PPO(Policy):
             auxiliary=old.backend.auxiliary,
             lock=old.lock,
         )
+        trainer.adopt(old.adopted)
         load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
         if trainer.run_dir is not None and trainer.lock is not None:
             with trainer.lock.held_once():
@@ -341,7 +343,9 @@ class PPO(Policy):
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
             for text in differences(stored[key], own[key], key)
         ]
-        differing += differences(stored["learner"]["gamma"], own["learner"]["gamma"], "learner.gamma")
+        adopted = Hyperparameters.from_json(training.json.get("adopted", {}))
+        started = own["learner"]["gamma"] if adopted.gamma is None else adopted.gamma
+        differing += differences(stored["learner"]["gamma"], started, "learner.gamma")
         if differing:
             raise CheckpointError(
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "
@@ -364,7 +368,7 @@ class PPO(Policy):
         self.trainer.check_training_state(training.tensors, training.json)
         load_policy_tensors(self.model, policy.tensors, source=str(folder))
         # Its units too: raw actions of an older checkpoint are the environment's own.
-        self.model.action = action
+        self.model.set_action(action)
         reason = self.trainer.load_training_state(training.tensors, training.json)
         threads = differences(stored["run"]["threads"], own["run"]["threads"], "run.threads")
         return "; ".join([*([] if reason is None else [reason]), *threads]) or None

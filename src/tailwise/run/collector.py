@@ -32,23 +32,10 @@ class Collector:
         self.environment = np.arange(driver.num_envs)
         self.facts = StepFacts()  # what infos told about the newest rollout
         self.past: Past | None = None
-        self.remember(history)
+        if history:
+            zeros = torch.zeros(history, driver.num_envs)
+            self.past = Past(zeros, torch.zeros(driver.num_envs, dtype=torch.int64))
         self.broken_off = False  # an exception ended a rollout: environments and hidden state do not fit each other
-
-    def remember(self, history: int) -> None:
-        """Keep the newest `history` rewards from now on; those that are known already stay."""
-        if not history:
-            self.past = None
-            return
-        reward = torch.zeros(history, self.driver.num_envs)
-        age = torch.zeros(self.driver.num_envs, dtype=torch.int64)
-        if self.past is not None:
-            known = self.past.reward[-history:]
-            reward[history - len(known) :] = known
-            age = self.past.age
-            if history > len(known):
-                age = age.clamp(max=len(known))  # rewards from before that are not known
-        self.past = Past(reward, age)
 
     def collect(self, update: int) -> tuple[Rollout, int]:
         """The next `steps` steps of every environment, and the number of anomalies the environments showed."""

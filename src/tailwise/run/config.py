@@ -124,18 +124,6 @@ class Config(Section):
         if reason is not None:
             raise ValueError(f"backend fused: {reason}")
         self._check_sizes()
-        learner = self.learner
-        if learner.dual_clip is not None and learner.dual_clip <= 1 + learner.clip:
-            raise ValueError(
-                f"learner.dual_clip {learner.dual_clip} must exceed 1 + learner.clip = {1 + learner.clip}; 3 or null"
-            )
-        if learner.entropy.kind == "plateau" and learner.entropy.floor > learner.entropy.weight:
-            raise ValueError(
-                f"learner.entropy.floor {learner.entropy.floor} is above learner.entropy.weight "
-                f"{learner.entropy.weight}; the decay goes down"
-            )
-        if learner.kl_factor.kind == "on" and learner.target_kl is None:
-            raise ValueError("learner.kl_factor follows learner.target_kl, which is null; set target_kl, e.g. 0.02")
         self._check_risk()
         return self
 

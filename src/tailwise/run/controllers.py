@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tailwise.core.config import parse
+from tailwise.core.errors import CheckpointError
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.constraint import Constraint
 
@@ -96,8 +97,14 @@ class Hyperparameters:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Hyperparameters:
-        """What `given` gave; names of later versions are passed over."""
-        return cls(**{item.name: float(data[item.name]) for item in fields(cls) if item.name in data})
+        """What `given` gave; a name that this version does not know is refused."""
+        unknown = sorted(data.keys() - {item.name for item in fields(cls)})
+        if unknown:
+            raise CheckpointError(
+                f"the run went on with other values of {', '.join(unknown)}, which this version cannot change in a "
+                "run; continue it with the version that wrote it"
+            )
+        return cls(**{name: float(value) for name, value in data.items()})
 
     @property
     def given(self) -> dict[str, float]:

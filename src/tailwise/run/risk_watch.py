@@ -24,13 +24,15 @@ class RiskWatch:
     constraint: that of the run's controllers, which an update moves; None without risk that acts.
     """
 
-    def __init__(self, config: Config, streams: Streams, constraint: Constraint | None, *, environments: int) -> None:
+    def __init__(
+        self, config: Config, streams: Streams, constraint: Constraint | None, *, gamma: float, environments: int
+    ) -> None:
         self.constraint = constraint
         self.calibration: Calibration | None = None
         critic = config.model.critic
         if config.tail_alpha is not None and critic.law_size > 0:
             self.calibration = Calibration(
-                critic, streams, gamma=config.learner.gamma, alpha=config.tail_alpha, environments=environments
+                critic, streams, gamma=gamma, alpha=config.tail_alpha, environments=environments
             )
 
     @property

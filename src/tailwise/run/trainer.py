@@ -95,6 +95,7 @@ class Trainer:
                 "learner.exploration narrows the width of Box actions and the action space is "
                 f"{self.model.action.kind}; remove the key"
             )
+        self.narrowing = None if self.model.law.discrete else config.narrowing
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -105,13 +106,12 @@ class Trainer:
             risk=config.risk_settings,
             auxiliary=auxiliary,
         )
-        self.collector = Collector(
-            driver, self.backend, self.streams, steps=config.run.rollout_steps, history=self._history()
-        )
+        history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
+        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
         self.health = HealthWatch(config, self.model)
         acting = config.acting_risk
         self.controllers = Controllers(constraint=None if acting is None else Constraint(acting))
-        self.risk = self._risk_watch()
+        self.risk = self._risk_watch(config.learner.gamma)
         self.adopted = Hyperparameters()  # what replaced the configuration's values since the start
         self.update = 0
         self.steps = 0
@@ -210,7 +210,7 @@ class Trainer:
             measure_terms=measure,
             multiplier=self.controllers.multiplier,
             threshold=self.controllers.threshold,
-            bounds_weight=0.0 if self.config.narrowing is None else self.config.narrowing.bounds_weight,
+            bounds_weight=0.0 if self.narrowing is None else self.narrowing.bounds_weight,
         )
         before = self.health.before(self)
         report = self.backend.update(rollout, knobs)
@@ -219,7 +219,7 @@ class Trainer:
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken
         log_std = self.config.model.actor.log_std
-        narrowed = narrowing(self.config.narrowing, log_std, self.steps, total, self.controllers.narrowed)
+        narrowed = narrowing(self.narrowing, log_std, self.steps, total, self.controllers.narrowed)
         self.model.widen(narrowed - self.controllers.narrowed)
         self.controllers.narrowed = narrowed
         self._adapt(report)
@@ -241,7 +241,12 @@ class Trainer:
             "time/steps_per_second": taken / (updated - clock),
         }
         metrics |= self.health.measure(
-            rollout, self.collector.facts, metrics, kl_factor=self.controllers.kl_factor, observed=report.observed
+            rollout,
+            self.collector.facts,
+            metrics,
+            kl_factor=self.controllers.kl_factor,
+            target_kl=self.config.learner.target_kl,
+            observed=report.observed,
         )
         alerts = self.health.after(self, rollout, metrics, report, before)
         return metrics | self._evaluate(alerts), alerts
@@ -292,26 +297,27 @@ class Trainer:
         return self._episode_metrics() | best | self.risk.known()
 
     def adopt(self, changes: Hyperparameters) -> None:
-        """Go on with other hyperparameters; the next update uses them, and checkpoints keep them.
+        """Go on with other hyperparameters; the next update uses them, and checkpoints keep them."""
+        self._use(Hyperparameters(**(self.adopted.given | changes.given)))
 
-        With another gamma returns mean something else: the windows of the calibration begin anew, and rewards from
-        before a longer horizon are not known.
-        """
-        learner = changes.applied_to(self.config.learner)
-        before = self.config.learner.gamma
-        self.config = self.config.model_copy(update={"learner": learner})
+    def _use(self, adopted: Hyperparameters) -> None:
+        """Make the configuration what the run was started with, but for `adopted`."""
+        learner = adopted.applied_to(self.configured.learner)
+        if learner.gamma != self.config.learner.gamma:
+            if self.config.acting_risk is not None:
+                raise ConfigError(
+                    f"learner.gamma cannot become {learner.gamma:g} while risk acts on the policy: a limit or a "
+                    f"penalty speaks of returns discounted by {self.config.learner.gamma:g}; start a new run"
+                )
+            # Returns mean something else now: what was predicted or remembered of them says nothing any more.
+            self.risk = self._risk_watch(learner.gamma)
+            self.health.signals.forget_returns()
+        self.adopted, self.config = adopted, self.configured.model_copy(update={"learner": learner})
         self.backend.config = learner
-        self.adopted = Hyperparameters(**(self.adopted.given | changes.given))
-        if learner.gamma != before:
-            self.risk = self._risk_watch()
-            self.collector.remember(self._history())
 
-    def _history(self) -> int:
-        """Rewards before a rollout that the credit of risk reads, steps."""
-        return 0 if self.config.acting_risk is None else history_length(self.config.learner.gamma)
-
-    def _risk_watch(self) -> RiskWatch:
-        return RiskWatch(self.config, self.streams, self.controllers.constraint, environments=self.driver.num_envs)
+    def _risk_watch(self, gamma: float) -> RiskWatch:
+        constraint, environments = self.controllers.constraint, self.driver.num_envs
+        return RiskWatch(self.config, self.streams, constraint, gamma=gamma, environments=environments)
 
     # ---------------------------------------------------------------- evaluation and stopping
 
@@ -384,7 +390,7 @@ class Trainer:
             folder,
             policy_tensors=policy_tensors(self.model),
             policy_json=policy_json(
-                self.model, self.configured, masked=self.driver.mask is not None, features=self.world.features
+                self.model, self.config, masked=self.driver.mask is not None, features=self.world.features
             ),
             training_tensors=tensors,
             training_json=training,
@@ -430,19 +436,15 @@ class Trainer:
                 f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
                 f"{tuple(own.shape)}: resume with the configuration that the run was started with"
             )
-        if self.collector.past is not None and "collector/past_reward" in tensors:
-            learner = Hyperparameters.from_json(data.get("adopted", {})).applied_to(self.config.learner)
-            envs, history = self.driver.num_envs, history_length(learner.gamma)
-            for name, shape, dtype in (
-                ("collector/past_reward", (history, envs), own.dtype),
-                ("collector/age", (envs,), torch.int64),
-            ):
+        past = self.collector.past
+        if past is not None and "collector/past_reward" in tensors:
+            for name, needed in (("collector/past_reward", past.reward), ("collector/age", past.age)):
                 given = tensors.get(name)
-                if given is None or given.shape != shape or given.dtype != dtype:
+                if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
                     words = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
                     raise CheckpointError(
-                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {dtype} {shape}: resume "
-                        "with the configuration that the run was started with"
+                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
+                        f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
                     )
             if int(tensors["collector/age"].min()) < 0:
                 raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
@@ -453,9 +455,8 @@ class Trainer:
 
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
-        # First: the history of rewards that is checked and loaded below depends on gamma.
-        self.adopt(Hyperparameters.from_json(data.get("adopted", {})))
         self.check_training_state(tensors, data)
+        self._use(Hyperparameters.from_json(data.get("adopted", {})))
         self.backend.optimiser.load({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
         self.collector.state = tensors["collector/state"]
         if self.collector.past is not None and "collector/past_reward" in tensors:

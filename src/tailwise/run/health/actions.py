@@ -141,6 +141,8 @@ class Actions:
         self.counts["skip"] += 1
         trainer.backend.restore(before.snapshot)
         trainer.controllers.restore(before.controllers)
+        if trainer.controllers.constraint is not None:
+            metrics |= trainer.controllers.constraint.metrics()  # of the next update, which are the old ones
         metrics["update/committed"] = 0.0
         health.count_refusal()
         return "the update was undone: weights, optimiser, normaliser and controllers are as before it"

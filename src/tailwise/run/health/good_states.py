@@ -32,7 +32,9 @@ class GoodCheckpoint:
     def restore(self, trainer: Trainer) -> None:
         """Make the trainer's learner and controllers those of the checkpoint."""
         load_policy_tensors(trainer.model, self.policy, source=self.source)
-        trainer.backend.optimiser.load({k: v for k, v in self.tensors.items() if k.startswith("optimiser/")})
+        optimiser = {k: v for k, v in self.tensors.items() if k.startswith("optimiser/")}
+        trainer.backend.optimiser.check(optimiser, fresh=True)
+        trainer.backend.optimiser.load(optimiser)
         trainer.controllers.restore(controllers_of(self.training))
 
 

@@ -29,7 +29,6 @@ class Signals:
     def __init__(self, model: ActorCritic, learner: LearnerConfig, *, every: int) -> None:
         self.model = model
         self.kl_factor = learner.kl_factor
-        self.target_kl = USUAL_KL if learner.target_kl is None else learner.target_kl
         self.every = every
         self.drift = Drift(np.asarray(model.observation.scaled, dtype=np.bool_))
         self.rollouts = 0
@@ -48,6 +47,7 @@ class Signals:
         metrics: Mapping[str, float],
         *,
         kl_factor: float,
+        target_kl: float | None,
         observed: Moments | None = None,
     ) -> dict[str, float]:
         """Everything about this update; `metrics` are the learner's own, `observed` its moments of observations."""
@@ -59,7 +59,7 @@ class Signals:
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
             found["policy/entropy_share"] = metrics["policy/entropy"] / largest
         if "policy/kl_after" in metrics:
-            found["policy/kl_of_target"] = metrics["policy/kl_after"] / self.target_kl
+            found["policy/kl_of_target"] = metrics["policy/kl_after"] / (USUAL_KL if target_kl is None else target_kl)
         found |= self.drift.absorb(rows.obs, observed)
         if self.rollouts % self.every == 0:
             found |= self.drift.sample(rows.obs)
@@ -115,6 +115,10 @@ class Signals:
         self.return_mean += rate * shift
         self.returns += 1
         return found
+
+    def forget_returns(self) -> None:
+        """Compare the returns of the next updates with each other alone: another discount gives other returns."""
+        self.peak_std, self.returns, self.return_mean, self.return_variance = 0.0, 0, 0.0, 0.0
 
     def evaluation(self, mean: np.ndarray) -> dict[str, float]:
         """Shift of the evaluation's mean observation [D] against training."""

@@ -60,11 +60,14 @@ class HealthWatch:
         metrics: Mapping[str, float],
         *,
         kl_factor: float,
+        target_kl: float | None,
         observed: Moments | None = None,
     ) -> dict[str, float]:
         """Signals of this update that the learner's metrics do not have; observed: see `UpdateReport`."""
         clock = time.perf_counter()
-        found = self.signals.measure(rollout, facts, metrics, kl_factor=kl_factor, observed=observed)
+        found = self.signals.measure(
+            rollout, facts, metrics, kl_factor=kl_factor, target_kl=target_kl, observed=observed
+        )
         self.seconds += time.perf_counter() - clock + facts.seconds
         return found
 
