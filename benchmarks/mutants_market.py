@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "lots are rounded to the nearest",
         "market/sizes.py",
-        "lots = math.floor(abs(wanted) / rules.lot + LOT_ROUNDING)",
-        "lots = math.floor(abs(wanted) / rules.lot + 0.5)",
+        "lots = math.floor(abs(units) / lot + LOT_ROUNDING)",
+        "lots = math.floor(abs(units) / lot + 0.5)",
         ENGINE,
         "not coin_flip",
     ),

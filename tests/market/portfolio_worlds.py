@@ -12,8 +12,8 @@ import numpy as np
 from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.records import EVENTS
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
 from tests.market.reference import exact
@@ -90,7 +90,7 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
                 return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
     if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
         return f"reward: engine {reward!r}, reference {expected.reward:.15g}"
-    events = [PORTFOLIO_EVENTS[event] for event in ledger["event"]]
+    events = [EVENTS[event] for event in ledger["event"]]
     if events != expected.events or bool(ledger["margin_call"]) != expected.margin_call:
         return f"events: engine {events}, reference {expected.events}"
     if terminated != expected.terminated:

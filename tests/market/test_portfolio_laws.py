@@ -11,9 +11,9 @@ import pytest
 from tailwise.market.accounting import identity_error, total_cost
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_records import HOLDING, PLAN, PORTFOLIO_EVENTS
 from tailwise.market.portfolio_simulator import PortfolioSimulator
-from tailwise.market.portfolio_sizing import equity_after_orders
+from tailwise.market.records import EVENTS, HOLDING, PLAN
+from tailwise.market.sizes import equity_after_orders
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_worlds import asset_of, portfolio_of, weights_config
 from tests.market.worlds import random_walk, table_of
@@ -51,7 +51,7 @@ def test_equity_changes_by_the_sum_of_its_components() -> None:
     """With every event among 4000 steps. Rejects costs taken twice or never, and gains that are booked to nobody."""
     ledger, obs, _ = run(three_assets(), wild_actions(79 * 2, 26, 3))
     assert identity_error(ledger).max() < 1e-9
-    assert set(np.unique(ledger["event"])) == set(range(len(PORTFOLIO_EVENTS)))
+    assert set(np.unique(ledger["event"])) == set(range(len(EVENTS)))
     assert ledger["margin_call"].any()
     assert np.isfinite(obs).all()
     spoilt = ledger.copy()

@@ -90,7 +90,7 @@ def test_starts_begin_where_the_first_asset_is_available() -> None:
     b = prices([2.0] * 6, list(range(2, 8)), "B", first_valid=3)
     env = PortfolioEnv([a, b], weights_config(start="random", episode_length=2), num_envs=200)
     env.reset(seed=0)
-    assert set(env.simulator.state.accounts["row"].tolist()) == {3, 4, 5}
+    assert set(env.simulator.state.records["row"].tolist()) == {3, 4, 5}
     _, infos = env.reset(options={"start": 4})
     assert infos["action_mask"][0].tolist() == [[-3, 3], [0, 0]]
     with pytest.raises(ConfigError, match=r"time 7 of the clock cannot be a start; choose from 3 .* to 6"):

@@ -19,6 +19,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "bars", "features", "market", "fused")
 # "_nrt": no kernel makes an array, so none counts references to arrays, and there are none to count when compiling.
@@ -64,6 +66,14 @@ def kernel(
         folder /= hashlib.sha256(b"".join(Path(file).read_bytes() for file in calls)).hexdigest()[:16]
     made = _kept_in(folder, function, options) if folder is not None else None
     return made if made is not None else _made(function, options)
+
+
+def record_dtype(fields: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype of records whose fields kernels read and write as attributes.
+
+    Elements are numpy.record: without the compiler (NUMBA_DISABLE_JIT) a plain record has no attributes.
+    """
+    return np.dtype((np.record, list(fields)))
 
 
 def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:

@@ -10,13 +10,18 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.market.accounting import clear_components
-from tailwise.market.portfolio_accounting import fill_order, finance_account, leave_asset, pay_dividends, revalue, worth
-from tailwise.market.portfolio_exits import liquidate, live_through_bar
-from tailwise.market.portfolio_records import SETTLEMENT
-from tailwise.market.portfolio_sizing import equity_after_orders, limit_weights, plan_orders, whole_lots
-from tailwise.market.records import BANKRUPT, NO_EVENT
-from tailwise.market.sizes import large_enough
+from tailwise.market.accounting import (
+    clear_components,
+    fill_asset_order,
+    finance_account,
+    leave_asset,
+    pay_dividends,
+    revalue,
+    worth,
+)
+from tailwise.market.records import BANKRUPT, NO_EVENT, SETTLEMENT
+from tailwise.market.sizes import equity_after_orders, large_enough, limit_weights, plan_orders, whole_lots
+from tailwise.market.stops import liquidate, live_through_bar
 
 ASSET_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
 ACCOUNT_OBSERVATIONS = ("gross", "cash_share", "drawdown")
@@ -46,7 +51,7 @@ def fill_orders(
         holding = holdings[a]
         wanted = whole_lots(plans[a].target * after / holding.mark, rules.lot)
         if large_enough(wanted, holding.units, holding.mark, rules):
-            fill_order(account, holding, ledger, records[a], wanted, tradable[a].volume, rules)
+            fill_asset_order(account, holding, ledger, records[a], wanted, tradable[a].volume, rules)
 
 
 @kernel

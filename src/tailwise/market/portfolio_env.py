@@ -24,7 +24,7 @@ class PortfolioEnv(MarketEnv):
 
     infos["action_mask"]  float32 [N, A, 2], [low, high] of each weight for the next decision; there when some asset has
                           a shorter history than the clock
-    infos["parts"]        with `report`: `portfolio_records.PORTFOLIO_LEDGER` [N] and ASSET_LEDGER [N, A]
+    infos["parts"]        with `report`: `records.PORTFOLIO_LEDGER` [N] and ASSET_LEDGER [N, A]
     """
 
     simulator: PortfolioSimulator  # type: ignore[assignment]  # the same interface; see its docstring

@@ -21,9 +21,8 @@ from tailwise.market.portfolio_engine import (
     observe_portfolios,
     step_portfolios,
 )
-from tailwise.market.portfolio_records import ASSET_LEDGER, PLAN, PORTFOLIO_LEDGER, PortfolioState, joined_ledger
 from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import make_rules
+from tailwise.market.records import ASSET_LEDGER, PLAN, PORTFOLIO_LEDGER, AccountState, joined_ledger, make_rules
 from tailwise.market.simulator import SimulatorStep
 from tailwise.market.starts import StartPlan
 from tailwise.market.tables import MarketTable, SymbolTable
@@ -60,9 +59,9 @@ class PortfolioSimulator:
         # Bounds can differ from those of the action space only where an asset is outside its history.
         self.has_mask = not (self.table.bars["available"][self.table.first_rows[0] :] == 1).all()
         self.rules = make_rules(config, costs)
-        self.state = PortfolioState.empty(accounts, self.assets, costs.latency)
+        self.state = AccountState.of_portfolio(accounts, self.assets, costs.latency)
         self._desk = Desk(
-            self.state.accounts, self.table.bars, self.rules, None, costs.latency == 0, False, self.table.symbols
+            self.state.records, self.table.bars, self.rules, None, costs.latency == 0, False, self.table.symbols
         )
         self.names = observation_names(self.table.symbols, self.table.feature_names, costs.latency)
         self.size = len(self.names)
@@ -75,7 +74,7 @@ class PortfolioSimulator:
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
         """Begin the streams of episodes again; see `StartPlan.seed`."""
-        self._plan.seed(seeds, self.state.accounts["episode"])
+        self._plan.seed(seeds, self.state.records["episode"])
 
     def spread_first_episodes(self) -> None:
         """From the next `seed` on; see `StartPlan.spread_first_episodes`."""
@@ -89,22 +88,22 @@ class PortfolioSimulator:
         if symbols is not None:
             raise ConfigError("reset: an account with all assets has no 'symbol' to choose; give 'start' alone.")
         which = np.arange(self.accounts) if which is None else which
-        episodes = self.state.accounts["episode"]
+        episodes = self.state.records["episode"]
         starts = None if rows is None else self._chosen_starts(len(which), rows)
         episodes[which] += 1
         self._plan.prepare(which, episodes[which])
         if starts is None:
             starts, _ = self._plan.at(which, episodes[which])
         state, table = self.state, self.table
-        begin_portfolios(state.accounts, state.holdings, state.pending, which, starts, table.bars, self.rules)
-        state.accounts["age"][which] = self._plan.ages(which, episodes[which])
-        self._plan.prepare_following(which, self.state.accounts["episode"])
+        begin_portfolios(state.records, state.holdings, state.pending, which, starts, table.bars, self.rules)
+        state.records["age"][which] = self._plan.ages(which, episodes[which])
+        self._plan.prepare_following(which, self.state.records["episode"])
         return self.observe()
 
     def observe(self) -> npt.NDArray[np.float32]:
         obs = np.empty((self.accounts, self.size), dtype=np.float32)
         state, table = self.state, self.table
-        observe_portfolios(state.accounts, state.holdings, state.pending, table.bars, table.features, obs)
+        observe_portfolios(state.records, state.holdings, state.pending, table.bars, table.features, obs)
         return obs
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
@@ -121,7 +120,7 @@ class PortfolioSimulator:
         if self.config.report:
             ledgers, records = np.zeros(n, dtype=PORTFOLIO_LEDGER), np.zeros((n, self.assets), dtype=ASSET_LEDGER)
         ended, used_up = step_portfolios(
-            state.accounts,
+            state.records,
             state.holdings,
             state.pending,
             targets,
@@ -148,7 +147,7 @@ class PortfolioSimulator:
         if ended and autoreset:
             final, self._final = self._final, np.zeros_like(self._final)
             if used_up:
-                self._plan.prepare_following(np.flatnonzero(terminated | truncated), self.state.accounts["episode"])
+                self._plan.prepare_following(np.flatnonzero(terminated | truncated), self.state.records["episode"])
         ledger = joined_ledger(ledgers, records) if self.config.report else None
         return SimulatorStep(obs, final, reward, terminated, truncated, ledger)
 
@@ -184,7 +183,7 @@ class PortfolioSimulator:
                 "assets and the same bars."
             )
         self.state.load(state)
-        self._plan.set_state(state, self.state.accounts["episode"])
+        self._plan.set_state(state, self.state.records["episode"])
 
     def _chosen_starts(self, count: int, rows: Any) -> Integers:
         first, last = int(self.table.first_rows[0]), int(self.table.last_rows[0])

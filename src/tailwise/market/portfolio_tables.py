@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tailwise.bars.frequency import DAY, HOUR, describe_step
 from tailwise.core.errors import DataError
 from tailwise.market.costs import CostConfig
-from tailwise.market.portfolio_records import ASSET_BAR
-from tailwise.market.records import BAR
+from tailwise.market.records import ASSET_BAR, BAR
 from tailwise.market.tables import MarketTable, SymbolTable
 
 Times = npt.NDArray[np.datetime64]

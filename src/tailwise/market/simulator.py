@@ -95,7 +95,7 @@ class Simulator:
         self.config, self.costs, self.accounts = config, costs, accounts
         self.table = MarketTable.build(symbols, costs)
         self.rules = make_rules(config, costs)
-        self.state = AccountState.empty(accounts, costs.latency)
+        self.state = AccountState.of_asset(accounts, costs.latency)
         self._guards = build_guard_arrays(config, self.table, accounts)
         shown = () if self._guards is None else GUARD_OBSERVATIONS[: 1 if config.guards.daily_turnover is None else 2]
         self.names = observation_names(self.table.feature_names, costs.latency, shown)
@@ -244,6 +244,7 @@ class Simulator:
         return {**self.state.to_dict(), **self._plan.get_state(), **guard_state(self._guards)}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.state.check(state)
         symbol, row = np.asarray(state["symbol"]), np.asarray(state["row"])
         known = (symbol >= 0) & (symbol < len(self.table.symbols))
         same_end = known & (self.table.last_rows[np.where(known, symbol, 0)] == state["last_row"])
