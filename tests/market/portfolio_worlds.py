@@ -12,8 +12,8 @@ import numpy as np
 from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_simulator import PortfolioSimulator
 from tailwise.market.records import EVENTS
+from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
 from tests.market.reference import exact
@@ -35,9 +35,9 @@ def weights_config(action: WeightsAction | None = None, **changes: Any) -> Marke
     return config.model_copy(update={"action": action or WeightsAction(low=-3.0, high=3.0, gross=3.0)})
 
 
-def portfolio_of(assets: Sequence[SymbolTable], config: MarketEnvConfig, costs: CostConfig) -> PortfolioSimulator:
+def portfolio_of(assets: Sequence[SymbolTable], config: MarketEnvConfig, costs: CostConfig) -> Simulator:
     """One account that starts at the first time with valid features."""
-    simulator = PortfolioSimulator(assets, config, costs, accounts=1)
+    simulator = Simulator(assets, config, costs, accounts=1)
     simulator.seed(0)
     simulator.reset()
     return simulator
@@ -56,7 +56,7 @@ class World:
 
 def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReference) -> PortfolioReference:
     """The reference account of a world, from the tables and not from the engine's clock."""
-    simulator = PortfolioSimulator(world.assets, world.config, world.costs, accounts=1)
+    simulator = Simulator(world.assets, world.config, world.costs, accounts=1)
     assets = []
     for table in world.assets:
         hours = [int((time - START) / HOUR) for time in table.time]

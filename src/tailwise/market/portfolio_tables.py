@@ -28,7 +28,8 @@ class PortfolioTable:
     """A assets on the union of their times, T in all: bars [T, A] ASSET_BAR, features float32 [T, A x F].
 
     Where an asset has no bar, its prices are its last close and its features those of its last bar; features are 0
-    where it is not available. `first_rows` and `last_rows` [1] are the first possible start and the end of the clock.
+    where it is not available. `first_rows` and `last_rows` [1] are the first possible start and the end of the clock,
+    `bar_ns` [1] the length of all bars.
     """
 
     symbols: tuple[str, ...]
@@ -39,7 +40,17 @@ class PortfolioTable:
     periods_per_year: float
     first_rows: npt.NDArray[np.int64]
     last_rows: npt.NDArray[np.int64]
+    bar_ns: npt.NDArray[np.int64]
     sentence: str
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """[1]: rows are counted from the begin of the clock."""
+        return np.zeros(1, dtype=np.int64)
+
+    def name_row(self, symbol: int, row: int) -> str:
+        """A row in words."""
+        return f"time {row} of the clock"
 
     @classmethod
     def build(cls, assets: Sequence[SymbolTable], costs: CostConfig) -> PortfolioTable:
@@ -73,6 +84,7 @@ class PortfolioTable:
             periods_per_year=_periods_per_year(assets, rows, time),
             first_rows=np.array([start], dtype=np.int64),
             last_rows=np.array([len(time) - 1], dtype=np.int64),
+            bar_ns=flat.bar_ns[:1],
             sentence=_told(assets, time),
         )
 

@@ -85,8 +85,13 @@ HOLDING = record_dtype([*_POSITION, ("mark", np.float64), ("cash", np.float64)])
 # What is about to happen to one of several assets in one step; scratch memory of the kernel.
 PLAN = record_dtype(
     [
+        ("tradable", np.int64),  # 1: an order could be filled now
         ("target", np.float64),  # weight that the order aims at
         ("sends", np.int64),  # 1: an order is considered
+        ("wanted", np.float64),  # units that it leads to
+        ("reducing", np.float64),  # units of it that make the position smaller, and
+        ("adding", np.float64),  # that make it larger, or open the other side, as far as the largest order allows
+        ("cut", np.int64),  # 1: it is larger than the largest order
         ("event", np.int64),  # exit by stop-loss or take-profit inside the bar
         ("price", np.float64),  # its price
         ("moment", np.float64),  # when, as a fraction of the way from the open to the adverse extreme
@@ -104,7 +109,9 @@ LEDGER = record_dtype(
         ("symbol", np.int64),
     ]
 )
-PORTFOLIO_LEDGER = record_dtype([*_RESULT, ("margin_call", np.int64), ("row", np.int64)])  # 1: it was liquidated
+PORTFOLIO_LEDGER = record_dtype(
+    [*_RESULT, ("margin_call", np.int64), ("guard", np.int64), ("row", np.int64)]  # margin_call 1: it was liquidated
+)
 ASSET_LEDGER = record_dtype(_FILLS)
 
 RULES = record_dtype(

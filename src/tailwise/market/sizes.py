@@ -98,15 +98,23 @@ def equity_after_orders(equity: float, holdings: Any, plans: Any, rate: float) -
 
 
 @kernel
-def plan_orders(equity: float, holdings: Any, weights: Any, tradable: Any, gross: float, rules: Any, plans: Any) -> int:
-    """Which assets an order is considered for, and their targets; returns how many.
+def wants_order(target: float, held: float, equity: float, rules: Any) -> bool:
+    """Whether an order is considered for a position worth `held`: outside of the tolerance, or to close it."""
+    if target == 0.0:
+        return held != 0.0
+    return abs(target * equity - held) > rules.tolerance * equity
 
-    tradable [A] ASSET_BAR: bars of the moment of the fill. Exposure that cannot be traded now takes its part of
-    `gross`; the other weights are scaled down to what remains.
+
+@kernel
+def plan_orders(equity: float, holdings: Any, weights: Any, gross: float, rules: Any, plans: Any) -> tuple[int, float]:
+    """Which of the assets that `plans` call tradable an order is considered for, and their targets: (how many, the
+    factor by which the weights were scaled down).
+
+    Exposure that cannot be traded now takes its part of `gross`; the other weights share what remains.
     """
     stuck, wanted = 0.0, 0.0
     for a in range(holdings.shape[0]):
-        if tradable[a].present == 1:
+        if plans[a].tradable == 1:
             wanted += abs(weights[a])
         else:
             stuck += abs(holdings[a].units) * holdings[a].mark
@@ -118,16 +126,11 @@ def plan_orders(equity: float, holdings: Any, weights: Any, tradable: Any, gross
     count = 0
     for a in range(holdings.shape[0]):
         plans[a].sends = 0
-        if tradable[a].present == 0:
+        if plans[a].tradable == 0:
             continue
         target = scale * weights[a]
         plans[a].target = target
-        held = holdings[a].units * holdings[a].mark
-        if target == 0.0:
-            sends = held != 0.0  # closing is always possible
-        else:
-            sends = abs(target * equity - held) > rules.tolerance * equity
-        if sends:
+        if wants_order(target, holdings[a].units * holdings[a].mark, equity, rules):
             plans[a].sends = 1
             count += 1
-    return count
+    return count, scale
