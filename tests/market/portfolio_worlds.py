@@ -11,13 +11,16 @@ import numpy as np
 
 from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.guards import guard_names
 from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
+from tests.market.portfolio_reference_guards import GuardedPortfolioReference
 from tests.market.reference import exact
-from tests.market.worlds import RELATIVE, TOO_CLOSE, reference_bars, reference_settings
+from tests.market.worlds import RELATIVE, TOO_CLOSE, reference_bars, reference_guards, reference_settings
 
 HOUR = np.timedelta64(1, "h")
 START = np.datetime64("2020-01-06T00:00", "ns")
@@ -67,8 +70,15 @@ def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReferen
     bounds = [(exact(low), exact(high)) for low, high in zip(*action.bounds(len(assets)), strict=True)]
     clock = sorted({time for asset in assets for time in asset.bars})
     first = clock.index(min(asset.first_valid for asset in assets))
+    assert isinstance(simulator.table, PortfolioTable)
     per_year = exact(simulator.table.periods_per_year)
-    return kind(assets, settings, per_year, bounds, exact(action.gross), first)
+    arguments = (assets, settings, per_year, bounds, exact(action.gross), first)
+    if not world.config.guards.active:
+        return kind(*arguments)
+    guarded = kind if issubclass(kind, GuardedPortfolioReference) else GuardedPortfolioReference
+    start = int(START.astype(np.int64))
+    guards = reference_guards(world.assets[0], world.config)
+    return guarded(*arguments, guards=guards, nanoseconds=lambda hour: start + hour * 3600 * 10**9)
 
 
 def disagreement(ledger: Any, reward: float, terminated: bool, expected: PortfolioResult, scale: float) -> str | None:
@@ -90,6 +100,9 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
                 return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
     if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
         return f"reward: engine {reward!r}, reference {expected.reward:.15g}"
+    acted = set(guard_names(int(ledger["guard"])))
+    if acted != expected.guards:
+        return f"guards: engine {sorted(acted)}, reference {sorted(expected.guards)}"
     events = [EVENTS[event] for event in ledger["event"]]
     if events != expected.events or bool(ledger["margin_call"]) != expected.margin_call:
         return f"events: engine {events}, reference {expected.events}"

@@ -292,7 +292,7 @@ def hold_back(
             continue
         plans[a].tradable = 0
         held = holdings[a].units * holdings[a].mark
-        if wants_order(weights[a], held, equity, rules):
+        if weights[a] != held / equity and wants_order(weights[a], held, equity, rules):
             code |= bar_guards
     return code
 

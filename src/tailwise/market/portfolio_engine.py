@@ -81,20 +81,19 @@ def fill_orders(
     count, scale = plan_orders(equity, holdings, weights, gross, rules, plans)
     if guards is not None and scale < 1.0 and gross < portfolio.gross:
         ledger.guard |= EXPOSURE
+    if guards is not None and guards.states[i].halted != 0:
+        for a in range(holdings.shape[0]):  # held by a halt, exactly; sizing would trade the last bit
+            if plans[a].target == holdings[a].units * holdings[a].mark / equity:
+                plans[a].sends = 0
     if count == 0:
         return
     after = equity_after_orders(equity, holdings, plans, rules.linear)
     for a in range(holdings.shape[0]):
         if plans[a].sends == 1:
             plans[a].wanted = whole_lots(plans[a].target * after / holdings[a].mark, rules.lot)
-    if guards is not None:
-        guard, limits = guards.states[i], guards.limits[0]
-        if guard.halted != 0:
-            for a in range(holdings.shape[0]):  # held by a halt, exactly; sizing would trade the last bit
-                if plans[a].target == holdings[a].units * holdings[a].mark / equity:
-                    plans[a].sends = 0
-        if guard.halted == 0 or limits.flatten == 0:
-            ledger.guard |= limit_orders(holdings, plans, equity, gross * after, guard, limits, rules.lot)
+    if guards is not None and (guards.states[i].halted == 0 or guards.limits[0].flatten == 0):
+        largest = gross * after
+        ledger.guard |= limit_orders(holdings, plans, equity, largest, guards.states[i], guards.limits[0], rules.lot)
     for a in range(holdings.shape[0]):
         holding, wanted = holdings[a], plans[a].wanted
         if plans[a].sends == 1 and large_enough(wanted, holding.units, holding.mark, rules):

@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _MONTH = 31 * DAY  # what frequency.py calls the bar of monthly data
-_NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
+NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ def _place(
     clock = np.arange(len(bars))
     last = np.searchsorted(rows, clock, side="right") - 1  # its bar at this time, or the last one before; -1: none yet
     begun = last >= 0
-    close = np.where(begun, asset.close[np.maximum(last, 0)], _NO_PRICE)
+    close = np.where(begun, asset.close[np.maximum(last, 0)], NO_PRICE)
     for name in ("open", "high", "low", "close"):
         bars[name] = close
     for name in BAR.names or ():
