@@ -21,7 +21,7 @@ from tailwise.market.costs import BPS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guard_arrays import DAY_NS, GuardArrays
 from tailwise.market.portfolio_tables import NO_PRICE, PortfolioTable
-from tailwise.market.records import ASSET_BAR, BAR
+from tailwise.market.records import ASSET_BAR, BANKRUPT, BAR
 from tailwise.market.tables import MarketTable, SymbolTable
 
 _BEFORE, _NOW = 0, 1  # rows of the table: the bar of the last decision, and the newest one
@@ -82,8 +82,8 @@ class Account:
         clock_per_year: float | None = None,
         bar: np.timedelta64 | None = None,
     ) -> None:
-        """periods_per_year: bars of an asset; clock_per_year: times at which any of several assets has a bar, by default
-        the same; bar: its length, which guards with a day or a stale bar need."""
+        """periods_per_year: bars of an asset; clock_per_year: times at which any of several assets has a bar, the same by
+        default; bar: its length, which guards with a day or a stale bar need."""
         costs = costs or CostConfig()
         config = config.model_copy(update={"report": True, "episode_length": None})
         config.check_with(costs)
@@ -100,6 +100,7 @@ class Account:
         self._time = np.zeros(1, dtype=np.int64)  # of the newest bar, ns
         self._counts = np.zeros(2, dtype=np.int64)  # bars since the first one, and since `begin`; -1: not begun
         self._counts[1] = -1
+        self._ready = np.zeros(1, dtype=np.bool_)  # whether a decision can be made at the last close
         self._target: npt.NDArray[np.float64] | None = None
 
     @property
@@ -127,8 +128,10 @@ class Account:
 
     def begin(self) -> npt.NDArray[np.float32]:
         """Open the account at the last close, flat, with `env.initial_cash`; the first observation float32 [D]."""
-        if self._counts[0] == 0:
-            raise EnvironmentContractError("An account begins at a close; feed it a bar first.")
+        if not self._ready[0]:
+            raise EnvironmentContractError(
+                "An account begins at a close at which an asset is available; feed it the bars of the warm-up first."
+            )
         which = np.zeros(1, dtype=np.int64)
         self._accounts.begin(which, np.full(1, _NOW), which)
         self._counts[1] = 0
@@ -158,7 +161,7 @@ class Account:
         if self._target is None:
             raise EnvironmentContractError("There is no decision at the last close; call order before step.")
         state = self._accounts.state.records
-        if state["equity"][0] <= 0.0:
+        if state["equity"][0] <= BANKRUPT * state["start_equity"][0]:
             raise EnvironmentContractError("The account is ruined; begin again.")
         self._push(bars, time)
         state["row"], state["last_row"] = _BEFORE, _FOREVER
@@ -187,7 +190,7 @@ class Account:
         self._accounts.state.check(state)
         views = self._feed_views()
         for name, view in views.items():
-            if np.shape(state.get(_PREFIX + name)) != view.shape:
+            if _PREFIX + name not in state or np.shape(state[_PREFIX + name]) != view.shape:
                 raise CheckpointError(
                     f"The stored account has no '{name}' of shape {view.shape}; restore it with the same assets, "
                     "features and guards."
@@ -205,13 +208,13 @@ class Account:
     def _feed_views(self) -> dict[str, npt.NDArray[Any]]:
         """What is remembered of the feed, by name: the newest row of the table and what judges the next one."""
         table, guards = self._accounts.table, self._accounts.guards
-        views: dict[str, npt.NDArray[Any]] = {"time": self._time, "counts": self._counts}
-        views |= {f"bar_{name}": table.bars[name][_NOW] for name in table.bars.dtype.names or ()}
-        views["features"] = table.features[_NOW]
+        views: dict[str, npt.NDArray[Any]] = {"time": self._time, "counts": self._counts, "ready": self._ready}
+        views |= {f"bar_{name}": table.bars[name][_NOW:] for name in table.bars.dtype.names or ()}
+        views["features"] = table.features[_NOW:]
         if guards is not None:
             views |= {f"memory_{name}": self._memory[name] for name in BAR_MEMORY.names or ()}
-            views |= {"flags": guards.flags[_NOW : _NOW + 1], "days": guards.days, "fill_days": guards.fill_days}
-        return {name: np.atleast_1d(view) for name, view in views.items()}
+            views |= {"flags": guards.flags[_NOW:], "days": guards.days, "fill_days": guards.fill_days}
+        return views
 
     def _empty_table(self, features: tuple[str, ...], clock_per_year: float) -> MarketTable | PortfolioTable:
         first, last = np.zeros(1, dtype=np.int64), np.full(1, _FOREVER)
@@ -255,7 +258,7 @@ class Account:
         table, guards = self._accounts.table, self._accounts.guards
         table.bars[_BEFORE] = table.bars[_NOW]
         table.features[_BEFORE] = table.features[_NOW]
-        rows, features = table.bars[_NOW].reshape(-1), table.features[_NOW].reshape(len(given), -1)
+        rows, features = table.bars[_NOW:].reshape(-1), table.features[_NOW:].reshape(len(given), -1)
         now = 0 if time is None else int(time.astype("datetime64[ns]").astype(np.int64))
         if guards is not None:
             for values in (guards.flags, guards.days, guards.fill_days):
@@ -268,11 +271,13 @@ class Account:
                 continue
             self._write(rows[a : a + 1], features[a], bar)
             if guards is not None:
-                guards.flags[_NOW : _NOW + 1].reshape(-1)[a] = check_bar(
+                guards.flags[_NOW:].reshape(-1)[a] = check_bar(
                     self._memory[a], now, bar.open, bar.high, bar.low, bar.close, self._bar_limits[0]
                 )
         self._time[0] = now
         self._counts[0] += 1
+        several = self._accounts.portfolio is not None
+        self._ready[0] = (rows["available"] == 1).any() if several else given[0] is not None and given[0].available
 
     def _write(self, row: npt.NDArray[Any], features: npt.NDArray[np.float32], bar: FeedBar) -> None:
         """Write a bar into its row [1] of the table, and its features [F]."""
@@ -280,9 +285,9 @@ class Account:
             row[name] = getattr(bar, name)
         row["funding"] = self._costs.funding_bps * BPS + bar.funding
         row["year_fraction"] = 1.0 / self._periods_per_year
-        available = True
-        if "present" in (row.dtype.names or ()):
-            available = bar.available and not bar.ends  # what ends here has been settled and cannot be wanted again
+        available = bar.available
+        if self._accounts.portfolio is not None:
+            available = available and not bar.ends  # what ends here has been settled and cannot be wanted again
             row["present"], row["available"], row["ends"] = 1, available, bar.ends
         features[:] = bar.features if available else 0.0
 
@@ -294,6 +299,10 @@ class Account:
         for symbol, bar in zip(self.symbols, bars, strict=True):
             if bar is not None:
                 _check_bar(symbol, bar, count, self._periods_per_year)
+                if not bar.available and self._accounts.portfolio is None and self._counts[1] >= 0:
+                    raise DataError(
+                        f"{symbol}: a bar came without valid features; the account cannot decide at its close."
+                    )
         if self._bar_ns:
             if time is None:
                 raise DataError("A bar came without its open time; an account with a length of bars needs it.")
@@ -312,11 +321,14 @@ def _carry(row: Any) -> None:
 
 def _check_bar(symbol: str, bar: FeedBar, features: int, periods_per_year: float) -> None:
     """Ask `SymbolTable` whether the simulator can live through this bar; it wants two of them."""
-    twice = {name: np.full(2, getattr(bar, name)) for name in ("open", "high", "low", "close", "volume")}
     values = np.asarray(bar.features, dtype=np.float32).reshape(1, -1)
     SymbolTable(
         symbol=symbol,
-        **twice,
+        open=np.full(2, bar.open),
+        high=np.full(2, bar.high),
+        low=np.full(2, bar.low),
+        close=np.full(2, bar.close),
+        volume=np.full(2, bar.volume),
         features=np.concatenate([values, values]) if bar.available else np.zeros((2, features), dtype=np.float32),
         feature_names=tuple(str(k) for k in range(features)),
         periods_per_year=periods_per_year,
