@@ -82,8 +82,8 @@ class Account:
         clock_per_year: float | None = None,
         bar: np.timedelta64 | None = None,
     ) -> None:
-        """periods_per_year: bars of an asset; clock_per_year: times at which any of several assets has a bar, the same by
-        default; bar: its length, which guards with a day or a stale bar need."""
+        """periods_per_year: bars of an asset; clock_per_year: times at which any of several assets has a bar, by
+        default the same; bar: its length, which guards with a day or a stale bar need."""
         costs = costs or CostConfig()
         config = config.model_copy(update={"report": True, "episode_length": None})
         config.check_with(costs)

@@ -39,7 +39,7 @@ GUARD = record_dtype(
 
 LIMITS = record_dtype(
     [
-        ("flatten", np.int64),
+        ("closes_on_halt", np.int64),
         *[
             (name, np.float64)
             for name in ("exposure", "fraction", "units", "notional", "turnover", "daily_loss", "drawdown")
@@ -51,7 +51,7 @@ LIMITS = record_dtype(
 def make_limits(config: GuardsConfig) -> npt.NDArray[Any]:
     """One record [1]; what is off becomes infinite."""
     limits = np.zeros(1, dtype=LIMITS)
-    limits["flatten"] = config.on_halt == "flatten"
+    limits["closes_on_halt"] = config.on_halt == "flatten"
     for name, value in {
         "exposure": config.max_exposure,
         "fraction": config.order_fraction,
@@ -116,7 +116,7 @@ def risk_bounds(target: float, exposure: float, halted: int, limits: Any) -> tup
     low, high = -limits.exposure, limits.exposure
     if halted != 0:
         aim = min(max(target, low), high)
-        floor, ceiling = (0.0, 0.0) if limits.flatten == 1 else (min(exposure, 0.0), max(exposure, 0.0))
+        floor, ceiling = (0.0, 0.0) if limits.closes_on_halt == 1 else (min(exposure, 0.0), max(exposure, 0.0))
         if aim < floor or aim > ceiling:
             code |= halted
         low, high = max(low, floor), min(high, ceiling)
@@ -171,7 +171,7 @@ def guard_bounds(
     if immediate and flags != 0:
         return exposure, exposure, 0
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
-    if not immediate or (guard.halted != 0 and limits.flatten == 1):
+    if not immediate or (guard.halted != 0 and limits.closes_on_halt == 1):
         return low, high, code
     aim = min(max(target, low), high)
     if same_day:
@@ -235,7 +235,7 @@ def guarded_order(
     exposure = units * price / equity
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
     aim = min(max(target, low), high)
-    flatten = guard.halted != 0 and limits.flatten == 1
+    flatten = guard.halted != 0 and limits.closes_on_halt == 1
     if aim == exposure and not flatten:
         return units, code  # held by a halt, exactly; sizing would trade the last bit
     wanted = desired_units(aim, equity, price, units, rules)

@@ -91,7 +91,7 @@ def fill_orders(
     for a in range(holdings.shape[0]):
         if plans[a].sends == 1:
             plans[a].wanted = whole_lots(plans[a].target * after / holdings[a].mark, rules.lot)
-    if guards is not None and (guards.states[i].halted == 0 or guards.limits[0].flatten == 0):
+    if guards is not None and (guards.states[i].halted == 0 or guards.limits[0].closes_on_halt == 0):
         largest = gross * after
         ledger.guard |= limit_orders(holdings, plans, equity, largest, guards.states[i], guards.limits[0], rules.lot)
     for a in range(holdings.shape[0]):
