@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "the order of the newest decision is filled although it is late",
         "market/engine.py",
-        "        pending[latency - 1] = due\n        due = oldest\n",
-        "        pending[latency - 1] = due\n",
+        "                pending[i, latency - 1] = due\n                due = oldest\n",
+        "                pending[i, latency - 1] = due\n",
         ENGINE,
         FAST_ENGINE,
     ),

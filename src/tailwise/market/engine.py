@@ -25,7 +25,14 @@ from tailwise.market.guards import (
     turnover_share,
     watch_losses,
 )
-from tailwise.market.portfolio_engine import begin_portfolio, observe_portfolio, step_portfolio
+from tailwise.market.portfolio_engine import (
+    advance_portfolio,
+    begin_portfolio,
+    clear_portfolio,
+    decide_weights,
+    observe_portfolio,
+    queue_weights,
+)
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
 from tailwise.market.sizes import desired_units, large_enough
 from tailwise.market.stops import exit_in_bar
@@ -214,25 +221,6 @@ def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i
 
 
 @kernel
-def step_asset(
-    account: Any, pending: Any, target: float, ledger: Any, bars: Any, rules: Any, guards: Any, i: int
-) -> None:
-    """Account `i` decides on a target at the close of its row and lives through the next bar."""
-    latency = pending.shape[0]
-    due = target
-    clear(ledger, account.equity)
-    if guards is not None:
-        due = decide(due, account, ledger, bars, guards, i, latency == 0)
-    if latency > 0:
-        oldest = pending[0]
-        for k in range(latency - 1):
-            pending[k] = pending[k + 1]
-        pending[latency - 1] = due
-        due = oldest
-    advance(account, ledger, due, bars, rules, guards, i)
-
-
-@kernel
 def begin_any(
     account: Any,
     pending: Any,
@@ -296,6 +284,7 @@ def step_accounts(
     and truncated bool [N], ledgers, of which there is one when nobody wants to read them.
     """
     rules = rules_array[0]
+    latency = pending.shape[1]
     columns = start_rows.shape[1]
     keep = 1 if ledgers.shape[0] == accounts.shape[0] else 0
     ended = 0
@@ -304,10 +293,24 @@ def step_accounts(
         account = accounts[i]
         ledger = ledgers[i * keep]
         if single is not None:
-            step_asset(account, pending[i], targets[i], ledger, bars, rules, guards, i)
+            due = targets[i]
+            clear(ledger, account.equity)
+            if guards is not None:
+                due = decide(due, account, ledger, bars, guards, i, latency == 0)
+            if latency > 0:
+                oldest = pending[i, 0]
+                for k in range(latency - 1):
+                    pending[i, k] = pending[i, k + 1]
+                pending[i, latency - 1] = due
+                due = oldest
+            advance(account, ledger, due, bars, rules, guards, i)
         if portfolio is not None:
             fills = portfolio.fills[i * keep]
-            step_portfolio(account, pending[i], targets[i], ledger, fills, bars, rules, guards, portfolio, i)
+            clear_portfolio(ledger, fills, account.equity)
+            decide_weights(targets[i], account, ledger, bars, guards, portfolio, i)
+            if latency > 0:
+                queue_weights(pending[i], portfolio.weights)
+            advance_portfolio(account, ledger, fills, bars, rules, guards, portfolio, i)
         if guards is not None and ledger.guard != 0:
             for k in range(guards.counts.shape[1]):
                 guards.counts[i, k] += (ledger.guard >> k) & 1

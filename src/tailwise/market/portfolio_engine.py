@@ -103,7 +103,7 @@ def fill_orders(
 
 
 @kernel
-def clear(ledger: Any, fills: Any, equity: float) -> None:
+def clear_portfolio(ledger: Any, fills: Any, equity: float) -> None:
     """Start the records of a step."""
     clear_components(ledger, equity)
     ledger.margin_call = 0
@@ -265,29 +265,14 @@ def queue_weights(pending: Any, weights: Any) -> None:
 
 
 @kernel
-def step_portfolio(
-    account: Any,
-    pending: Any,
-    actions: Any,
-    ledger: Any,
-    fills: Any,
-    table: Any,
-    rules: Any,
-    guards: Any,
-    portfolio: Any,
-    i: int,
-) -> None:
-    """Account `i` decides on actions [A] at the close of its row of `table` [T, A] and lives through the next one."""
+def decide_weights(actions: Any, account: Any, ledger: Any, table: Any, guards: Any, portfolio: Any, i: int) -> None:
+    """Write into `portfolio.weights` what bounds and guards leave of actions [A] at the close just seen."""
     weights = portfolio.weights
-    clear(ledger, fills, account.equity)
     limit_weights(actions, portfolio.low, portfolio.high, portfolio.gross, table[account.row], weights)
     if guards is not None:
         equity = max(account.equity, BANKRUPT * account.start_equity)
         ledger.guard |= limit_exposure(weights, guards.limits[0])
         ledger.guard |= halt_weights(weights, portfolio.holdings[i], equity, guards.states[i], guards.limits[0])
-    if pending.shape[0] > 0:
-        queue_weights(pending, weights)
-    advance_portfolio(account, ledger, fills, table, rules, guards, portfolio, i)
 
 
 def portfolio_observation_names(
