@@ -29,9 +29,8 @@ def played() -> dict[str, npt.NDArray[np.generic]]:
         env.reset(seed=5)
         rng = np.random.default_rng(2)
         for k in range(STEPS):
-            choice = rng.integers(0, 3, 2)
-            numbers_of_boxes = rng.uniform(-2.0, 2.0, (2, *(env.single_action_space.shape or ())))
-            actions = numbers_of_boxes if env.single_action_space.shape else choice
+            shape = env.single_action_space.shape
+            actions = rng.uniform(-2.0, 2.0, (2, *shape)) if shape else rng.integers(0, 3, 2)
             obs, reward, terminated, truncated, infos = env.step(actions)
             arrays = {"obs": obs, "reward": reward, "terminated": terminated, "truncated": truncated, **infos["parts"]}
             if "action_mask" in infos:
