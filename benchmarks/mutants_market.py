@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "the order of the newest decision is filled although it is late",
         "market/engine.py",
-        "            pending[i, latency - 1] = due\n            due = oldest\n",
-        "            pending[i, latency - 1] = due\n",
+        "                pending[i, latency - 1] = due\n                due = oldest\n",
+        "                pending[i, latency - 1] = due\n",
         ENGINE,
         FAST_ENGINE,
     ),
@@ -179,7 +179,7 @@ MUTANTS = (
     Mutant(
         "the last observation of an episode shows the next one",
         "market/engine.py",
-        "                observe(account, pending[i], bars, features, guards, i, final_obs[i])\n"
+        "                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])\n"
         "                account.episode += 1\n",
         "                account.episode += 1\n",
         ("tests/market/test_env.py",),
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "lots are rounded to the nearest",
         "market/sizes.py",
-        "lots = math.floor(abs(wanted) / rules.lot + LOT_ROUNDING)",
-        "lots = math.floor(abs(wanted) / rules.lot + 0.5)",
+        "lots = math.floor(abs(units) / lot + LOT_ROUNDING)",
+        "lots = math.floor(abs(units) / lot + 0.5)",
         ENGINE,
         "not coin_flip",
     ),

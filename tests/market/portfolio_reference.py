@@ -51,6 +51,7 @@ class PortfolioResult:
     terminated: bool
     shortfall: Decimal
     margin_call: bool
+    guards: frozenset[str]
 
 
 class PortfolioReference:
@@ -87,6 +88,7 @@ class PortfolioReference:
         bars = [asset.bars.get(then) for asset in self.assets]
         self.parts, self.margin_call = Parts(), False
         self.orders, self.events = [ZERO for _ in everyone], ["none" for _ in everyone]
+        self.acted: set[str] = set()  # guards that changed something in this step
         equity_before = self.last_equity
         self.waiting.append(self.limited(weights, now))
         due = self.waiting.pop(0)
@@ -99,10 +101,12 @@ class PortfolioReference:
                 self.receive_dividend(a, bars[a])
 
         # 2. A margin call comes first and cancels all orders; else they are filled.
+        self.before_fill(equity_before)
         if self.called():
             self.liquidate(tradable, {a: self.positions[a].price for a in everyone})
         else:
             self.fill(due, tradable)
+        self.after_fill(equity_before)
 
         # 3. One bar of financing on what is held now.
         self.finance(bars)
@@ -122,6 +126,7 @@ class PortfolioReference:
             if bar is not None and then == self.assets[a].last != self.clock[-1] and self.positions[a].units != 0:
                 self.leave(a, "settlement", bar.close, bar)
         self.last_equity = self.equity()
+        self.after_mark()
         self.t += 1
         floor = BANKRUPT * s.initial_cash
         return PortfolioResult(
@@ -134,7 +139,22 @@ class PortfolioReference:
             terminated=self.at_most(self.last_equity, floor),
             shortfall=max(floor - self.last_equity, ZERO),
             margin_call=self.margin_call,
+            guards=frozenset(self.acted),
         )
+
+    # ------------------------------------------------------------------ what guards change; see reference_guards.py
+    def before_fill(self, last_equity: Decimal) -> None:
+        """The moment of the fill has come."""
+
+    def after_fill(self, last_equity: Decimal) -> None:
+        """The orders of the moment have been filled."""
+
+    def after_mark(self) -> None:
+        """The equity at the close is known."""
+
+    def within_guards(self, wanted: dict[int, Decimal], equity: Decimal, after: Decimal) -> dict[int, Decimal]:
+        """Units that the guards leave of the wanted ones; equity before and after the orders."""
+        return wanted
 
     # ------------------------------------------------------------------ the account
     def equity(self) -> Decimal:
@@ -179,28 +199,35 @@ class PortfolioReference:
         can = [a for a in range(len(weights)) if tradable[a] is not None]
         stuck = sum((abs(p.value) for a, p in enumerate(self.positions) if a not in can), ZERO)
         wanted = sum((abs(weights[a]) for a in can), ZERO)
-        room = self.room(equity, stuck)
-        scale = room / wanted if wanted > room and stuck > 0 else ONE
+        scale = self.scale(equity, stuck, wanted)
         targets = {}
         for a in can:
             target, value = weights[a] * scale, self.positions[a].value
             if target == 0 or not self.at_most(abs(target - value / equity), s.tolerance):
                 targets[a] = target
         after = self.equity_after(equity, targets)
-        for a, target in targets.items():
+        units_of = {a: self.whole_lots(target * after / self.positions[a].price) for a, target in targets.items()}
+        for a, units in self.within_guards(units_of, equity, after).items():
             position, bar = self.positions[a], tradable[a]
             assert bar is not None
-            units = target * after / position.price
-            if s.lot > 0:
-                lots = abs(units) / s.lot + Decimal("1e-9")
-                self.compared(lots, lots.to_integral_value())
-                units = int(lots) * s.lot * (1 if units > 0 else -1)
             traded = units - position.units
             if units != 0 and not self.at_most(s.minimum_notional, abs(traded) * position.price):
                 continue
             self.orders[a] = traded
             if traded != 0:
                 self.trade(a, traded, position.price, bar.volume)
+
+    def whole_lots(self, units: Decimal) -> Decimal:
+        if self.settings.lot == 0 or units % self.settings.lot == 0:
+            return units
+        lots = abs(units) / self.settings.lot + Decimal("1e-9")
+        self.compared(lots, lots.to_integral_value())
+        return int(lots) * self.settings.lot * (1 if units > 0 else -1)
+
+    def scale(self, equity: Decimal, stuck: Decimal, wanted: Decimal) -> Decimal:
+        """What the weights are multiplied with, because exposure that cannot be traded uses up the gross limit."""
+        room = self.room(equity, stuck)
+        return room / wanted if wanted > room and stuck > 0 else ONE
 
     def room(self, equity: Decimal, stuck: Decimal) -> Decimal:
         return max(self.gross - stuck / equity, ZERO)

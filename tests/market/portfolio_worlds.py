@@ -11,13 +11,16 @@ import numpy as np
 
 from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.guards import guard_names
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
-from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.records import EVENTS
+from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
+from tests.market.portfolio_reference_guards import GuardedPortfolioReference
 from tests.market.reference import exact
-from tests.market.worlds import RELATIVE, TOO_CLOSE, reference_bars, reference_settings
+from tests.market.worlds import RELATIVE, TOO_CLOSE, reference_bars, reference_guards, reference_settings
 
 HOUR = np.timedelta64(1, "h")
 START = np.datetime64("2020-01-06T00:00", "ns")
@@ -35,9 +38,9 @@ def weights_config(action: WeightsAction | None = None, **changes: Any) -> Marke
     return config.model_copy(update={"action": action or WeightsAction(low=-3.0, high=3.0, gross=3.0)})
 
 
-def portfolio_of(assets: Sequence[SymbolTable], config: MarketEnvConfig, costs: CostConfig) -> PortfolioSimulator:
+def portfolio_of(assets: Sequence[SymbolTable], config: MarketEnvConfig, costs: CostConfig) -> Simulator:
     """One account that starts at the first time with valid features."""
-    simulator = PortfolioSimulator(assets, config, costs, accounts=1)
+    simulator = Simulator(assets, config, costs, accounts=1)
     simulator.seed(0)
     simulator.reset()
     return simulator
@@ -56,7 +59,7 @@ class World:
 
 def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReference) -> PortfolioReference:
     """The reference account of a world, from the tables and not from the engine's clock."""
-    simulator = PortfolioSimulator(world.assets, world.config, world.costs, accounts=1)
+    simulator = Simulator(world.assets, world.config, world.costs, accounts=1)
     assets = []
     for table in world.assets:
         hours = [int((time - START) / HOUR) for time in table.time]
@@ -67,8 +70,15 @@ def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReferen
     bounds = [(exact(low), exact(high)) for low, high in zip(*action.bounds(len(assets)), strict=True)]
     clock = sorted({time for asset in assets for time in asset.bars})
     first = clock.index(min(asset.first_valid for asset in assets))
+    assert isinstance(simulator.table, PortfolioTable)
     per_year = exact(simulator.table.periods_per_year)
-    return kind(assets, settings, per_year, bounds, exact(action.gross), first)
+    arguments = (assets, settings, per_year, bounds, exact(action.gross), first)
+    if not world.config.guards.active:
+        return kind(*arguments)
+    guarded = kind if issubclass(kind, GuardedPortfolioReference) else GuardedPortfolioReference
+    start = int(START.astype(np.int64))
+    guards = reference_guards(world.assets[0], world.config)
+    return guarded(*arguments, guards=guards, nanoseconds=lambda hour: start + hour * 3600 * 10**9)
 
 
 def disagreement(ledger: Any, reward: float, terminated: bool, expected: PortfolioResult, scale: float) -> str | None:
@@ -90,7 +100,10 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
                 return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
     if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
         return f"reward: engine {reward!r}, reference {expected.reward:.15g}"
-    events = [PORTFOLIO_EVENTS[event] for event in ledger["event"]]
+    acted = set(guard_names(int(ledger["guard"])))
+    if acted != expected.guards:
+        return f"guards: engine {sorted(acted)}, reference {sorted(expected.guards)}"
+    events = [EVENTS[event] for event in ledger["event"]]
     if events != expected.events or bool(ledger["margin_call"]) != expected.margin_call:
         return f"events: engine {events}, reference {expected.events}"
     if terminated != expected.terminated:

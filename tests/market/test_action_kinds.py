@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailwise.core.errors import ConfigError
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_simulator import PortfolioSimulator
 from tailwise.market.simulator import Simulator
+from tests.market.portfolio_worlds import asset_of
 from tests.market.worlds import flat_bars
 
 POSITIONS = PositionsAction(positions=(-1.0, 0.0, 0.5))
@@ -56,12 +55,12 @@ def test_when_the_venue_can_forbid_an_action(action: Action, costs: dict[str, fl
     assert action_kind(action).venue_narrows(MarketEnvConfig(action=action), settings) is narrows
 
 
-def test_an_account_with_one_asset_and_one_with_all_are_not_mixed_up() -> None:
-    tables = [flat_bars(PRICES)]
-    with pytest.raises(ConfigError, match="kind is weights: an account with all assets is a `PortfolioEnv`"):
-        Simulator(tables, MarketEnvConfig(action=WeightsAction()), NO_COSTS, accounts=1)
-    with pytest.raises(ConfigError, match="an account with several assets needs the kind 'weights'"):
-        PortfolioSimulator(tables, MarketEnvConfig(action=EXPOSURE), NO_COSTS, accounts=1)
+def test_the_kind_of_actions_says_how_many_assets_an_account_holds() -> None:
+    tables = [asset_of(flat_bars(PRICES), symbol) for symbol in ("A", "B")]
+    for action, assets, shape in ((EXPOSURE, 1, (3,)), (WeightsAction(), 2, (3, 2))):
+        simulator = Simulator(tables, MarketEnvConfig(action=action), NO_COSTS, accounts=3)
+        assert simulator.assets == assets
+        assert simulator.targets(np.zeros((3, assets))).shape == shape
 
 
 def test_targets_of_exposures_are_clipped_and_those_of_choices_looked_up() -> None:

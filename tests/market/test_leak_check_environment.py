@@ -18,7 +18,7 @@ from tailwise.features.table import FeatureTable
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
 from tailwise.market.leaks.check import check_environment
-from tailwise.market.portfolio_env import PortfolioEnv, WeightsAction
+from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.single_env import SingleMarketEnv
 from tailwise.market.tables import SymbolTable
 
@@ -93,13 +93,13 @@ def test_the_single_environment_passes(bars: Bars) -> None:
     assert report.passed, report.sentences()
 
 
-def portfolio_of(given: Sequence[Bars], column: Column = past_return) -> PortfolioEnv:
+def portfolio_of(given: Sequence[Bars], column: Column = past_return) -> MarketEnv:
     tables = []
     for one in given:
         values = np.asarray(column(one), dtype=np.float32)[:, None]
         tables.append(SymbolTable.from_bars(one, FeatureTable(values, ("feature",), 2)))
     config = MarketEnvConfig().model_copy(update={"action": WeightsAction()})
-    return PortfolioEnv(tables, config, CostConfig(), num_envs=2)
+    return MarketEnv(tables, config, CostConfig(), num_envs=2)
 
 
 def test_the_portfolio_passes_and_its_leak_is_found(bars: Bars) -> None:

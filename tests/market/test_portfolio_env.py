@@ -1,4 +1,4 @@
-"""PortfolioEnv: the Gymnasium contract, exact save and restore, hostile actions, names of the observation."""
+"""MarketEnv: the Gymnasium contract, exact save and restore, hostile actions, names of the observation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError, NotBuiltError
+from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.env import MarketEnv
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_env import PortfolioEnv
 from tailwise.market.starts import BLOCK
 from tailwise.run.envs import EnvDriver
 from tests.market.portfolio_worlds import asset_of, weights_config
@@ -22,15 +20,15 @@ from tests.market.test_portfolio_laws import three_assets
 from tests.market.worlds import flat_bars, random_walk
 
 
-def portfolio(num_envs: int = 5, *, seed: int = 0, first: int = 0, latency: int = 2, **changes: Any) -> PortfolioEnv:
+def portfolio(num_envs: int = 5, *, seed: int = 0, first: int = 0, latency: int = 2, **changes: Any) -> MarketEnv:
     action = WeightsAction(low=(-1.0, -0.5, 0.0), high=1.0, gross=1.5)
     config = weights_config(action, **{"start": "random", "episode_length": 5, "stop_loss": 0.03, **changes})
-    return PortfolioEnv(
+    return MarketEnv(
         three_assets(), config, CostConfig(latency=latency), num_envs=num_envs, seed=seed, first_environment=first
     )
 
 
-def roll(env: PortfolioEnv, steps: int, seed: int = 0) -> list[Any]:
+def roll(env: MarketEnv, steps: int, seed: int = 0) -> list[Any]:
     """Everything that the environment returned, under actions that depend on step and environment only."""
     result = []
     for number in range(steps):
@@ -79,7 +77,7 @@ def test_observation_by_hand() -> None:
     The exposures are then 0.66 and -0.30, near enough to the weights for no further order."""
     a, b = flat_bars([10.0, 10.0, 12.0, 12.0]), flat_bars([10.0, 10.0, 11.0, 11.0])
     config = weights_config(initial_cash=100.0, tolerance=0.2)
-    env = PortfolioEnv([asset_of(a, "A"), asset_of(b, "B")], config, NO_COSTS, num_envs=1)
+    env = MarketEnv([asset_of(a, "A"), asset_of(b, "B")], config, NO_COSTS, num_envs=1)
     first, _ = env.reset()
     assert first[0, 2:].tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0]
     env.step(np.array([[0.6, -0.3]]))
@@ -170,8 +168,8 @@ def test_a_state_of_another_market_is_refused() -> None:
         portfolio(4).set_state({name: values for name, values in state.items() if name != "units"})
     with pytest.raises(CheckpointError, match="latency"):
         portfolio(4, latency=1).set_state(state)
-    with pytest.raises(CheckpointError, match="the same assets"):
-        PortfolioEnv(three_assets(40), env.simulator.config, CostConfig(latency=2), num_envs=4).set_state(state)
+    with pytest.raises(CheckpointError, match="same symbols"):
+        MarketEnv(three_assets(40), env.simulator.config, CostConfig(latency=2), num_envs=4).set_state(state)
 
 
 def test_equal_histories_need_no_mask_and_the_training_driver_resumes_exactly() -> None:
@@ -179,7 +177,7 @@ def test_equal_histories_need_no_mask_and_the_training_driver_resumes_exactly() 
 
     def driver() -> EnvDriver:
         config = weights_config(WeightsAction(), start="random", episode_length=7, report=False)
-        return EnvDriver(PortfolioEnv(assets, config, num_envs=3), Streams(1), name="environment/train")
+        return EnvDriver(MarketEnv(assets, config, num_envs=3), Streams(1), name="environment/train")
 
     first, second = driver(), driver()
     assert first.exact_resume
@@ -219,13 +217,9 @@ def test_hostile_actions_get_a_sentence() -> None:
 def test_impossible_settings_get_a_sentence() -> None:
     assets = three_assets()
     with pytest.raises(ConfigError, match="low has 2 entries and the account has 3 assets"):
-        PortfolioEnv(assets, weights_config(WeightsAction(low=(-1.0, 0.0))))
-    with pytest.raises(ConfigError, match="needs the kind 'weights'"):
-        PortfolioEnv(assets, MarketEnvConfig())
+        MarketEnv(assets, weights_config(WeightsAction(low=(-1.0, 0.0))))
     with pytest.raises(ConfigError, match="exposure of 5"):
-        PortfolioEnv(assets, weights_config(WeightsAction(gross=5.0)))
-    with pytest.raises(NotBuiltError, match="guards"):
-        PortfolioEnv(assets, weights_config(guards=GuardsConfig(max_exposure=1.0)))
+        MarketEnv(assets, weights_config(WeightsAction(gross=5.0)))
     for low, high in (
         (0.5, 1.0),
         (-1.0, -0.5),

@@ -11,9 +11,9 @@ import pytest
 from tailwise.market.accounting import identity_error, total_cost
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_records import HOLDING, PLAN, PORTFOLIO_EVENTS
-from tailwise.market.portfolio_simulator import PortfolioSimulator
-from tailwise.market.portfolio_sizing import equity_after_orders
+from tailwise.market.records import EVENTS, HOLDING, PLAN
+from tailwise.market.simulator import Simulator
+from tailwise.market.sizes import equity_after_orders
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_worlds import asset_of, portfolio_of, weights_config
 from tests.market.worlds import random_walk, table_of
@@ -36,7 +36,7 @@ def run(assets: list[SymbolTable], actions: Any, costs: CostConfig = ALL_COSTS, 
     """(ledgers [steps, N], observations [steps, N, D], rewards [steps, N]) under actions [steps, N, A], from the first
     time of the clock, with a new episode after each end."""
     settings = {"stop_loss": 0.04, "take_profit": 0.05, "maintenance_margin": 0.3, **changes}
-    simulator = PortfolioSimulator(assets, weights_config(**settings), costs, accounts=actions.shape[1])
+    simulator = Simulator(assets, weights_config(**settings), costs, accounts=actions.shape[1])
     simulator.seed(0)
     simulator.reset()
     steps = [simulator.step(np.ascontiguousarray(action), autoreset=True) for action in actions]
@@ -51,7 +51,7 @@ def test_equity_changes_by_the_sum_of_its_components() -> None:
     """With every event among 4000 steps. Rejects costs taken twice or never, and gains that are booked to nobody."""
     ledger, obs, _ = run(three_assets(), wild_actions(79 * 2, 26, 3))
     assert identity_error(ledger).max() < 1e-9
-    assert set(np.unique(ledger["event"])) == set(range(len(PORTFOLIO_EVENTS)))
+    assert set(np.unique(ledger["event"])) == set(range(len(EVENTS)))
     assert ledger["margin_call"].any()
     assert np.isfinite(obs).all()
     spoilt = ledger.copy()

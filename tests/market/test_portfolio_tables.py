@@ -11,8 +11,8 @@ import pytest
 from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.costs import NO_COSTS, CostConfig
+from tailwise.market.env import MarketEnv
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_env import PortfolioEnv
 from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_worlds import HOUR, START, asset_of, portfolio_of, weights_config
@@ -88,9 +88,9 @@ def test_stuck_exposure_uses_up_the_gross_limit() -> None:
 def test_starts_begin_where_the_first_asset_is_available() -> None:
     a = prices([1.0] * 8, list(range(8)), "A", first_valid=3)
     b = prices([2.0] * 6, list(range(2, 8)), "B", first_valid=3)
-    env = PortfolioEnv([a, b], weights_config(start="random", episode_length=2), num_envs=200)
+    env = MarketEnv([a, b], weights_config(start="random", episode_length=2), num_envs=200)
     env.reset(seed=0)
-    assert set(env.simulator.state.accounts["row"].tolist()) == {3, 4, 5}
+    assert set(env.simulator.state.records["row"].tolist()) == {3, 4, 5}
     _, infos = env.reset(options={"start": 4})
     assert infos["action_mask"][0].tolist() == [[-3, 3], [0, 0]]
     with pytest.raises(ConfigError, match=r"time 7 of the clock cannot be a start; choose from 3 .* to 6"):

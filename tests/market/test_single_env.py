@@ -9,8 +9,10 @@ from gymnasium.utils.env_checker import check_env
 
 from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig, PositionsAction
-from tailwise.market.single_env import ENV_ID, register_market
+from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig, PositionsAction, WeightsAction
+from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.single_env import ENV_ID, SingleMarketEnv, register_market
+from tests.market.portfolio_worlds import asset_of
 from tests.market.worlds import flat_bars, random_walk
 
 ACTIONS = [PositionsAction(), ExposureAction(low=-1.0, high=2.0)]
@@ -113,3 +115,23 @@ def test_trains_with_stable_baselines3() -> None:
     obs, _ = env.reset(seed=1)
     action, _ = model.predict(obs, deterministic=True)
     assert env.action_space.contains(int(action))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_account_with_several_assets_is_an_ordinary_environment_too() -> None:
+    """It passes Gymnasium's check and takes the path of the vector environment, with a number or [A] of each entry."""
+    assets = [asset_of(random_walk(60, seed), f"S{seed}") for seed in range(2)]
+    config = MarketEnvConfig(action=WeightsAction(), guards=GuardsConfig(max_exposure=0.8))
+    single = SingleMarketEnv(assets, config)
+    check_env(single, skip_render_check=True)
+    vector = MarketEnv(assets, config.model_copy(update={"report": True}), num_envs=1)
+    obs, info = single.reset(seed=3)
+    expected, infos = vector.reset(seed=3)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        assert np.array_equal(obs, expected[0]) and np.array_equal(info["action_mask"], infos["action_mask"][0])
+        weights = rng.uniform(-1, 1, 2).astype(np.float32)
+        obs, reward, _, _, info = single.step(weights)
+        expected, rewards, _, _, infos = vector.step(weights[None])
+        assert reward == rewards[0] and info["equity"] == infos["parts"]["equity"][0]
+        assert np.array_equal(info["units"], infos["parts"]["units"][0])

@@ -45,6 +45,7 @@ CALLED = frozenset(
 KEPT = {
     "k3_mean": "the estimator of KL that the ledger names (001-12)",
     "combinatorial": "purged combinatorial splits, which a command will run",
+    "src/tailwise/market/account.py": "the account that paper trading will use",
     "src/tailwise/market/account_guards.py": "the guards that paper trading will use",
 }
 

@@ -15,7 +15,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_simulator import PortfolioSimulator
+from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 
@@ -73,13 +73,14 @@ def backtest_portfolio(
     action: Action = WeightsAction(low=-gross, high=gross, gross=gross)
     if config is not None and action_kind(config.action).portfolio:
         action = config.action
-    simulator = PortfolioSimulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
+    simulator = Simulator(tables, _settings(config, action), costs or CostConfig(), accounts=1)
     steps = int(simulator.table.last_rows[0] - simulator.table.first_rows[0])
     if given.ndim == 2 and len(given) != steps:
         raise ShapeError(f"weights for {len(given)} decisions were given; the window has {steps} of them.")
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
     lived = targets[: len(ledger["row"])].copy()
+    assert isinstance(simulator.table, PortfolioTable)  # the action is one of weights
     return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 
@@ -88,7 +89,7 @@ def _settings(config: MarketEnvConfig | None, action: Action) -> MarketEnvConfig
     return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action})
 
 
-def _run(simulator: Simulator | PortfolioSimulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+def _run(simulator: Simulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     """Step one account through targets [n, 1, ...]; its ledger by name, shorter than n when it is ruined."""
     simulator.seed(0)
     simulator.reset()

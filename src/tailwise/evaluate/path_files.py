@@ -26,7 +26,7 @@ from tailwise.core.stored import Stored, as_stored
 from tailwise.evaluate.trips import round_trips, trips_frame
 from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
+from tailwise.market.records import EVENTS
 from tailwise.run.run_files import LARGE, read_parquet
 from tailwise.run.stored import Count
 
@@ -241,7 +241,7 @@ def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
             ledger[name] = frame[name].to_numpy()
     for name in _PER_ASSET[2:-1]:
         ledger[name] = of_assets(name).astype(np.float64)
-    codes = {name: code for code, name in enumerate(PORTFOLIO_EVENTS)}
+    codes = {name: code for code, name in enumerate(EVENTS)}
     ledger["event"] = np.vectorize(codes.__getitem__, otypes=[np.int64])(of_assets("event"))
     ledger["row"] = np.arange(len(frame))
     return AccountPath(

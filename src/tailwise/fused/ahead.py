@@ -109,8 +109,8 @@ def market_ahead(
         look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
         step_accounts(
             market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
-            market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs, market.final[mine],
-            reward, terminated, truncated, market.ledgers,
+            _TRUE, None, market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs,
+            market.final[mine], reward, terminated, truncated, market.ledgers,
         )  # fmt: skip
         seen = write_step(shown, t, mine, obs, reward, terminated, truncated)
         together |= seen

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from tailwise.core.errors import EnvironmentContractError
 from tailwise.market.bounds import (
     guard_bounds_of_accounts,
+    guard_bounds_of_portfolios,
     margin_can_bind,
     mask_positions,
     venue_bounds_of_accounts,
@@ -34,6 +35,7 @@ class Desk:
     """What the next decisions of N accounts are made on; the arrays are those of the simulator and change with it.
 
     records    accounts [N]; bars: all bars of the market, the rows of which `records["row"]` names
+    holdings   [N, A] HOLDING of accounts with several assets, None for one asset
     rules      [1] RULES
     guards     None where none is set
     immediate  whether an order meets the account that is known now (no latency)
@@ -42,6 +44,7 @@ class Desk:
     """
 
     records: npt.NDArray[Any]
+    holdings: npt.NDArray[Any] | None
     bars: npt.NDArray[Any]
     rules: npt.NDArray[Any]
     guards: Any
@@ -192,11 +195,13 @@ class WeightsKind(ActionKind):
         return weights
 
     def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
-        """[low, high], and [0, 0] for an asset that is not available."""
+        """[low, high], cut to what the guards leave, and [0, 0] for an asset that is not available."""
         low, high = self.action.bounds(len(desk.symbols))
         available = desk.bars["available"][desk.records["row"]] == 1
-        bounds = np.stack([low, high], axis=-1).astype(np.float32)
-        return np.where(available[:, :, None], bounds[None], np.float32(0.0))
+        bounds = np.tile(np.stack([low, high], axis=-1), (desk.records.size, 1, 1))
+        if desk.guards is not None:
+            guard_bounds_of_portfolios(desk.records, desk.holdings, desk.guards, desk.immediate, bounds)
+        return np.where(available[:, :, None], bounds.astype(np.float32), np.float32(0.0))
 
 
 def action_kind(action: Action) -> ActionKind:

@@ -14,7 +14,7 @@ import numpy as np
 from tailwise.core.compiled import kernel
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guards import guard_bounds, inside
+from tailwise.market.guards import guard_bounds, inside, risk_bounds
 from tailwise.market.records import BANKRUPT
 
 _MARGIN_AT_REACH = 0.5  # of 1 / maintenance; up to it an order would have to cost half of the equity to be liquidated
@@ -106,6 +106,20 @@ def guard_bounds_of_accounts(accounts: Any, bars: Any, guards: Any, immediate: b
     for i in range(accounts.shape[0]):
         floor, ceiling = guard_bounds_of(accounts[i], bars, guards, i, immediate)
         bounds[i, 0], bounds[i, 1] = inside(bounds[i, 0], bounds[i, 1], floor, ceiling)
+
+
+@kernel
+def guard_bounds_of_portfolios(accounts: Any, holdings: Any, guards: Any, immediate: bool, bounds: Any) -> None:
+    """Cut bounds float64 [N, A, 2] to what exposure limit, halts and ignored bars leave of the next decision."""
+    for i in range(accounts.shape[0]):
+        account, guard = accounts[i], guards.states[i]
+        equity = max(account.equity, BANKRUPT * account.start_equity)
+        for a in range(holdings.shape[1]):
+            exposure = holdings[i, a].units * holdings[i, a].mark / equity
+            floor, ceiling, _ = risk_bounds(0.0, exposure, guard.halted, guards.limits[0])
+            if immediate and guards.flags[account.row, a] != 0:
+                floor, ceiling = exposure, exposure
+            bounds[i, a, 0], bounds[i, a, 1] = inside(bounds[i, a, 0], bounds[i, a, 1], floor, ceiling)
 
 
 @kernel

@@ -3,7 +3,10 @@
 A decision is made at the close of bar t and sees nothing later. It is filled at the open of bar t+1 (or as declared)
 and the account is marked at the close of bar t+1; the reward is the logarithm of the ratio of the two equities.
 
-`guards` is None or a `GuardArrays`. None is a type of its own to the compiler: without guards their code is absent.
+`guards` is None or a `GuardArrays`. `portfolio` is a `PortfolioArrays` for accounts with several assets and None for
+one asset; `single` is None for several assets and True for one. None is a type of its own to the compiler, which leaves
+out what needs something else: without guards their code is absent, and accounts with one asset have a loop of their
+own. There are two arguments because nothing but a None is known when compiling.
 """
 
 from __future__ import annotations
@@ -19,8 +22,16 @@ from tailwise.market.guards import (
     enter_day,
     guard_bounds,
     guarded_order,
-    turnover_left,
+    turnover_share,
     watch_losses,
+)
+from tailwise.market.portfolio_engine import (
+    advance_portfolio,
+    begin_portfolio,
+    clear_portfolio,
+    decide_weights,
+    observe_portfolio,
+    queue_weights,
 )
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
 from tailwise.market.sizes import desired_units, large_enough
@@ -206,9 +217,39 @@ def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i
         guard = guards.states[i]
         out[end] = 1.0 if guard.halted != 0 or guards.flags[row] != 0 else 0.0
         if out.shape[0] > end + 1:  # only with a limit on turnover
-            allowance = guards.limits[0].turnover * guard.day_equity
-            fresh = guards.fill_days[row] != guard.day
-            out[end + 1] = 1.0 if fresh else turnover_left(guard, guards.limits[0]) / allowance
+            out[end + 1] = turnover_share(guard, guards.limits[0], guards.fill_days[row])
+
+
+@kernel
+def begin_any(
+    account: Any,
+    pending: Any,
+    row: int,
+    symbol: int,
+    last_rows: Any,
+    bars: Any,
+    rules: Any,
+    guards: Any,
+    single: Any,
+    portfolio: Any,
+    i: int,
+) -> None:
+    """Start an episode of account `i`, with one asset or several."""
+    if single is not None:
+        begin(account, pending, row, symbol, last_rows[symbol], rules, guards, i)
+    if portfolio is not None:
+        begin_portfolio(account, pending, row, last_rows[symbol], bars, rules, guards, portfolio, i)
+
+
+@kernel
+def observe_any(
+    account: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, i: int, out: Any
+) -> None:
+    """Write the observation of account `i`, with one asset or several."""
+    if single is not None:
+        observe(account, pending, bars, features, guards, i, out)
+    if portfolio is not None:
+        observe_portfolio(account, pending, bars, features, guards, portfolio, i, out)
 
 
 @kernel
@@ -220,6 +261,8 @@ def step_accounts(
     features: Any,
     rules_array: Any,
     guards: Any,
+    single: Any,
+    portfolio: Any,
     last_rows: Any,
     start_rows: Any,
     start_symbols: Any,
@@ -233,10 +276,12 @@ def step_accounts(
 ) -> tuple[int, int]:
     """Advance all accounts by one bar; returns how many episodes ended and how many accounts used up their starts.
 
-    accounts [N] ACCOUNT, pending [N, latency], targets float64 [N], bars [R] BAR and features float32 [R, F] of all
-    symbols one after the other, last_rows int64 [S], start_rows and start_symbols int64 [N, K] (the start of episode e
-    is in column e mod K). Written: obs and final_obs float32 [N, D] (final_obs only where an episode ended), reward
-    float64 [N], terminated and truncated bool [N], ledgers [N] LEDGER, or [1] when nobody wants to read them.
+    One asset each: accounts [N] ACCOUNT, pending [N, latency], targets float64 [N], bars [R] BAR and features float32
+    [R, F] of all symbols one after the other, ledgers [N] LEDGER. Several: accounts [N] PORTFOLIO, pending
+    [N, latency, A], targets [N, A], bars [T, A] ASSET_BAR, features [T, A F], ledgers [N] PORTFOLIO_LEDGER. Both:
+    last_rows int64 [S], start_rows and start_symbols int64 [N, K] (the start of episode e is in column e mod K).
+    Written: obs and final_obs float32 [N, D] (final_obs only where an episode ended), reward float64 [N], terminated
+    and truncated bool [N], ledgers, of which there is one when nobody wants to read them.
     """
     rules = rules_array[0]
     latency = pending.shape[1]
@@ -247,17 +292,25 @@ def step_accounts(
     for i in range(accounts.shape[0]):
         account = accounts[i]
         ledger = ledgers[i * keep]
-        due = targets[i]
-        clear(ledger, account.equity)
-        if guards is not None:
-            due = decide(due, account, ledger, bars, guards, i, latency == 0)
-        if latency > 0:
-            oldest = pending[i, 0]
-            for k in range(latency - 1):
-                pending[i, k] = pending[i, k + 1]
-            pending[i, latency - 1] = due
-            due = oldest
-        advance(account, ledger, due, bars, rules, guards, i)
+        if single is not None:
+            due = targets[i]
+            clear(ledger, account.equity)
+            if guards is not None:
+                due = decide(due, account, ledger, bars, guards, i, latency == 0)
+            if latency > 0:
+                oldest = pending[i, 0]
+                for k in range(latency - 1):
+                    pending[i, k] = pending[i, k + 1]
+                pending[i, latency - 1] = due
+                due = oldest
+            advance(account, ledger, due, bars, rules, guards, i)
+        if portfolio is not None:
+            fills = portfolio.fills[i * keep]
+            clear_portfolio(ledger, fills, account.equity)
+            decide_weights(targets[i], account, ledger, bars, guards, portfolio, i)
+            if latency > 0:
+                queue_weights(pending[i], portfolio.weights)
+            advance_portfolio(account, ledger, fills, bars, rules, guards, portfolio, i)
         if guards is not None and ledger.guard != 0:
             for k in range(guards.counts.shape[1]):
                 guards.counts[i, k] += (ledger.guard >> k) & 1
@@ -271,14 +324,14 @@ def step_accounts(
         if ruined or over:
             ended += 1
             if autoreset:
-                observe(account, pending[i], bars, features, guards, i, final_obs[i])
+                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])
                 account.episode += 1
                 column = account.episode % columns
                 if column == columns - 1:
                     used_up += 1
-                symbol = start_symbols[i, column]
-                begin(account, pending[i], start_rows[i, column], symbol, last_rows[symbol], rules, guards, i)
-        observe(account, pending[i], bars, features, guards, i, obs[i])
+                row, symbol = start_rows[i, column], start_symbols[i, column]
+                begin_any(account, pending[i], row, symbol, last_rows, bars, rules, guards, single, portfolio, i)
+        observe_any(account, pending[i], bars, features, guards, single, portfolio, i, obs[i])
     return ended, used_up
 
 
@@ -296,19 +349,31 @@ def look_up(positions: Any, actions: Any, targets: Any) -> int:
 
 @kernel
 def begin_accounts(
-    accounts: Any, pending: Any, which: Any, rows: Any, symbols: Any, last_rows: Any, rules_array: Any, guards: Any
+    accounts: Any,
+    pending: Any,
+    which: Any,
+    rows: Any,
+    symbols: Any,
+    last_rows: Any,
+    bars: Any,
+    rules_array: Any,
+    guards: Any,
+    single: Any,
+    portfolio: Any,
 ) -> None:
     """Start new episodes for the accounts `which` int64 [M] at `rows` [M] of `symbols` [M]."""
     for j in range(which.shape[0]):
-        i = which[j]
-        begin(accounts[i], pending[i], rows[j], symbols[j], last_rows[symbols[j]], rules_array[0], guards, i)
+        i, symbol, rules = which[j], symbols[j], rules_array[0]
+        begin_any(accounts[i], pending[i], rows[j], symbol, last_rows, bars, rules, guards, single, portfolio, i)
 
 
 @kernel
-def observe_accounts(accounts: Any, pending: Any, bars: Any, features: Any, guards: Any, obs: Any) -> None:
+def observe_accounts(
+    accounts: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, obs: Any
+) -> None:
     """Observations float32 [N, D] of all accounts as they stand."""
     for i in range(accounts.shape[0]):
-        observe(accounts[i], pending[i], bars, features, guards, i, obs[i])
+        observe_any(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])
 
 
 def observation_names(features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -12,18 +12,26 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from tailwise.core.errors import EnvironmentContractError
-from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig, PositionsAction
+from tailwise.market.portfolio_config import WeightsAction
 from tailwise.market.simulator import Simulator, first_episode
 from tailwise.market.tables import SymbolTable
 
-__all__ = ["ExposureAction", "MarketEnv", "MarketEnvConfig", "PositionsAction", "action_space", "observation_space"]
+__all__ = [
+    "ExposureAction",
+    "MarketEnv",
+    "MarketEnvConfig",
+    "PositionsAction",
+    "WeightsAction",
+    "action_space",
+    "observation_space",
+]
 
 
-def action_space(config: MarketEnvConfig) -> spaces.Space[Any]:
-    """What one account with one asset may choose from: Discrete(K) for `positions`, a Box for `exposure`."""
-    return action_kind(config.action).space(1)
+def action_space(simulator: Simulator) -> spaces.Space[Any]:
+    """What one account may choose from: Discrete(K) for `positions`, a Box for `exposure` and, [A], for `weights`."""
+    return simulator.kind.space(simulator.assets)
 
 
 def observation_space(simulator: Simulator) -> spaces.Box:
@@ -31,13 +39,16 @@ def observation_space(simulator: Simulator) -> spaces.Box:
 
 
 class MarketEnv(VectorEnv):  # type: ignore[type-arg]
-    """N accounts, one asset each, over shared bars. docs/market.md has the order of events and all names in infos.
+    """N accounts over shared bars, with one asset each or, with `weights`, all of them. docs/market.md has the order of
+    events and all names in infos, docs/portfolio.md what is different with several assets.
 
-    infos["action_mask"]  int8 [N, K] with `positions`, [low, high] float32 [N, 2] with `exposure`; there when a lot
-                          size, a minimum notional, guards or (`exposure`) the margin can narrow the choice
+    infos["action_mask"]  int8 [N, K] with `positions`, [low, high] float32 [N, 2] with `exposure`, [N, A, 2] with
+                          `weights`; there when a lot size, a minimum notional, guards, (`exposure`) the margin or
+                          (`weights`) a history shorter than the clock can narrow the choice
     infos["final_obs"]    float32 [N, D] when an episode ended, meaningful in those rows (marked in "_final_obs")
     infos["final_info"]   with it: equity and shortfall of the ended episodes, zero elsewhere
-    infos["parts"]        with `report`: one array [N] per field of `records.LEDGER`
+    infos["parts"]        with `report`: one array [N] per field of `records.LEDGER`; with `weights` of
+                          PORTFOLIO_LEDGER, and [N, A] of ASSET_LEDGER
     """
 
     def __init__(
@@ -61,7 +72,7 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = observation_space(self.simulator)
-        self.single_action_space = action_space(self.simulator.config)
+        self.single_action_space = action_space(self.simulator)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._started = False

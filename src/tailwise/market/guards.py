@@ -3,6 +3,9 @@
 They act twice. At the decision (`guard_bounds`) a target is brought into the interval that the limits leave, at the
 prices of the close just seen; that interval is also the action mask. At the fill (`guarded_order`) the order itself is
 limited at the price it gets, which is what counts. docs/guards.md tells what each guard does.
+
+In an account with several assets, exposure and halts act on the decision (`limit_exposure`, `halt_weights`), turnover
+and the sizes of orders, which the assets share, on the fill (`limit_orders`).
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import kernel, record_dtype
 from tailwise.market.bar_checks import KNOWN_AT_OPEN, STALE_OPEN
 from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.sizes import LOT_ROUNDING, desired_units, large_enough
+from tailwise.market.sizes import LOT_ROUNDING, desired_units, large_enough, wants_order
 
 # A guard that changed a target or an order sets its bit in the ledger's `guard`; bit k belongs to GUARDS[k].
 GUARDS = ("exposure", "order_size", "turnover", "daily_loss", "drawdown", "stale_bar", "absurd_bar")
@@ -25,7 +28,7 @@ EXPOSURE, ORDER_SIZE, TURNOVER, DAILY_LOSS, DRAWDOWN, STALE_BAR, ABSURD_BAR = (1
 _DUST = 1e-9  # of equity; what rounding leaves of a turnover that is used up is not worth an order
 
 # What the guards remember of one account.
-GUARD = np.dtype(
+GUARD = record_dtype(
     [
         ("day", np.int64),  # days since 1970-01-01
         ("halted", np.int64),  # DAILY_LOSS until the next day, DRAWDOWN until the end of the episode
@@ -34,9 +37,9 @@ GUARD = np.dtype(
     ]
 )
 
-LIMITS = np.dtype(
+LIMITS = record_dtype(
     [
-        ("flatten", np.int64),
+        ("closes_on_halt", np.int64),
         *[
             (name, np.float64)
             for name in ("exposure", "fraction", "units", "notional", "turnover", "daily_loss", "drawdown")
@@ -48,7 +51,7 @@ LIMITS = np.dtype(
 def make_limits(config: GuardsConfig) -> npt.NDArray[Any]:
     """One record [1]; what is off becomes infinite."""
     limits = np.zeros(1, dtype=LIMITS)
-    limits["flatten"] = config.on_halt == "flatten"
+    limits["closes_on_halt"] = config.on_halt == "flatten"
     for name, value in {
         "exposure": config.max_exposure,
         "fraction": config.order_fraction,
@@ -113,7 +116,7 @@ def risk_bounds(target: float, exposure: float, halted: int, limits: Any) -> tup
     low, high = -limits.exposure, limits.exposure
     if halted != 0:
         aim = min(max(target, low), high)
-        floor, ceiling = (0.0, 0.0) if limits.flatten == 1 else (min(exposure, 0.0), max(exposure, 0.0))
+        floor, ceiling = (0.0, 0.0) if limits.closes_on_halt == 1 else (min(exposure, 0.0), max(exposure, 0.0))
         if aim < floor or aim > ceiling:
             code |= halted
         low, high = max(low, floor), min(high, ceiling)
@@ -124,6 +127,14 @@ def risk_bounds(target: float, exposure: float, halted: int, limits: Any) -> tup
 def largest_order(equity: float, price: float, limits: Any) -> float:
     """Units that one order may have."""
     return min(limits.units, min(limits.notional, limits.fraction * equity) / price)
+
+
+@kernel
+def turnover_share(guard: Any, limits: Any, fill_day: int) -> float:
+    """Fraction of the day's turnover that is left to an order that should be filled on `fill_day`."""
+    if fill_day != guard.day:
+        return 1.0
+    return turnover_left(guard, limits) / (limits.turnover * guard.day_equity)
 
 
 @kernel
@@ -160,7 +171,7 @@ def guard_bounds(
     if immediate and flags != 0:
         return exposure, exposure, 0
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
-    if not immediate or (guard.halted != 0 and limits.flatten == 1):
+    if not immediate or (guard.halted != 0 and limits.closes_on_halt == 1):
         return low, high, code
     aim = min(max(target, low), high)
     if same_day:
@@ -177,6 +188,18 @@ def guard_bounds(
         code |= ORDER_SIZE
     low, high = inside(low, high, exposure - reach, exposure + reach)
     return low, high, code
+
+
+@kernel
+def cut_order(wanted: float, units: float, size: float, equity: float, price: float, lot: float) -> float:
+    """Units to hold after an order of `size` units from `units` towards `wanted`, in whole lots; dust is not traded."""
+    sign = 1.0 if wanted > units else -1.0
+    if lot > 0.0:
+        lots = math.floor(size / lot + LOT_ROUNDING)
+        return float(np.rint(units / lot) + sign * lots) * lot
+    if size * price <= _DUST * equity:
+        return units
+    return units + sign * size
 
 
 @kernel
@@ -197,13 +220,7 @@ def limited_units(
         code |= ORDER_SIZE
     if code == 0:
         return wanted, 0
-    sign = 1.0 if wanted > units else -1.0
-    if lot > 0.0:
-        lots = math.floor(size / lot + LOT_ROUNDING)
-        return (np.rint(units / lot) + sign * lots) * lot, code
-    if size * price <= _DUST * equity:
-        return units, code
-    return units + sign * size, code
+    return cut_order(wanted, units, size, equity, price, lot), code
 
 
 @kernel
@@ -218,7 +235,7 @@ def guarded_order(
     exposure = units * price / equity
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
     aim = min(max(target, low), high)
-    flatten = guard.halted != 0 and limits.flatten == 1
+    flatten = guard.halted != 0 and limits.closes_on_halt == 1
     if aim == exposure and not flatten:
         return units, code  # held by a halt, exactly; sizing would trade the last bit
     wanted = desired_units(aim, equity, price, units, rules)
@@ -230,3 +247,98 @@ def guarded_order(
     if bar_guards != 0:
         return units, code | bar_guards
     return wanted, code
+
+
+# ---------------------------------------------------------------------- several assets
+@kernel
+def limit_exposure(weights: Any, limits: Any) -> int:
+    """Bring weights [A] of a decision under the exposure limit, all by one factor; returns who did."""
+    total = 0.0
+    for a in range(weights.shape[0]):
+        total += abs(weights[a])
+    if total <= limits.exposure:
+        return 0
+    for a in range(weights.shape[0]):
+        weights[a] *= limits.exposure / total
+    return EXPOSURE
+
+
+@kernel
+def halt_weights(weights: Any, holdings: Any, equity: float, guard: Any, limits: Any) -> int:
+    """Bring weights [A] into what the halts leave of each asset; returns who did. equity: at the marks of holdings."""
+    code = 0
+    for a in range(weights.shape[0]):
+        exposure = holdings[a].units * holdings[a].mark / equity
+        low, high, cut = risk_bounds(weights[a], exposure, guard.halted, limits)
+        code |= cut & guard.halted  # the exposure limit is one for all assets together
+        weights[a] = min(max(weights[a], low), high)
+    return code
+
+
+@kernel
+def hold_back(
+    weights: Any, holdings: Any, last_flags: Any, open_flags: Any, equity: float, rules: Any, plans: Any
+) -> int:
+    """Take assets [A] out of `plans` whose bars are not believed; returns the guards of those that wanted an order.
+
+    last_flags and open_flags int8 [A]: of the last complete bars, and of the bars that open.
+    """
+    code = 0
+    for a in range(weights.shape[0]):
+        if plans[a].tradable == 0:
+            continue
+        bar_guards = bar_code(last_flags[a], open_flags[a])
+        if bar_guards == 0:
+            continue
+        plans[a].tradable = 0
+        held = holdings[a].units * holdings[a].mark
+        if weights[a] != held / equity and wants_order(weights[a], held, equity, rules):
+            code |= bar_guards
+    return code
+
+
+@kernel
+def limit_orders(
+    holdings: Any, plans: Any, equity: float, largest_sum: float, guard: Any, limits: Any, lot: float
+) -> int:
+    """Cut the orders of `plans` [A] to the largest order each and to the turnover that they share; returns who cut.
+
+    The part of an order that reduces a position is limited by the size alone. The parts that add risk share what the
+    reductions leave of the turnover, all by one factor. Where the size held a reduction back, they also share what is
+    left of `largest_sum`, account currency: else an account that moves from one asset to another would be invested
+    twice. equity: before the orders.
+    """
+    code = 0
+    reduced, added, kept = 0.0, 0.0, 0.0  # notionals; kept: of positions after their reductions
+    held_back = False
+    for a in range(holdings.shape[0]):
+        plan, units, price = plans[a], holdings[a].units, holdings[a].mark
+        kept += abs(units) * price
+        if plan.sends == 0:
+            continue
+        size = abs(plan.wanted - units)
+        reducing = min(size, abs(units)) if (plan.wanted - units) * units < 0.0 else 0.0
+        largest = largest_order(equity, price, limits)
+        plan.cut = 0
+        if size > largest:
+            code |= ORDER_SIZE
+            plan.cut = 1
+        if reducing > largest:
+            held_back = True
+        plan.reducing = min(reducing, largest)
+        plan.adding = min(size - reducing, largest - plan.reducing)
+        reduced += plan.reducing * price
+        added += plan.adding * price
+    share = 1.0
+    room = max(turnover_left(guard, limits) - reduced, 0.0)
+    if added > room:
+        code |= TURNOVER
+        share = room / added
+    if held_back and share * added > max(largest_sum - (kept - reduced), 0.0):
+        share = max(largest_sum - (kept - reduced), 0.0) / added
+    for a in range(holdings.shape[0]):
+        plan = plans[a]
+        if plan.sends == 1 and (plan.cut == 1 or (share < 1.0 and plan.adding > 0.0)):
+            size = plan.reducing + share * plan.adding
+            plan.wanted = cut_order(plan.wanted, holdings[a].units, size, equity, holdings[a].mark, lot)
+    return code

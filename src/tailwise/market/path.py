@@ -12,9 +12,8 @@ import numpy.typing as npt
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ShapeError
 from tailwise.market.accounting import total_cost
-from tailwise.market.portfolio_records import PORTFOLIO_EVENTS
 from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import BANKRUPT
+from tailwise.market.records import BANKRUPT, EVENTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +156,7 @@ class AccountPath:
             if values.ndim == 1:
                 columns[name] = values
             else:
-                per_asset[name] = np.array(PORTFOLIO_EVENTS)[values] if name == "event" else values
+                per_asset[name] = np.array(EVENTS)[values] if name == "event" else values
         for name, values in per_asset.items():
             for a, asset in enumerate(self.assets):
                 columns[name if len(self.assets) == 1 else f"{name} {asset}"] = values[:, a]

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tailwise.bars.frequency import DAY, HOUR, describe_step
 from tailwise.core.errors import DataError
 from tailwise.market.costs import CostConfig
-from tailwise.market.portfolio_records import ASSET_BAR
-from tailwise.market.records import BAR
+from tailwise.market.records import ASSET_BAR, BAR
 from tailwise.market.tables import MarketTable, SymbolTable
 
 Times = npt.NDArray[np.datetime64]
@@ -21,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _MONTH = 31 * DAY  # what frequency.py calls the bar of monthly data
-_NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
+NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,8 @@ class PortfolioTable:
     """A assets on the union of their times, T in all: bars [T, A] ASSET_BAR, features float32 [T, A x F].
 
     Where an asset has no bar, its prices are its last close and its features those of its last bar; features are 0
-    where it is not available. `first_rows` and `last_rows` [1] are the first possible start and the end of the clock.
+    where it is not available. `first_rows` and `last_rows` [1] are the first possible start and the end of the clock,
+    `bar_ns` [1] the length of all bars.
     """
 
     symbols: tuple[str, ...]
@@ -40,7 +40,17 @@ class PortfolioTable:
     periods_per_year: float
     first_rows: npt.NDArray[np.int64]
     last_rows: npt.NDArray[np.int64]
+    bar_ns: npt.NDArray[np.int64]
     sentence: str
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """[1]: rows are counted from the begin of the clock."""
+        return np.zeros(1, dtype=np.int64)
+
+    def name_row(self, symbol: int, row: int) -> str:
+        """A row in words."""
+        return f"time {row} of the clock"
 
     @classmethod
     def build(cls, assets: Sequence[SymbolTable], costs: CostConfig) -> PortfolioTable:
@@ -74,6 +84,7 @@ class PortfolioTable:
             periods_per_year=_periods_per_year(assets, rows, time),
             first_rows=np.array([start], dtype=np.int64),
             last_rows=np.array([len(time) - 1], dtype=np.int64),
+            bar_ns=flat.bar_ns[:1],
             sentence=_told(assets, time),
         )
 
@@ -89,7 +100,7 @@ def _place(
     clock = np.arange(len(bars))
     last = np.searchsorted(rows, clock, side="right") - 1  # its bar at this time, or the last one before; -1: none yet
     begun = last >= 0
-    close = np.where(begun, asset.close[np.maximum(last, 0)], _NO_PRICE)
+    close = np.where(begun, asset.close[np.maximum(last, 0)], NO_PRICE)
     for name in ("open", "high", "low", "close"):
         bars[name] = close
     for name in BAR.names or ():

@@ -1,4 +1,7 @@
-"""The memory layout that the kernels share: one record per bar, per account, per step, and one with all rules.
+"""The memory layout that the kernels share: records of bars, accounts, positions and steps, and one with all rules.
+
+An account with one asset carries its position in its own record; one with several (the action kind `weights`) has a
+HOLDING for each. Fields that both have are listed once.
 
 Records (numpy structured arrays) keep what belongs to one bar or account in one or two cache lines and give each
 number its name inside the kernels as well.
@@ -13,57 +16,105 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.compiled import record_dtype
 from tailwise.core.errors import CheckpointError
 from tailwise.market.costs import COMPONENTS, COSTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 
 BANKRUPT = 0.01  # an episode terminates when equity falls to this fraction of its start
 
-NO_EVENT, STOP_LOSS, TAKE_PROFIT, LIQUIDATION = 0, 1, 2, 3
-EVENTS = ("none", "stop_loss", "take_profit", "liquidation")
+NO_EVENT, STOP_LOSS, TAKE_PROFIT, LIQUIDATION, SETTLEMENT = 0, 1, 2, 3, 4
+# A settlement: the history of an asset ended before the clock of its account, at the last close.
+EVENTS = ("none", "stop_loss", "take_profit", "liquidation", "settlement")
+
+_BAR = [
+    (name, np.float64) for name in ("open", "high", "low", "close", "volume", "dividend", "funding", "year_fraction")
+]
+_CLOCK = [
+    ("row", np.int64),  # bar, or time of the clock, at whose close the next decision is made
+    ("last_row", np.int64),  # last bar of the symbol, or last time of the clock
+    ("episode", np.int64),  # index of the episode: the address of its random start
+    ("age", np.int64),  # bars since the start of the episode
+]
+_WORTH = [
+    ("cash", np.float64),  # account currency; contains the proceeds of shorts
+    ("equity", np.float64),  # at the last close: cash + sum of units x close
+    ("peak", np.float64),  # highest equity at a close in this episode
+    ("start_equity", np.float64),
+]
+_POSITION = [
+    ("held", np.int64),  # bars of the asset since the position was opened or turned
+    ("units", np.float64),  # negative: short
+    ("entry", np.float64),  # average price of the position before costs; 0 when flat
+]
+_RESULT = [
+    *[(name, np.float64) for name in COMPONENTS],
+    ("equity_before", np.float64),
+    ("equity", np.float64),
+    ("shortfall", np.float64),  # how far equity lies below the bankruptcy floor
+]
+_FILLS = [
+    ("units", np.float64),  # held at the close
+    ("order_units", np.float64),  # traded by the policy's order
+    ("order_price", np.float64),
+    ("exit_units", np.float64),  # traded by a stop, a take-profit, a liquidation or a settlement
+    ("exit_price", np.float64),
+    ("event", np.int64),  # index into EVENTS
+]
 
 # What one bar is made of; year_fraction turns annual rates into rates per bar. 64 bytes.
-BAR = np.dtype(
-    [(name, np.float64) for name in ("open", "high", "low", "close", "volume", "dividend", "funding", "year_fraction")]
+BAR = record_dtype(_BAR)
+
+# One asset at one time of the clock of an account with several.
+ASSET_BAR = record_dtype(
+    [
+        *_BAR,
+        ("present", np.int64),  # 1: the asset has a bar at this time and can be traded
+        ("available", np.int64),  # 1: a decision at the close of this bar may want the asset
+        ("ends", np.int64),  # 1: the last bar of the asset, and the clock goes on
+    ]
 )
 
-ACCOUNT = np.dtype(
+ACCOUNT = record_dtype([*_CLOCK, ("symbol", np.int64), *_POSITION, *_WORTH])
+PORTFOLIO = record_dtype([*_CLOCK, *_WORTH])
+
+# The position of one account in one of several assets. `accounting` works on it as on an account: its `cash` takes up
+# what a trade moves and is swept into the shared cash at once, so that it is 0 between trades.
+HOLDING = record_dtype([*_POSITION, ("mark", np.float64), ("cash", np.float64)])  # mark: last price it was valued at
+
+# What is about to happen to one of several assets in one step; scratch memory of the kernel.
+PLAN = record_dtype(
     [
-        ("row", np.int64),  # bar at whose close the next decision is made
-        ("last_row", np.int64),  # last bar of the symbol
-        ("symbol", np.int64),
-        ("episode", np.int64),  # index of the episode: the address of its random start
-        ("age", np.int64),  # bars since the start of the episode
-        ("held", np.int64),  # bars since the position was opened or turned
-        ("cash", np.float64),  # account currency; contains the proceeds of a short
-        ("units", np.float64),  # negative: short
-        ("entry", np.float64),  # average price of the position before costs; 0 when flat
-        ("equity", np.float64),  # at the last close: cash + units x close
-        ("peak", np.float64),  # highest equity at a close in this episode
-        ("start_equity", np.float64),
+        ("tradable", np.int64),  # 1: an order could be filled now
+        ("target", np.float64),  # weight that the order aims at
+        ("sends", np.int64),  # 1: an order is considered
+        ("wanted", np.float64),  # units that it leads to
+        ("reducing", np.float64),  # units of it that make the position smaller, and
+        ("adding", np.float64),  # that make it larger, or open the other side, as far as the largest order allows
+        ("cut", np.int64),  # 1: it is larger than the largest order
+        ("event", np.int64),  # exit by stop-loss or take-profit inside the bar
+        ("price", np.float64),  # its price
+        ("moment", np.float64),  # when, as a fraction of the way from the open to the adverse extreme
+        ("adverse", np.float64),  # the worst price inside the bar
     ]
 )
 
 # What happened to one account in one step. Amounts in account currency; prices before costs, 0 where nothing happened.
-LEDGER = np.dtype(
-    [(name, np.float64) for name in COMPONENTS]
-    + [
-        ("equity_before", np.float64),
-        ("equity", np.float64),
-        ("shortfall", np.float64),  # how far equity lies below the bankruptcy floor
-        ("units", np.float64),  # held at the close
-        ("order_units", np.float64),  # traded by the policy's order
-        ("order_price", np.float64),
-        ("exit_units", np.float64),  # traded by a stop, a take-profit or a liquidation
-        ("exit_price", np.float64),
-        ("event", np.int64),  # index into EVENTS
+LEDGER = record_dtype(
+    [
+        *_RESULT,
+        *_FILLS,
         ("guard", np.int64),  # bits of the guards that changed a target or an order; see guards.GUARDS
         ("row", np.int64),  # the bar that was lived through
         ("symbol", np.int64),
     ]
 )
+PORTFOLIO_LEDGER = record_dtype(
+    [*_RESULT, ("margin_call", np.int64), ("guard", np.int64), ("row", np.int64)]  # margin_call 1: it was liquidated
+)
+ASSET_LEDGER = record_dtype(_FILLS)
 
-RULES = np.dtype(
+RULES = record_dtype(
     [
         ("fill_at_open", np.int64),
         ("episode_length", np.int64),
@@ -97,36 +148,67 @@ def make_rules(config: MarketEnvConfig, costs: CostConfig) -> npt.NDArray[Any]:
     return rules
 
 
+def joined_ledger(accounts: npt.NDArray[Any], assets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Records [N] with the fields of `accounts` [N] PORTFOLIO_LEDGER and, as rows of A, of `assets` [N, A]."""
+    account_names, asset_names = accounts.dtype.names or (), assets.dtype.names or ()
+    fields: list[Any] = [(name, accounts.dtype[name]) for name in account_names]
+    fields += [(name, assets.dtype[name], (assets.shape[1],)) for name in asset_names]
+    result = np.empty(accounts.shape, dtype=fields)
+    for name in account_names:
+        result[name] = accounts[name]
+    for name in asset_names:
+        result[name] = assets[name]
+    return result
+
+
 @dataclass
 class AccountState:
-    """N accounts: `records` [N] of dtype ACCOUNT; `pending` float64 [N, latency], waiting targets, oldest first."""
+    """N accounts and the targets that wait for their fill, oldest first.
+
+    records   [N] ACCOUNT, or [N] PORTFOLIO where an account has several assets
+    holdings  [N, A] HOLDING of the latter, None for the former
+    pending   float64 [N, latency], or [N, latency, A]
+    """
 
     records: npt.NDArray[Any]
+    holdings: npt.NDArray[Any] | None
     pending: npt.NDArray[np.float64]
 
     @classmethod
-    def empty(cls, accounts: int, latency: int) -> AccountState:
-        return cls(np.zeros(accounts, dtype=ACCOUNT), np.zeros((accounts, latency)))
+    def of_asset(cls, accounts: int, latency: int) -> AccountState:
+        """Accounts with one asset each."""
+        return cls(np.zeros(accounts, dtype=ACCOUNT), None, np.zeros((accounts, latency)))
+
+    @classmethod
+    def of_portfolio(cls, accounts: int, assets: int, latency: int) -> AccountState:
+        """Accounts with `assets` assets each."""
+        holdings = np.zeros((accounts, assets), dtype=HOLDING)
+        return cls(np.zeros(accounts, dtype=PORTFOLIO), holdings, np.zeros((accounts, latency, assets)))
 
     def to_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of all numbers as plain arrays, one per name."""
-        fields = {name: np.array(self.records[name]) for name in ACCOUNT.names or ()}
-        return {**fields, "pending": self.pending.copy()}
+        return {name: np.array(view) for name, view in self._views().items()}
 
-    def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Inverse of `to_dict`; arrays of another number of accounts or another latency are refused."""
-        for name in ACCOUNT.names or ():
-            if name not in state or np.shape(state[name]) != self.records.shape:
+    def check(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Refuse arrays of another number of accounts, other assets or another latency."""
+        for name, view in self._views().items():
+            if name not in state or np.shape(state[name]) != view.shape:
                 found = np.shape(state[name]) if name in state else "nothing"
                 raise CheckpointError(
-                    f"Market state '{name}': found {found}, expected an array of shape {self.records.shape}; restore "
-                    "with as many environments as were saved."
+                    f"Market state '{name}': found {found}, expected an array of shape {view.shape}; restore with as "
+                    "many environments and assets and with the latency that were saved."
                 )
-        if np.shape(state["pending"]) != self.pending.shape:
-            raise CheckpointError(
-                f"Market state 'pending' has shape {np.shape(state['pending'])}, expected {self.pending.shape}; "
-                "restore with the latency that was saved."
-            )
-        for name in ACCOUNT.names or ():
-            self.records[name] = state[name]
-        self.pending[...] = state["pending"]
+
+    def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Inverse of `to_dict`, of a state that `check` has let pass."""
+        for name, view in self._views().items():
+            view[...] = state[name]
+        if self.holdings is not None:
+            self.holdings["cash"] = 0.0
+
+    def _views(self) -> dict[str, npt.NDArray[Any]]:
+        """The numbers by name; a holding's cash is 0 between trades and not among them."""
+        views = {name: self.records[name] for name in self.records.dtype.names or ()}
+        if self.holdings is not None:
+            views |= {name: self.holdings[name] for name in HOLDING.names or () if name != "cash"}
+        return {**views, "pending": self.pending}

@@ -23,7 +23,8 @@ class SingleMarketEnv(gym.Env[Any, Any]):
     """The same simulator as `MarketEnv` with one account and without autoreset.
 
     info has the equity, the cost components and fills of the step (names of `records.LEDGER`), and "action_mask" ([K]
-    for `positions`, [low, high] for `exposure`) where something can narrow the choice; see `MarketEnv`.
+    for `positions`, [low, high] for `exposure`, [A, 2] for `weights`) where something can narrow the choice; see
+    `MarketEnv`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it as an instance attribute)
@@ -44,7 +45,7 @@ class SingleMarketEnv(gym.Env[Any, Any]):
         self.render_mode = render_mode
         self.simulator = Simulator(symbols, config, costs or CostConfig(), accounts=1)
         self.observation_space = observation_space(self.simulator)
-        self.action_space = action_space(config)
+        self.action_space = action_space(self.simulator)
         self._running = False
 
     def reset(
@@ -61,12 +62,12 @@ class SingleMarketEnv(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         if not self._running:
             raise EnvironmentContractError("The episode is over or has not begun; call reset before step.")
-        result = self.simulator.step(self.simulator.targets(np.asarray(action).reshape(1)), autoreset=False)
+        result = self.simulator.step(self.simulator.targets(np.asarray(action).reshape(1, -1)), autoreset=False)
         terminated, truncated = bool(result.terminated[0]), bool(result.truncated[0])
         self._running = not (terminated or truncated)
         assert result.ledger is not None  # report is on
         entry = result.ledger[0]
-        info = {name: entry[name].item() for name in result.ledger.dtype.names or ()}
+        info = {name: _plain(entry[name]) for name in result.ledger.dtype.names or ()}
         return result.obs[0], float(result.reward[0]), terminated, truncated, self._info(info)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -81,6 +82,11 @@ class SingleMarketEnv(gym.Env[Any, Any]):
         if self.simulator.has_mask:
             info["action_mask"] = self.simulator.mask()[0]
         return info
+
+
+def _plain(value: Any) -> Any:
+    """A number, or an array with one for each asset."""
+    return value.item() if np.ndim(value) == 0 else np.array(value)
 
 
 def register_market() -> None:

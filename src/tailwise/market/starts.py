@@ -16,6 +16,7 @@ from tailwise.core.errors import ConfigError
 from tailwise.core.golden import golden_fractions
 from tailwise.core.streams import Streams
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.tables import MarketTable
 
 BLOCK = 32
@@ -27,7 +28,14 @@ Integers = npt.NDArray[np.int64]
 class StartPlan:
     """Starts of the current block of episodes: `rows` and `symbols` int64 [N, BLOCK], episode e in column e % BLOCK."""
 
-    def __init__(self, table: MarketTable, config: MarketEnvConfig, environments: int, first_environment: int) -> None:
+    def __init__(
+        self,
+        table: MarketTable | PortfolioTable,
+        config: MarketEnvConfig,
+        environments: int,
+        first_environment: int,
+    ) -> None:
+        """The clock of a `PortfolioTable` is one symbol."""
         self._fixed_symbol = config.symbol == "fixed"
         self._first_rows = table.first_rows
         if config.start == "first":

@@ -182,6 +182,10 @@ class MarketTable:
     time: npt.NDArray[np.int64]
     bar_ns: npt.NDArray[np.int64]
 
+    def name_row(self, symbol: int, row: int) -> str:
+        """A row of a symbol, counted from its bar 0, in words."""
+        return f"bar {row} of {self.symbols[symbol]}"
+
     @classmethod
     def build(cls, tables: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
         if not tables:

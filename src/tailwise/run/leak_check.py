@@ -15,7 +15,6 @@ from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.check import LeakReport, check_environment, check_fit
 from tailwise.market.leaks.own_features import feature_report
-from tailwise.market.make_env import make_market_env
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config
 from tailwise.run.effective_config import ConfigLike, effective_config
@@ -75,7 +74,7 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
         return fit_on_train(features, bars, train_times(dataset.bars, dataset.window("train")))
 
     def build(bars: Sequence[Bars]) -> MarketEnv:
-        return make_market_env([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
+        return MarketEnv([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
 
     reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
     last = max(b.time[w.end - 1] for b, w in zip(dataset.bars, dataset.window("train"), strict=True))

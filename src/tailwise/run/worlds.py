@@ -15,8 +15,8 @@ from tailwise.core.streams import Streams
 from tailwise.features.spec import FeatureSpec
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.dataset import Dataset, build_dataset
+from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
-from tailwise.market.make_env import make_market_env
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
@@ -266,13 +266,13 @@ class MarketWorld:
     def training(self) -> EnvDriver:
         settings = self.settings.model_copy(update={"report": False})
         tables = self.dataset.tables("train", together=self.portfolio)
-        env = make_market_env(tables, settings, self.costs, num_envs=self.config.run.environments)
+        env = MarketEnv(tables, settings, self.costs, num_envs=self.config.run.environments)
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
     def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
-        env = make_market_env(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
+        env = MarketEnv(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
 
     def in_pieces(self, purpose: Literal["select", "test"], length: int) -> MarketWorld:

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import compiler_is_off, kernel
 
 _M0, _M1 = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _W0, _W1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
@@ -22,8 +22,12 @@ _STEP_BITS, _DROPPED = np.uint64(40), np.uint64(12)
 _ONE, _HALF, _SHORT, _QUARTER = np.uint64(1), np.uint64(32), np.uint64(49), np.uint64(0xFFFF)
 
 
+def _high_word_in_python(a: np.uint64, b: np.uint64) -> np.uint64:
+    return np.uint64(int(a) * int(b) >> 64)
+
+
 @intrinsic
-def _high_word(context: Any, a: Any, b: Any) -> Any:
+def _compiled_high_word(context: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a product of two uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -32,6 +36,9 @@ def _high_word(context: Any, a: Any, b: Any) -> Any:
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+_high_word = _high_word_in_python if compiler_is_off() else _compiled_high_word
 
 
 @kernel

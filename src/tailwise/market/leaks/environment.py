@@ -33,6 +33,7 @@ from tailwise.market.leaks.play import (
     replay,
 )
 from tailwise.market.leaks.report import Changes, LeakReport, deviation_of
+from tailwise.market.portfolio_tables import PortfolioTable
 
 ENVIRONMENT_PROBES: tuple[Probe, ...] = ("shuffle", "scale")
 
@@ -138,7 +139,7 @@ def check_environment(
 def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Track]:
     simulator = getattr(env.unwrapped, "simulator", None)
     table = None if simulator is None else simulator.table
-    if table is not None and not hasattr(table, "offsets"):  # all symbols side by side on one clock
+    if isinstance(table, PortfolioTable):  # all symbols side by side on one clock
         first = int(table.first_rows[0]) if first_start is None else first_start
         return [Track("+".join(one.symbol for one in bars), table.time, first, None)]
     firsts = [first_start or 0] * len(bars)

@@ -40,7 +40,7 @@ class Episode:
 
 
 def market_options(episode: Episode) -> dict[str, Any]:
-    """Reset options of `MarketEnv`, `PortfolioEnv` and `tailwise/Market-v0`."""
+    """Reset options of `MarketEnv` and `tailwise/Market-v0`."""
     index = episode.track.index
     return {"start": episode.start} if index is None else {"start": episode.start, "symbol": index}
 
