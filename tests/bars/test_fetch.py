@@ -13,8 +13,8 @@ import pytest
 
 from tailwise.bars import synthetic
 from tailwise.bars.bars import load_bars, save_bars
+from tailwise.bars.exchange import Candle, candle_end, candle_fault, find_gaps, merge, show
 from tailwise.bars.fetch import OVERLAP, Fetched, FetchProgress, fetch_bars
-from tailwise.bars.fetch_candles import Candle, candle_end, candle_fault, find_gaps, merge, show
 from tailwise.core.errors import DataError
 from tests.bars.recorded_exchange import HOUR, START, RecordedExchange, Values, hourly
 

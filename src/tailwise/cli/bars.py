@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from tailwise.bars import synthetic
-from tailwise.bars.bar_files import SavedBars, check_target, save_and_read_back
-from tailwise.bars.bars import Adjust
+from tailwise.bars.adjustment import Adjust
+from tailwise.bars.bars import SavedBars, check_target, save_and_read_back
+from tailwise.bars.builtin import DATA_SETS, find_set
 from tailwise.bars.check_bars import BarFacts, Reading, facts_of
-from tailwise.bars.shipped_sets import data_sets, find_set
-from tailwise.bars.synthetic_files import write_market
-from tailwise.bars.synthetic_truth import meaning
+from tailwise.bars.synthetic_files import meaning, write_market
 from tailwise.bars.validation import Repair
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, print_json, print_table
 from tailwise.core.errors import ConfigError, DataError
@@ -124,7 +123,7 @@ def show_sets(name: str | None, *, out: Path | None, force: bool, as_json: bool)
 
 
 def _list_sets(as_json: bool) -> None:
-    sets, markets = data_sets(), {kind: meaning(kind) for kind in synthetic.kinds()}
+    sets, markets = DATA_SETS, {kind: meaning(kind) for kind in synthetic.kinds()}
     if as_json:
         listed = [
             {

@@ -10,7 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tailwise.bars.bar_files import check_target
+from tailwise.bars.bars import check_target
 from tailwise.bars.fetch import Fetched, FetchProgress, fetch_bars
 from tailwise.cli.output import DONE, INTERRUPTED, note, print_json
 
