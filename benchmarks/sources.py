@@ -30,8 +30,7 @@ EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
-    "core/config_errors.py",
-    "core/config_reference.py",
+    "core/config_keys.py",
     "core/errors.py",
     "core/texts.py",
     "bars/check_bars.py",

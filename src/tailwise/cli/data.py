@@ -114,7 +114,7 @@ def data_fetch(
     json: JsonOption = False,
 ) -> None:
     """Fetch the history of an exchange; a file that exists is continued (needs the extra `live`)."""
-    from tailwise.cli.data_fetch import fetch
+    from tailwise.cli.bars import fetch
 
     code = fetch(exchange, symbol, timeframe=timeframe, since=since, until=until, out=out, url=url, as_json=json)
     raise typer.Exit(code)

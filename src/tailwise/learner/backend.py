@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tailwise.core.moments import Moments
+from tailwise.core.numerics import Moments
 from tailwise.learner.ahead import Ahead
 from tailwise.learner.decisions import Decisions
 from tailwise.learner.rollout import CriticRecord, Rollout

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tailwise.core.finite import surely_finite
+from tailwise.core.numerics import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.learner.advantages import normalise, part_of_normalised
 from tailwise.learner.config import LearnerConfig

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tailwise.core.moments import Moments, column_moments
+from tailwise.core.numerics import Moments, column_moments
 from tailwise.model.outliers import OUTLIER_STDS, Screened, has_spread, screen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tailwise.core.moments import Moments, column_moments
+from tailwise.core.numerics import Moments, column_moments
 
 Floats = NDArray[np.float64]
 

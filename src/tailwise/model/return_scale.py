@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tailwise.core.moments import sample_moments
+from tailwise.core.numerics import sample_moments
 
 ABSOLUTE_FLOOR = 1e-12
 
@@ -53,7 +53,7 @@ class ReturnScale(nn.Module):
             return raw
         if raw.dtype is not torch.float32 or raw.device.type != "cpu" or raw.requires_grad:
             return ((raw.to(torch.float64) - self.mu) / self.sigma).to(raw.dtype)
-        from tailwise.core.loops.rescaled import rescale  # compiled code: not before somebody learns
+        from tailwise.core.loops.arrays import rescale  # compiled code: not before somebody learns
 
         normalised = torch.empty(raw.shape, dtype=torch.float32)
         rescale(raw.reshape(-1).numpy(), float(self.mu), float(self.sigma), normalised.view(-1).numpy())
