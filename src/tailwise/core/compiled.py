@@ -19,6 +19,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "bars", "features", "market", "fused")
 # "_nrt": no kernel allocates an array, so that compiling needs no code that counts references.
@@ -78,6 +80,14 @@ def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
     if types not in function.overloads:
         function.compile(types)
     return function.overloads[types].entry_point
+
+
+def record_dtype(fields: Sequence[tuple[str, Any]]) -> np.dtype[Any]:
+    """Structured dtype (name, type of each field) whose records have their fields as attributes.
+
+    Kernels read `account.equity` of any structured dtype; plain Python, with NUMBA_DISABLE_JIT, only of `np.record`.
+    """
+    return np.dtype((np.record, list(fields)))
 
 
 class Repeated:

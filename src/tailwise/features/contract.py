@@ -77,14 +77,14 @@ class Feature:
 
     def compile(self) -> Any:
         """`update` as machine code (from numba's cache where there is one)."""
-        if not self.update.overloads:
+        if is_jitted(self.update) and not self.update.overloads:  # with NUMBA_DISABLE_JIT a plain function
             self.update.compile(UPDATE_SIGNATURE)
         return self.update
 
     def source_hash(self) -> str:
         """sha256 of the source of the function and of `init`, without what these call: notices that a user's feature
         has changed since training."""
-        function = self.function if self.kind == "batch" else self.update.py_func
+        function = self.function if self.kind == "batch" else getattr(self.update, "py_func", self.update)
         try:
             source = "".join(inspect.getsource(one) for one in (function, self.init) if one is not None)
         except OSError as error:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numba import types
+from numba.extending import is_jitted
 from numpy.typing import NDArray
 
 from tailwise.bars.bars import Bars
@@ -36,7 +37,7 @@ def _run(update: Any, state: Any, bars: Any, out: Any) -> None:
 def run(feature: Feature, state: Floats, bars: Floats, out: Floats | None = None) -> Floats:
     """Compute the column of a streaming feature, float64 [T], over bars [T, 6], into `out` if given; `state` ends as
     after the last bar."""
-    if not _run.overloads:
+    if is_jitted(_run) and not _run.overloads:  # with NUMBA_DISABLE_JIT a plain function
         _run.compile(_RUN_SIGNATURE)
         _run.disable_compile()  # from here on a function is passed as a pointer, never compiled in
     out = np.empty(len(bars)) if out is None else out

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import kernel, record_dtype
 from tailwise.market.guards_config import GuardsConfig
 
 # Bits of a bar's flag: the first two are known at its open, the third at its close.
@@ -20,7 +20,7 @@ STALE_OPEN, ABSURD_OPEN, ABSURD_CLOSE = 1, 2, 4
 KNOWN_AT_OPEN = STALE_OPEN | ABSURD_OPEN
 
 # What the check remembers of the bars before.
-BAR_MEMORY = np.dtype(
+BAR_MEMORY = record_dtype(
     [
         ("seen", np.int64),  # bars
         ("time", np.int64),  # open time of the last bar, ns
@@ -30,7 +30,7 @@ BAR_MEMORY = np.dtype(
     ]
 )
 
-BAR_LIMITS = np.dtype(
+BAR_LIMITS = record_dtype(
     [
         ("stale_after", np.float64),  # ns from open to open
         ("gap", np.float64),

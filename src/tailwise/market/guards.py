@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import kernel, record_dtype
 from tailwise.market.bar_checks import KNOWN_AT_OPEN, STALE_OPEN
 from tailwise.market.guards_config import GuardsConfig
 from tailwise.market.sizes import LOT_ROUNDING, desired_units, large_enough
@@ -25,7 +25,7 @@ EXPOSURE, ORDER_SIZE, TURNOVER, DAILY_LOSS, DRAWDOWN, STALE_BAR, ABSURD_BAR = (1
 _DUST = 1e-9  # of equity; what rounding leaves of a turnover that is used up is not worth an order
 
 # What the guards remember of one account.
-GUARD = np.dtype(
+GUARD = record_dtype(
     [
         ("day", np.int64),  # days since 1970-01-01
         ("halted", np.int64),  # DAILY_LOSS until the next day, DRAWDOWN until the end of the episode
@@ -34,7 +34,7 @@ GUARD = np.dtype(
     ]
 )
 
-LIMITS = np.dtype(
+LIMITS = record_dtype(
     [
         ("flatten", np.int64),
         *[

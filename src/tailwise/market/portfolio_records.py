@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.compiled import record_dtype
 from tailwise.core.errors import CheckpointError
 from tailwise.market.costs import COMPONENTS
 from tailwise.market.records import BAR, EVENTS
@@ -17,7 +18,7 @@ SETTLEMENT = len(EVENTS)  # the history of an asset ended and its position was c
 PORTFOLIO_EVENTS = (*EVENTS, "settlement")
 
 # One asset at one time of the account's clock.
-ASSET_BAR = np.dtype(
+ASSET_BAR = record_dtype(
     [
         *[(name, np.float64) for name in BAR.names or ()],
         ("present", np.int64),  # 1: the asset has a bar at this time and can be traded
@@ -26,7 +27,7 @@ ASSET_BAR = np.dtype(
     ]
 )
 
-PORTFOLIO = np.dtype(
+PORTFOLIO = record_dtype(
     [
         ("row", np.int64),  # time at whose close the next decision is made
         ("last_row", np.int64),  # last time of the clock
@@ -41,7 +42,7 @@ PORTFOLIO = np.dtype(
 
 # The position of one account in one asset. `accounting` works on it as on an account: its `cash` takes up what a trade
 # moves and is swept into the shared cash at once.
-HOLDING = np.dtype(
+HOLDING = record_dtype(
     [
         ("held", np.int64),  # bars of the asset since the position was opened or turned
         ("units", np.float64),
@@ -53,7 +54,7 @@ HOLDING = np.dtype(
 SAVED_HOLDING = tuple(name for name in HOLDING.names or () if name != "cash")
 
 # What is about to happen to one asset in one step; scratch memory of the kernel, one record per asset.
-PLAN = np.dtype(
+PLAN = record_dtype(
     [
         ("target", np.float64),  # weight that the order aims at
         ("sends", np.int64),  # 1: an order is considered
@@ -64,7 +65,7 @@ PLAN = np.dtype(
     ]
 )
 
-PORTFOLIO_LEDGER = np.dtype(
+PORTFOLIO_LEDGER = record_dtype(
     [(name, np.float64) for name in COMPONENTS]
     + [
         ("equity_before", np.float64),
@@ -75,7 +76,7 @@ PORTFOLIO_LEDGER = np.dtype(
     ]
 )
 
-ASSET_LEDGER = np.dtype(
+ASSET_LEDGER = record_dtype(
     [
         ("units", np.float64),  # held at the close
         ("order_units", np.float64),  # traded by the policy's order

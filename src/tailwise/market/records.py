@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.core.compiled import record_dtype
 from tailwise.core.errors import CheckpointError
 from tailwise.market.costs import COMPONENTS, COSTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
@@ -23,11 +24,11 @@ NO_EVENT, STOP_LOSS, TAKE_PROFIT, LIQUIDATION = 0, 1, 2, 3
 EVENTS = ("none", "stop_loss", "take_profit", "liquidation")
 
 # What one bar is made of; year_fraction turns annual rates into rates per bar. 64 bytes.
-BAR = np.dtype(
+BAR = record_dtype(
     [(name, np.float64) for name in ("open", "high", "low", "close", "volume", "dividend", "funding", "year_fraction")]
 )
 
-ACCOUNT = np.dtype(
+ACCOUNT = record_dtype(
     [
         ("row", np.int64),  # bar at whose close the next decision is made
         ("last_row", np.int64),  # last bar of the symbol
@@ -45,7 +46,7 @@ ACCOUNT = np.dtype(
 )
 
 # What happened to one account in one step. Amounts in account currency; prices before costs, 0 where nothing happened.
-LEDGER = np.dtype(
+LEDGER = record_dtype(
     [(name, np.float64) for name in COMPONENTS]
     + [
         ("equity_before", np.float64),
@@ -63,7 +64,7 @@ LEDGER = np.dtype(
     ]
 )
 
-RULES = np.dtype(
+RULES = record_dtype(
     [
         ("fill_at_open", np.int64),
         ("episode_length", np.int64),

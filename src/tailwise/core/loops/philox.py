@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
@@ -23,7 +23,7 @@ _ONE, _HALF, _SHORT, _QUARTER = np.uint64(1), np.uint64(32), np.uint64(49), np.u
 
 
 @intrinsic
-def _high_word(context: Any, a: Any, b: Any) -> Any:
+def _high_word_compiled(context: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a product of two uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -32,6 +32,14 @@ def _high_word(context: Any, a: Any, b: Any) -> Any:
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+def _high_word_plain(a: Any, b: Any) -> Any:
+    """The same in Python, which has no intrinsics: for a debugger."""
+    return np.uint64(int(a) * int(b) >> 64)
+
+
+_high_word: Any = _high_word_plain if vars(config)["DISABLE_JIT"] else _high_word_compiled
 
 
 @kernel
