@@ -66,12 +66,32 @@ class Fetched:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Series:
+    """What to download: bars of one symbol that open in [since, until), UTC; until None: up to now."""
+
+    exchange: str
+    symbol: str
+    timeframe: str
+    since: str | datetime
+    until: str | datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.timeframe} from {self.since} to {self.until or 'now'}"
+
+    def span(self) -> tuple[Milliseconds, Milliseconds | None]:
+        """since and until; DataError unless the first comes before the second."""
+        start = _milliseconds(self.since, "since")
+        stop = None if self.until is None else _milliseconds(self.until, "until")
+        if stop is not None and stop <= start:
+            raise DataError(
+                f"until {self.until} is not after since {self.since}; bars are fetched from since until before until."
+            )
+        return start, stop
+
+
 def fetch_bars(
-    exchange: str,
-    symbol: str,
-    timeframe: str,
-    since: str | datetime,
-    until: str | datetime | None,
+    series: Series,
     out: str | Path,
     *,
     progress: Callable[[FetchProgress], None] | None = None,
@@ -79,7 +99,7 @@ def fetch_bars(
     pause: Callable[[float], None] = time.sleep,
     save_every: float = SAVE_EVERY,
 ) -> Fetched:
-    """Download the bars that open in [since, until) (UTC; None: up to now) into `out` (.csv or .parquet).
+    """Download the bars of `series` into `out` (.csv or .parquet).
 
     An existing file is continued from its end, after its last bars were fetched again and compared.
     url: address to ask instead of the exchange's own (a mirror, a recording). pause: waits that many seconds.
@@ -87,14 +107,12 @@ def fetch_bars(
     path = Path(out)
     if not path.parent.is_dir():  # said before the download, not after it
         raise DataError(f"{path}: there is no folder {path.parent}; make it first.")
-    start = _milliseconds(since, "since")
-    stop = None if until is None else _milliseconds(until, "until")
-    if stop is not None and stop <= start:
-        raise DataError(f"until {until} is not after since {since}; bars are fetched from since until before until.")
-    with Client(exchange, url, pause) as client:
-        market = client.open(symbol, timeframe)
+    start, stop = series.span()
+    with Client(series.exchange, url, pause) as client:
+        market = client.open(series.symbol, series.timeframe)
         if start >= market.now:
-            raise DataError(f"since {since} lies in the future of {exchange}, whose clock says {show(market.now)}.")
+            clock = f"{series.exchange}, whose clock says {show(market.now)}"
+            raise DataError(f"since {series.since} lies in the future of {clock}.")
         store = _Store.open(path, market, start)
         try:
             _download(client, market, store, stop, progress or (lambda _: None), save_every)
@@ -110,9 +128,8 @@ def fetch_bars(
         store.save()
         if len(store.rows) < 2:
             raise DataError(
-                f"{exchange} has {len(store.rows)} complete bar(s) of {symbol} {timeframe} from {since} to "
-                f"{until or 'now'}; bars need at least 2, nothing was written."
-                + (f" Left out: {store.left_out[0]}." if store.left_out else "")
+                f"{series.exchange} has {len(store.rows)} complete bar(s) of {series}; bars need at least 2, nothing "
+                "was written." + (f" Left out: {store.left_out[0]}." if store.left_out else "")
             )
         return store.report(client, market)
 

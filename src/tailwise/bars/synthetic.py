@@ -235,24 +235,27 @@ def make(kind: str, *, seed: int, **parameters: Any) -> tuple[Bars, dict[str, Fl
     if unknown:
         raise ConfigError(f"synthetic market {kind}: no parameter {unknown[0]!r}; there are {', '.join(allowed)}.")
     for name, value in parameters.items():
-        _check_type(kind, name, value, allowed[name])
+        typed(f"synthetic market {kind}: {name}", value, allowed[name])
         if name == "length" and not isinstance(value, int):
             raise ConfigError(f"synthetic market {kind}: length is {value!r}; a whole number of bars is needed.")
     drawn = MARKETS[kind](seed=seed, **parameters)
     return drawn if kind == "leak" else (drawn, {})
 
 
-def _check_type(market: str, name: str, value: Any, default: Any) -> None:
-    """Demand text, a number, or as many numbers as the default has (one for each regime)."""
-    if isinstance(default, tuple):
-        pair = isinstance(value, list | tuple) and len(value) == len(default)
-        fits, needed = pair and all(_is_number(part) for part in value), f"a list of {len(default)} numbers"
-    elif isinstance(default, str):
-        fits, needed = isinstance(value, str), "text"
+def typed(what: str, value: Any, default: Any) -> Any:
+    """Check a parameter and convert it to the type of its default: text, a number, or as many numbers (of regimes)."""
+    if isinstance(default, str):
+        fits, needed = isinstance(value, str), f"a text like {default}"
+    elif isinstance(default, tuple):
+        same_length = isinstance(value, list | tuple) and len(value) == len(default)
+        fits, needed = same_length and all(map(_is_number, value)), f"{len(default)} numbers, like {list(default)}"
     else:
-        fits, needed = _is_number(value), "a finite number"
+        fits, needed = _is_number(value), f"a number, like {default}"
     if not fits:
-        raise ConfigError(f"synthetic market {market}: {name} is {value!r}; {needed} is needed.")
+        raise ConfigError(f"{what} is {value!r}; it must be {needed}.")
+    if isinstance(default, str):
+        return value
+    return tuple(map(float, value)) if isinstance(default, tuple) else float(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -88,22 +88,8 @@ def read_parameters(kind: str, settings: list[str]) -> dict[str, Any]:
         if name not in defaults:
             known = ", ".join(known for known in defaults if known != "length")
             raise ConfigError(f"synthetic market {kind}: no parameter {name!r}; there are {known}.")
-        given[name] = _typed(f"synthetic market {kind}: {name}", value, defaults[name])
+        given[name] = synthetic.typed(f"synthetic market {kind}: {name}", value, defaults[name])
     return given
-
-
-def _typed(what: str, value: Any, example: Any) -> Any:
-    if isinstance(example, str):
-        if not isinstance(value, str):
-            raise ConfigError(f"{what} is {value!r}; it must be a text like {example}.")
-        return value
-    if isinstance(example, tuple):
-        if not isinstance(value, list) or len(value) != len(example):
-            raise ConfigError(f"{what} is {value!r}; it must be {len(example)} numbers, like {list(example)}.")
-        return tuple(_typed(what, each, single) for each, single in zip(value, example, strict=True))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{what} is {value!r}; it must be a number, like {example}.")
-    return float(value)
 
 
 def add_columns(path: Path, columns: dict[str, NDArray[np.float64]]) -> None:

@@ -18,7 +18,7 @@ from tailwise.bars.adjustment import Adjust
 from tailwise.bars.bars import SavedBars, check_target, save_and_read_back
 from tailwise.bars.builtin import DATA_SETS, find_set
 from tailwise.bars.check_bars import BarFacts, Reading, facts_of
-from tailwise.bars.fetch import Fetched, FetchProgress, fetch_bars
+from tailwise.bars.fetch import Fetched, FetchProgress, Series, fetch_bars
 from tailwise.bars.synthetic_files import meaning, write_market
 from tailwise.bars.validation import Repair
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table
@@ -196,22 +196,12 @@ def init_config(bars: Sequence[Path], how: Reading, *, out: Path, force: bool) -
     print(f"written to {out}; train with: tailwise train {shlex.quote(str(out))}")
 
 
-def fetch(
-    exchange: str,
-    symbol: str,
-    *,
-    timeframe: str,
-    since: str,
-    until: str | None,
-    out: Path,
-    url: str | None,
-    as_json: bool,
-) -> int:
+def fetch(series: Series, out: Path, *, url: str | None, as_json: bool) -> int:
     """Download, then print what is in the file; return the exit code."""
     check_target(out, force=True)  # a file that exists is continued
     try:
-        with FetchDisplay(f"{exchange} {symbol} {timeframe}") as display:
-            fetched = fetch_bars(exchange, symbol, timeframe, since, until, out, progress=display.show, url=url)
+        with FetchDisplay(f"{series.exchange} {series.symbol} {series.timeframe}") as display:
+            fetched = fetch_bars(series, out, progress=display.show, url=url)
     except KeyboardInterrupt:
         kept = f"; what was fetched is in {out} and the same command continues it" if out.exists() else ""
         note(f"interrupted{kept}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tailwise.core.errors import CheckpointError, DataError, NotFiniteError, TailwiseError, TrustError
 from tailwise.doctor import run_course as course
-from tailwise.doctor.check import Check
+from tailwise.doctor.check import Check, Verdict
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE, parse_row
@@ -30,7 +30,7 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
     configured, config = check_config(folder)
     versions, manifest = check_manifest(folder, config)
     metrics, rows = check_metrics_file(folder)
-    saved, newest = check_checkpoints(folder, config, rows)
+    saved, weights, newest = check_checkpoints(folder, config, rows)
     return [
         configured,
         versions,
@@ -38,7 +38,7 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
         check_bars(folder, config, manifest, trust=trust),
         metrics,
         saved,
-        check_weights(folder),
+        weights,
         check_resume(newest, rows, manifest),
         course.check_progress(folder, rows, config),
         *course.check_alerts(folder, rows),
@@ -146,55 +146,43 @@ def check_metrics_file(run: Path) -> tuple[Check, list[dict[str, Any]]]:
     return Check("metrics", "ok", f"{evidence}, every line whole", meaning), rows
 
 
-def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any]]) -> tuple[Check, Path | None]:
-    """Check every checkpoint by its hashes; also return the newest good numbered one."""
-    meaning = "each file of a checkpoint carries its SHA-256; a broken one is never loaded"
-    good, broken = [], []
+def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any]]) -> tuple[Check, Check, Path | None]:
+    """Check every checkpoint by its hashes, and its numbers for NaN; also return the newest good numbered one."""
+    name, meaning = "checkpoints", "each file of a checkpoint carries its SHA-256; a broken one is never loaded"
+    good: list[Path] = []
+    broken: list[tuple[Path, CheckpointError | OSError]] = []
     try:
         paths = ckpt.checkpoints_in(run)
     except CheckpointError as error:
-        return Check("checkpoints", "fail", str(error), meaning, "put the checkpoints themselves into the run"), None
+        advice = "put the checkpoints themselves into the run"
+        return Check(name, "fail", str(error), meaning, advice), _check_weights([], []), None
     for path in paths:
         try:
             ckpt.verify(path)
         except (CheckpointError, OSError) as error:
-            broken.append((path, str(error)))
+            broken.append((path, error))
         else:
             good.append(path)
-    newest = good[0] if good else None
+    weights = _check_weights(paths, [error for _, error in broken if isinstance(error, NotFiniteError)])
     names = ", ".join(path.name for path in good)
     if broken:
-        worst = "fail" if not good or broken[0][0] == paths[0] else "warn"
+        worst: Verdict = "fail" if not good or broken[0][0] == paths[0] else "warn"
         evidence = f"{len(broken)} broken, {len(good)} good ({names or 'none'}): {broken[0][1]}"
         advice = "delete the broken one; resume goes on from the newest good one" if good else "restore one from a copy"
-        return Check("checkpoints", worst, evidence, meaning, advice), newest  # type: ignore[arg-type]
+        return Check(name, worst, evidence, meaning, advice), weights, good[0] if good else None
     if good:
-        return Check("checkpoints", "ok", f"{len(good)} whole: {names}", meaning), newest
+        return Check(name, "ok", f"{len(good)} whole: {names}", meaning), weights, good[0]
     due = config is not None and len(rows) >= config.run.checkpoint_every
-    evidence = f"none after {len(rows)} updates"
     advice = "look at the disk and the rights of the folder" if due else "the first one comes with the next updates"
-    return Check("checkpoints", "fail" if due else "unknown", evidence, meaning, advice), None
+    return Check(name, "fail" if due else "unknown", f"none after {len(rows)} updates", meaning, advice), weights, None
 
 
-def check_weights(run: Path) -> Check:
-    """Look for NaN and infinity in the weights and optimiser states of all checkpoints."""
+def _check_weights(paths: list[Path], broken: list[NotFiniteError]) -> Check:
+    """NaN and infinity in weights and optimiser states; broken: what `verify` said of them."""
     meaning = "a policy whose weights are NaN or infinite answers nothing; it is refused wherever it is loaded"
-    broken = []
-    try:
-        paths = ckpt.checkpoints_in(run)
-    except CheckpointError:
-        return Check("weights", "unknown", "there is no checkpoint to look at", meaning, "see checkpoints")
-    for path in paths:
-        try:
-            ckpt.verify(path)
-        except NotFiniteError as error:
-            broken.append(str(error))
-        except (CheckpointError, OSError):
-            continue  # `check_checkpoints` says why
     if broken:
-        return Check(
-            "weights", "fail", f"{len(broken)} of {len(paths)}: {broken[0]}", meaning, "delete that checkpoint"
-        )
+        evidence = f"{len(broken)} of {len(paths)}: {broken[0]}"
+        return Check("weights", "fail", evidence, meaning, "delete that checkpoint")
     if not paths:
         return Check("weights", "unknown", "there is no checkpoint", meaning, "see checkpoints")
     return Check("weights", "ok", f"finite in all of {len(paths)} checkpoints", meaning)
