@@ -31,7 +31,7 @@ from tailwise.cli.options import (
     TrustOption,
     as_path,
 )
-from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, tolerant_streams
+from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, tolerant_streams
 from tailwise.cli.runs import runs_app
 from tailwise.core.errors import ConfigWarning, TailwiseError
 
@@ -298,17 +298,21 @@ def doctor(
 @config_app.command("show")
 def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the complete effective configuration, every default included."""
-    from tailwise.cli.configuring import show
+    from tailwise.core.config import dump_yaml
+    from tailwise.run.effective_config import effective_config
 
-    show(config, overrides or [])
+    print(dump_yaml(effective_config(config, overrides or []).config), end="")
 
 
 @config_app.command("check")
 def config_check(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Say "ok", or everything that is wrong, a sentence each (exit code 2)."""
-    from tailwise.cli.configuring import check
+    from tailwise.run.config import warnings_of
+    from tailwise.run.effective_config import effective_config
 
-    check(config, overrides or [])
+    for sentence in warnings_of(effective_config(config, overrides or []).config):
+        note(f"warning: {sentence}")
+    print(f"{config}: ok")
 
 
 @config_app.command("explain")
@@ -316,9 +320,15 @@ def config_explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="For example learner.clip, or a section.")],
 ) -> None:
     """Say what a key means, its default and what is allowed."""
-    from tailwise.cli.configuring import explain
+    from tailwise.core.config_keys import entries_below
+    from tailwise.run.config import Config
 
-    explain(key)
+    for entry in entries_below(Config, key):
+        kind = f"  (where {entry.switch} is {entry.kind.replace(', ', ' or ')})" if entry.kind else ""
+        print(f"{entry.key}{kind}")
+        print(f"  {entry.meaning}")
+        default = entry.default if entry.default == "required" else f"default {entry.default}"
+        print(f"  {default}; allowed: {entry.allowed}")
 
 
 def main(arguments: list[str] | None = None) -> int:
