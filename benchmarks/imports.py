@@ -34,7 +34,6 @@ Kind = Literal["top", "lazy", "type-only", "string"]
 
 # (importer, imported): why it is still there. Removing any of them must not need another entry.
 KNOWN_CYCLES: dict[tuple[str, str], str] = {
-    ("bars.bars", "bars.adjustment"): "load_bars stands beside the class that its parts need; goes with bars/",
     ("fused.ahead", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("fused.epochs", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("fused.policy", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",

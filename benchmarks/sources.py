@@ -30,15 +30,11 @@ EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
-    "core/config_errors.py",
-    "core/config_reference.py",
+    "core/config_keys.py",
     "core/errors.py",
     "core/texts.py",
-    "bars/bar_files.py",
     "bars/check_bars.py",
-    "bars/shipped_sets.py",
     "bars/synthetic_files.py",
-    "bars/synthetic_truth.py",
     "run/leak_check.py",
     "run/new_config.py",
     "run/notify.py",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from tailwise.core.config_reference import Entry, reference
+from tailwise.core.config_keys import Entry, reference
 from tailwise.core.metrics import DECLARATIONS, MetricSpec
 from tailwise.run.config import Config
 from tailwise.run.health import RULES, Condition, Rule

@@ -10,7 +10,9 @@ import pytest
 
 from tailwise.core.metrics import METRICS
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PLANNED = {"learner/optimisers.py", "learner/ppo.py", "pages/"}  # that the map may name before they exist
 
 
 def test_the_clipping_page_names_every_clip() -> None:
@@ -53,3 +55,25 @@ def test_every_public_function_has_its_section() -> None:
     for name in functions:
         assert f"`tailwise.{name}(" in page
         assert f"tailwise.{name}(" in (getattr(tailwise, name).__doc__ or "")
+
+
+def test_the_map_names_files_that_exist() -> None:
+    """CONTRIBUTING.md: rejects a row whose file was moved or deleted, and a thing to add without a row."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| an? ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE))
+    wanted = ["cost", "feature", "critic", "optimiser", "loss", "panel", "command"]
+    assert {*wanted, "action kind", "health rule"} <= set(rows)
+    named = [path for change in rows.values() for path in re.findall(r"`([\w/]+(?:\.\w+|/))`", change)]
+    assert len(named) >= 20
+    missing = [
+        path for path in named if not (ROOT / ("" if path.startswith("docs/") else "src/tailwise") / path).exists()
+    ]
+    assert set(missing) <= PLANNED
+
+
+def test_the_map_has_every_package_in_the_order_of_imports() -> None:
+    from benchmarks.imports import package_order
+
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\w+)/ +\S", page, flags=re.MULTILINE)
+    assert listed == package_order(ROOT / "pyproject.toml")

@@ -13,8 +13,8 @@ import pytest
 
 from tailwise.bars import synthetic
 from tailwise.bars.bars import load_bars, save_bars
-from tailwise.bars.fetch import OVERLAP, Fetched, FetchProgress, fetch_bars
-from tailwise.bars.fetch_candles import Candle, candle_end, candle_fault, find_gaps, merge, show
+from tailwise.bars.exchange import Candle, candle_end, candle_fault, find_gaps, merge, show
+from tailwise.bars.fetch import OVERLAP, Fetched, FetchProgress, Series, fetch_bars
 from tailwise.core.errors import DataError
 from tests.bars.recorded_exchange import HOUR, START, RecordedExchange, Values, hourly
 
@@ -49,10 +49,8 @@ def fetch(
     save_every: float = 0.0,
 ) -> Fetched:
     kept: list[float] = [] if waits is None else waits
-    return fetch_bars(
-        name, symbol, "1h", since, until, out, progress=progress, url=server.url, pause=kept.append,
-        save_every=save_every,
-    )  # fmt: skip
+    series = Series(name, symbol, "1h", since, until)
+    return fetch_bars(series, out, progress=progress, url=server.url, pause=kept.append, save_every=save_every)
 
 
 def in_file(path: Path) -> dict[int, tuple[float, ...]]:
@@ -220,7 +218,7 @@ def test_candles_that_are_no_bars_are_left_out_and_told(exchange: RecordedExchan
 
 def test_candles_closer_than_the_timeframe_are_refused(exchange: RecordedExchange, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="are closer than 1d; the exchange does not serve this timeframe"):
-        fetch_bars("binance", "BTC/USDT", "1d", "2024-01-01", None, tmp_path / "d.csv", url=exchange.url)
+        fetch_bars(Series("binance", "BTC/USDT", "1d", "2024-01-01"), tmp_path / "d.csv", url=exchange.url)
     assert not (tmp_path / "d.csv").exists()
 
 
@@ -256,14 +254,14 @@ def test_what_cannot_be_fetched_is_a_sentence(
     arguments: tuple[str, str, str, str, str | None], sentence: str, exchange: RecordedExchange, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError) as caught:
-        fetch_bars(*arguments, tmp_path / "x.csv", url=exchange.url)
+        fetch_bars(Series(*arguments), tmp_path / "x.csv", url=exchange.url)
     assert sentence in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_told_before_the_download(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
-        fetch_bars("binance", "BTC/USDT", "1h", "2024-01-01", None, tmp_path / "no" / "x.csv")
+        fetch_bars(Series("binance", "BTC/USDT", "1h", "2024-01-01"), tmp_path / "no" / "x.csv")
 
 
 def test_without_ccxt_the_sentence_says_what_to_install(tmp_path: Path) -> None:

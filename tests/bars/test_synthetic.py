@@ -162,5 +162,5 @@ def test_parameters_of_two_regimes_are_lists_of_two_numbers() -> None:
     bars, _ = synthetic.make("regime_switching", seed=1, length=4000, sigma=[0.001, 0.001], drift=[0.0, 0.0])
     assert np.log(bars.close[1:] / bars.close[:-1]).std() == pytest.approx(0.001, rel=0.1)
     for wrong in ([0.01], 0.01, [0.01, "x"], [0.01, True]):
-        with pytest.raises(ConfigError, match=r"sigma is .*; a list of 2 numbers is needed"):
+        with pytest.raises(ConfigError, match=r"sigma is .*; it must be 2 numbers, like \[0.005, 0.02\]"):
             synthetic.make("regime_switching", seed=1, sigma=wrong)

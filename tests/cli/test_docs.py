@@ -8,8 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tailwise.core.config_errors import _all_keys
-from tailwise.core.config_reference import reference
+from tailwise.core.config_keys import _all_keys, reference
 from tailwise.core.metrics import METRICS
 from tailwise.run.config import Config
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tailwise.core.discount import tail_horizon
+from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS
 from tests.cli.terminal import Terminal
 

@@ -126,12 +126,13 @@ def test_the_same_edit_goes_unnoticed_with_the_cache_of_numba_alone(tmp_path: Pa
 
 
 def kernels() -> dict[str, Any]:
-    """Every compiled function in tailwise.market and tailwise.features by its full name."""
+    """Every compiled function in tailwise.features and tailwise.market by its full name."""
     found = {}
-    for module in (
-        *pkgutil.walk_packages(tailwise.market.__path__, "tailwise.market."),
+    modules = [
         *pkgutil.walk_packages(tailwise.features.__path__, "tailwise.features."),
-    ):
+        *pkgutil.walk_packages(tailwise.market.__path__, "tailwise.market."),
+    ]
+    for module in modules:
         for value in vars(importlib.import_module(module.name)).values():
             function = getattr(value, "update", value)  # a built-in feature holds its function
             if isinstance(function, Dispatcher):
@@ -139,7 +140,7 @@ def kernels() -> dict[str, Any]:
     return found
 
 
-def test_every_compiled_function_of_the_market_is_a_kernel() -> None:
+def test_every_compiled_function_of_features_and_market_is_a_kernel() -> None:
     found = kernels()
     assert len(found) > 90
     folder = cache_folder()

@@ -43,7 +43,7 @@ square, fill, both = kernel(_square), kernel(_fill), kernel(_both)
 def test_only_what_python_calls_becomes_machine_code() -> None:
     """Rejects numba's own rule, with which `square` and `fill` have an overload each that Python could call."""
     values, target = np.array([3.0, 2.0, 1.0]), np.zeros(3)
-    made = compiled._made(_both, compiled.OPTIONS)  # not kept, so that it is compiled here
+    made = compiled._dispatcher(_both, compiled.OPTIONS)  # not kept, so that it is compiled here
     assert made(values, target) == both(values, target) == 81.0 + 5.0
     assert list(target) == [9.0, 4.0, 1.0]
     assert len(made.overloads) == 1 and not fill.overloads
@@ -57,12 +57,12 @@ def test_only_what_python_calls_becomes_machine_code() -> None:
 
 def test_what_both_call_is_typed_once() -> None:
     """Rejects a second way through numba for what Python calls after a kernel did; errors pass through both."""
-    twice, once = (compiled._made(_square, compiled.OPTIONS) for _ in range(2))
+    twice, once = (compiled._dispatcher(_square, compiled.OPTIONS) for _ in range(2))
 
     def uses(x: float) -> float:
         return twice(x)  # type: ignore[no-any-return]
 
-    assert compiled._made(uses, compiled.OPTIONS)(3.0) == 9.0
+    assert compiled._dispatcher(uses, compiled.OPTIONS)(3.0) == 9.0
     assert twice._implementation((types.float64,), {}) is not _square
     assert once._implementation((types.float64,), {}) is twice._implementation((types.int64,), {}) is _square
     assert twice(5.0) == once(5.0) == 25.0 and twice(2) == 4.0

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tailwise.cli.main import main
-from tailwise.doctor import machine
+from tailwise.doctor import self_check
 from tailwise.doctor.check import counts
 from tailwise.doctor.formulas import FORMULAS, check_formulas
-from tailwise.doctor.kernels import TOLERANCE, relative_gaps
+from tailwise.doctor.self_check import TOLERANCE, relative_gaps
 
 
 def test_the_formulas_pass_here() -> None:
@@ -38,20 +38,20 @@ def test_every_formula_rejects_numbers_that_are_off(index: int) -> None:
 
 
 def test_products_pass_here_and_low_precision_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.check_products().verdict == "ok"
+    assert self_check.check_products().verdict == "ok"
     plain = torch.Tensor.__matmul__
 
     def bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return plain(a.bfloat16(), b.bfloat16()).float()
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", bfloat16)
-    assert machine.check_products().verdict == "fail"
+    assert self_check.check_products().verdict == "fail"
 
 
 def test_streams_pass_here_and_another_digest_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.check_streams().verdict == "ok"
-    monkeypatch.setattr(machine, "STREAM", "00000000")
-    assert machine.check_streams().verdict == "fail"
+    assert self_check.check_streams().verdict == "ok"
+    monkeypatch.setattr(self_check, "STREAM", "00000000")
+    assert self_check.check_streams().verdict == "fail"
 
 
 @pytest.mark.slow
@@ -99,5 +99,5 @@ def test_full_is_for_the_installation_alone(tmp_path: Path) -> None:
 
 def test_two_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison itself: one update more is a difference."""
-    assert machine._equality("x", ["line 3: loss is 1 and 2"], "two runs", "m").verdict == "fail"
-    assert machine._equality("x", [], "two runs", "m").verdict == "ok"
+    assert self_check._equality("x", ["line 3: loss is 1 and 2"], "two runs", "m").verdict == "fail"
+    assert self_check._equality("x", [], "two runs", "m").verdict == "ok"

@@ -14,10 +14,9 @@ from tailwise.bars.frequency import Calendar, with_calendar
 from tailwise.bars.resample import parse_rule
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.contract import Feature
-from tailwise.features.driver import as_matrix, run
 from tailwise.features.registry import BUILTIN, Column, Registry
 from tailwise.features.spec import FeatureSpec
-from tailwise.features.table import FeatureTable
+from tailwise.features.table import FeatureTable, as_matrix, run
 
 Floats = npt.NDArray[np.float64]
 

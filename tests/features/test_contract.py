@@ -17,8 +17,8 @@ from tailwise.features import (
     batch_feature,
     feature,
 )
-from tailwise.features.driver import as_matrix, run, run_batch
 from tailwise.features.registry import BUILTIN
+from tailwise.features.table import as_matrix, run, run_batch
 from tests.features import user_features
 from tests.features.example_bars import (
     FADING,

@@ -8,7 +8,7 @@ from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.contract import Feature
 from tailwise.features.registry import BUILTIN
 
-PAGE = Path(__file__).parents[3] / "docs" / "features.md"
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 
 
 def _warm_up(feature: Feature) -> str:

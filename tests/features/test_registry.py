@@ -11,10 +11,10 @@ import pytest
 from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.features import feature
-from tailwise.features.columns import columns_of
 from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.registry import Registry, load_registry
 from tailwise.features.spec import FeatureSpec
+from tailwise.features.table import columns_of
 from tests.features import user_features
 from tests.features.example_bars import assert_stream_equals_table, config, random_bars, streamed
 

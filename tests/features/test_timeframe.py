@@ -11,8 +11,8 @@ from tailwise.bars.bars import Bars
 from tailwise.bars.frequency import HOUR
 from tailwise.bars.resample import completion_index, resample
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.features.driver import as_matrix
 from tailwise.features.spec import FeatureSpec
+from tailwise.features.table import as_matrix
 from tailwise.features.timeframe import Timeframe
 from tests.features.example_bars import (
     KINDS,

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from benchmarks.toy_configs import TOYS
-from tailwise.core.config_reference import reference
+from tailwise.core.config_keys import reference
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_preset, load_source
 from tests.fuzz.dice import MILD, VALUES, Dice

@@ -15,7 +15,7 @@ import pytest
 
 from tailwise.cli.main import main
 from tailwise.core.errors import CheckpointError, DataError
-from tailwise.core.stored import Stored, as_stored
+from tailwise.core.parsing import Stored, as_stored
 from tailwise.run.agent import PPO, load
 from tailwise.run.checkpoint import join_state, json_bytes, split_state
 from tailwise.run.run_files import NotOpenedError, check_links, open_file, read_end, read_file, read_json

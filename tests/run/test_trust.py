@@ -27,8 +27,7 @@ from tailwise.run.reproduction import repeat
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
 from tailwise.run.run_list import describe
 from tailwise.run.trust import code_named_by, open_config
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.status import Summary
+from tailwise.watch.runs import RunEntry, Summary
 from tests.run.strangers import (
     MARKET,
     Stranger,

@@ -74,7 +74,7 @@ def test_the_server_does_not_import_torch() -> None:
 def test_the_pages_files_are_declared_as_package_data() -> None:
     import tomllib
 
-    from tailwise.watch.app import PAGES
+    from tailwise.watch.server import PAGES
 
     root = Path(__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["tailwise"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.watch.door import PATIENCE, PER_CLIENT, client_of
+from tailwise.watch.guard import PATIENCE, PER_CLIENT, client_of
 from tailwise.watch.server import SPARE_FILES
 from tests.watch.watched_runs import ask, serving, write_run
 

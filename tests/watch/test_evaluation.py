@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailwise.watch.evaluation import MOST_BARS, MOST_POINTS, EvaluationReader
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.values import to_json
+from tailwise.watch.files import to_json
+from tailwise.watch.runs import RunEntry
 from tests.watch.watched_runs import write_run
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tailwise.core.limited_json import parse_json
+from tailwise.core.parsing import parse_json
 from tailwise.watch import hub as hub_module
 from tailwise.watch.hub import Hub, attempt
 from tests.watch.watched_runs import alert, line, write_run

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.status import STALLED_AFTER, Summary
+from tailwise.watch.runs import STALLED_AFTER, RunEntry, Summary
 from tests.watch.watched_runs import alert, line, write_run
 
 # Ten lists of ten references each: a few bytes that would be 10^10 entries when written out.

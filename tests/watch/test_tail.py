@@ -8,12 +8,12 @@ from typing import get_args
 
 import pytest
 
-from tailwise.core.limited_json import parse_json
+from tailwise.core.parsing import parse_json
+from tailwise.watch import files
 from tailwise.watch import history as history_module
+from tailwise.watch.files import CHUNK, LONGEST_LINE, Tail, inside, last_row, open_inside
 from tailwise.watch.history import History, Position
-from tailwise.watch.run_table import RunEntry, find_runs
-from tailwise.watch.safe_files import inside, open_inside
-from tailwise.watch.tail import CHUNK, LONGEST_LINE, Tail, last_row
+from tailwise.watch.runs import RunEntry, find_runs
 from tests.watch.watched_runs import alert, line, write_run
 
 
@@ -26,12 +26,11 @@ def test_names_are_those_of_the_run_folder() -> None:
     from tailwise.evaluate import path_files
     from tailwise.run import metric_store, run_folder
     from tailwise.run.health.alert import Severity
-    from tailwise.watch import names
 
-    assert (names.CONFIG, names.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
-    assert (names.METRICS, names.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)
-    assert get_args(Severity) == names.SEVERITIES
-    assert (names.EQUITY, names.SUMMARY) == (path_files.EQUITY, judging.SUMMARY)
+    assert (files.CONFIG, files.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
+    assert (files.METRICS, files.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)
+    assert get_args(Severity) == files.SEVERITIES
+    assert (files.EQUITY, files.SUMMARY) == (path_files.EQUITY, judging.SUMMARY)
 
 
 def test_a_torn_last_line_waits_until_it_is_whole(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Prices that belong together: closes adjusted for dividends and splits beside an open, high and low that are not.
+"""Detect and repair closes that are adjusted for dividends and splits beside an open, high and low that are not.
 
 Two kinds of files have them. Some carry the adjusted close in a column of its own, and the factor is exact: adjusted
 close / close. Others carry it in place of the close. Then the factor has to be recovered: close / factor must lie
@@ -8,18 +8,18 @@ between low and high in every row, and a factor changes on ex-dates alone. `adju
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailwise.bars.bars import COLUMNS, Adjust
 from tailwise.bars.dialects import PRICES
 from tailwise.bars.times import NOT_A_TIME
 from tailwise.bars.validation import MOST_REPAIRED, Table, show_time
 from tailwise.core.errors import DataError
 
 Floats: TypeAlias = NDArray[np.float64]
+Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
 
 # Adj Close equal to Close up to this relative difference is the same price, written with other digits.
 ADJUSTMENT_TOLERANCE = 1e-9
@@ -29,7 +29,7 @@ SPLIT = 0.1  # log; a larger step is a split or a wrong unit, a smaller one a di
 FLOAT32 = 2e-7  # relative: prices that went through float32, as those of many vendors do, twice
 MOST_DECIMALS = 8  # that a price is taken to be rounded to; with more digits it is not rounded
 SHORT = 2  # rows; a piece this short beside a wrong step is the bad row itself
-ROUNDS = 20  # of setting bad rows aside and looking again
+ROUNDS = 20  # of excluding bad rows and fitting the steps again
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def adjust_by_column(table: Table, adjust: Adjust) -> Table:
             "--adjust ignore to use the prices as traded."
         )
     # A row whose adjusted close is unusable keeps its prices; the validation reports it.
-    values = {name: np.where(comparable, table.values[name] * factor, table.values[name]) for name in COLUMNS[:4]}
+    values = {name: np.where(comparable, table.values[name] * factor, table.values[name]) for name in PRICES}
     values["close"] = np.where(comparable, adjusted, close)
     note = f"open, high, low and close scaled by adjusted close / close in {int(differs.sum())} rows; volume unchanged"
     return _with_adjusted(table, values, note)
@@ -106,7 +106,7 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
     if not len(rows):
         return table
     high, low, close = (table.values[name][rows] for name in ("high", "low", "close"))
-    kept, steps = _set_bad_rows_aside(high, low, close)
+    kept, steps = _exclude_bad_rows(high, low, close)
     if steps is None or not steps.explains:
         return table
     # A row that was set aside gets the factor of the row after it.
@@ -139,7 +139,7 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
     return _with_adjusted(table, values, note)
 
 
-def _set_bad_rows_aside(high: Floats, low: Floats, close: Floats) -> tuple[NDArray[np.int64], Steps | None]:
+def _exclude_bad_rows(high: Floats, low: Floats, close: Floats) -> tuple[NDArray[np.int64], Steps | None]:
     """Indices of the rows that are kept, and their steps: a bad row takes two steps, one of which is wrong.
 
     At most MOST_REPAIRED of the rows are set aside; more of them are no single bad rows.

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,15 @@ from tailwise.core.errors import DataError, ShapeError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tailwise.bars.adjustment import Adjust
     from tailwise.bars.dialects import RawTable
     from tailwise.bars.validation import Repair, Table
 
 Floats: TypeAlias = NDArray[np.float64]
-Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
 Moment: TypeAlias = str | date | np.datetime64
 
 COLUMNS = ("open", "high", "low", "close", "volume")
+FORMATS = (".csv", ".parquet", ".pq")  # endings of files that can be written
 _FIRST_DAY, _LAST_DAY = np.datetime64(f"{FIRST_YEAR}-01-01"), np.datetime64(f"{LAST_YEAR}-12-31")
 
 
@@ -86,7 +87,7 @@ class Bars:
         return digest.hexdigest()
 
     def slice(self, start: int | None, stop: int | None) -> Bars:
-        """Rows [start, stop), as in Python; the frequency stays that of the whole."""
+        """Select rows [start, stop) as in Python; the frequency stays that of all bars."""
         rows = slice(start, stop)
         if not len(self.time[rows]):
             raise DataError(f"bars of {self.symbol}: rows {start} to {stop} of {len(self)} are empty.")
@@ -95,7 +96,7 @@ class Bars:
         return replace(self, **columns, dividends=dividends)
 
     def between(self, start: Moment | None, end: Moment | None) -> Bars:
-        """Bars that open in [start, end): UTC dates or times, None for no limit."""
+        """Select the bars that open in [start, end): UTC dates or times, None for no limit."""
         first = 0 if start is None else int(np.searchsorted(self.time, _moment(start), side="left"))
         last = len(self) if end is None else int(np.searchsorted(self.time, _moment(end), side="left"))
         if first >= last:
@@ -129,7 +130,7 @@ def _moment(value: Moment) -> np.datetime64:
         day = moment.astype("datetime64[D]")
     except ValueError as error:
         raise DataError(f"{value!r} is not a date; write it as 2013-01-31 (UTC).") from error
-    # numpy wraps around without a word where nanoseconds do not reach.
+    # numpy wraps around silently outside the range of nanoseconds.
     if np.isnat(day) or not _FIRST_DAY <= day <= _LAST_DAY:
         years = f"{FIRST_YEAR} to {LAST_YEAR}"
         raise DataError(f"{value!r} is not a date from {years}; write it as 2013-01-31 (UTC), None for no limit.")
@@ -145,7 +146,7 @@ def load_bars(
     time_unit: str | None = None,
     periods_per_year: float | None = None,
 ) -> Bars:
-    """Checked bars from a CSV file, a Parquet file or a DataFrame.
+    """Load and check bars from a CSV file, a Parquet file or a DataFrame.
 
     symbol: name of the bars, and which rows to take when the source holds several symbols.
     repair: "none": a bad row is an error; "drop": bad rows are left out; "clip": high and low are widened to cover
@@ -158,8 +159,9 @@ def load_bars(
     """
     from tailwise.bars import adjustment, dialects, validation
 
-    if adjust not in get_args(Adjust):
-        raise DataError(f"adjust is {adjust!r}; it must be one of {', '.join(get_args(Adjust))}.")
+    if adjust not in get_args(adjustment.Adjust):
+        known = ", ".join(get_args(adjustment.Adjust))
+        raise DataError(f"adjust is {adjust!r}; it must be one of {known}.")
     raw, known_symbol = dialects.select_symbol(dialects.read(source), symbol)
     if not len(raw.row):
         raise DataError(f"{raw.name}: there are no rows; bars need at least {validation.MIN_ROWS}.")
@@ -180,7 +182,7 @@ def load_bars(
 
 
 def _parse(raw: RawTable, time_unit: str | None, adjust: Adjust) -> Table:
-    """All columns as numbers; what could not be read becomes a finding of the validation."""
+    """Parse all columns to numbers; values that cannot be read become findings of the validation."""
     from tailwise.bars import validation
     from tailwise.bars.times import NOT_A_TIME, parse_times
 
@@ -222,3 +224,33 @@ def save_bars(bars: Bars, path: str | Path) -> None:
     # All nine digits: pandas would write microseconds and cut the rest off.
     frame.index = [f"{stamp}Z" for stamp in np.datetime_as_string(bars.time, unit="ns")]
     atomic.write_text(target, banner + frame.to_csv(index_label="time"))
+
+
+def check_target(out: Path, *, force: bool, sources: tuple[Path, ...] = ()) -> None:
+    """Refuse a target before work begins: wrong ending, no folder, a file that exists or that is being read."""
+    if out.suffix.lower() not in FORMATS:
+        raise DataError(f"{out}: the ending {out.suffix!r} is neither .csv nor .parquet; choose one of them.")
+    if not out.parent.is_dir():
+        raise DataError(f"{out}: there is no folder {out.parent}; make it first.")
+    if any(out.exists() and source.exists() and out.samefile(source) for source in sources):
+        raise DataError(f"{out}: is the file that is read; choose another name for --out.")
+    if out.exists() and not force:
+        raise DataError(f"{out}: the file exists; remove it, choose another name or pass --force.")
+
+
+@dataclass(frozen=True)
+class SavedBars:
+    """A file of bars with the symbol and hash under which it loads."""
+
+    file: str
+    symbol: str
+    data_hash: str
+
+
+def save_and_read_back(bars: Bars, out: Path) -> SavedBars:
+    """Write the bars, load the file again and compare; return the symbol and hash under which it loads."""
+    save_bars(bars, out)
+    again = load_bars(out, periods_per_year=bars.frequency.periods_per_year)
+    if again.label != bars.label or len(again) != len(bars) or (again.close != bars.close).any():
+        raise DataError(f"{out}: the file does not read back as it was written; the disk may be faulty.")
+    return SavedBars(str(out), again.symbol, again.data_hash())

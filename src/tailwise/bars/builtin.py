@@ -1,14 +1,38 @@
-"""Real bars that need no network: twenty years of two indices that come with the package `arch`."""
+"""Real bars that need no network: prices inside packages that are installed, and where they come from.
+
+`load` reads the two indices that always come along (with the package `arch`); `find_set` knows further ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from tailwise.bars.bars import Bars, load_bars
 from tailwise.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One set of real prices inside an installed package."""
+
+    name: str
+    package: str
+    extra: str | None  # extra of Tailwise that installs the package; None: always installed
+    meaning: str
+    load: Callable[[], Bars] | None  # None: closing prices only, which are no bars
+
+    @property
+    def installed(self) -> bool:
+        """Whether its package is installed; looks for it without importing it."""
+        return find_spec(self.package) is not None
+
+    @property
+    def advice(self) -> str:
+        """How to install its package."""
+        return f"install extra: pip install 'tailwise[{self.extra}]'"
 
 
 def sp500() -> Bars:
@@ -22,7 +46,7 @@ def nasdaq() -> Bars:
 
 
 def _index(name: str) -> Bars:
-    # The file as it lies: importing the package for it takes two seconds, with its models and their plots.
+    # The file alone: importing `arch` with its models and plots takes two seconds.
     import pandas as pd
 
     package = find_spec("arch")
@@ -38,17 +62,61 @@ def _index(name: str) -> Bars:
     return replace(load_bars(frame, symbol=name.upper(), adjust="refuse"), source=f"arch.data.{name}")
 
 
-_SETS: tuple[tuple[str, Callable[[], Bars]], ...] = (("sp500", sp500), ("nasdaq", nasdaq))
+def _googl() -> Bars:
+    return _from_anytrading("STOCKS_GOOGL.csv", "GOOGL")
+
+
+def _eurusd() -> Bars:
+    return _from_anytrading("FOREX_EURUSD_1H_ASK.csv", "EURUSD")
+
+
+def _from_anytrading(file: str, symbol: str) -> Bars:
+    """Bars from a file of gym-anytrading, located without importing the package."""
+    spec = find_spec("gym_anytrading")
+    if spec is None or spec.origin is None:
+        raise DataError("the package gym-anytrading is not installed.")
+    bars = load_bars(Path(spec.origin).parent / "datasets" / "data" / file, symbol=symbol)
+    return replace(bars, source=f"gym_anytrading.datasets {file}")
+
+
+DATA_SETS = (
+    DataSet("sp500", "arch", None, "S&P 500 index, daily, 1999-2018", sp500),
+    DataSet("nasdaq", "arch", None, "NASDAQ composite index, daily, 1999-2018", nasdaq),
+    DataSet("googl", "gym_anytrading", "bench", "Alphabet share, daily, 2009-2018", _googl),
+    DataSet("eurusd", "gym_anytrading", "bench", "euro in US dollars, ask, hourly, 2017", _eurusd),
+    DataSet("skfolio-sp500", "skfolio", "portfolio", "20 US shares, daily, 1990-2022; closes only, no bars", None),
+    DataSet("skfolio-factors", "skfolio", "portfolio", "5 funds, daily, 2014-2022; closes only, no bars", None),
+)
 
 
 def names() -> tuple[str, ...]:
-    """The sets that `load` knows."""
-    return tuple(name for name, _ in _SETS)
+    """Names of the sets that `load` reads: those that are always installed."""
+    return tuple(one.name for one in DATA_SETS if one.extra is None)
 
 
 def load(name: str) -> Bars:
-    """The built-in set called `name`."""
-    for known, reader in _SETS:
-        if name == known:
-            return reader()
+    """Load the built-in set called `name`."""
+    for one in DATA_SETS:
+        if one.name == name and one.extra is None and one.load is not None:
+            return one.load()
     raise DataError(f"there is no built-in data set {name!r}; there are {', '.join(names())}.")
+
+
+def find_set(name: str) -> DataSet:
+    """Look up a set that holds bars and whose package is installed; DataError otherwise."""
+    from tailwise.bars import synthetic
+
+    known = {one.name: one for one in DATA_SETS}
+    if name in synthetic.kinds():
+        raise DataError(f"{name} is a synthetic market; make it with: tailwise data synth {name} --out FILE.")
+    if name not in known:
+        raise DataError(f"there is no data set {name!r}; there are {', '.join(known)}.")
+    chosen = known[name]
+    if not chosen.installed:
+        raise DataError(f"{name} comes with the package {chosen.package}, which is not installed; {chosen.advice}.")
+    if chosen.load is None:
+        raise DataError(
+            f"{name} holds closing prices only, and bars need open, high, low and volume as well; nothing is made up. "
+            f"Read it with {chosen.package}.datasets."
+        )
+    return chosen

@@ -1,4 +1,4 @@
-"""What is worth knowing about bars before one trusts them: span, rhythm, gaps, empty volume, largest moves."""
+"""Summarise bars before they are used: time span, frequency, gaps, bars without volume, largest moves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailwise.bars.bars import Adjust, Bars, load_bars
+from tailwise.bars.adjustment import Adjust
+from tailwise.bars.bars import Bars, load_bars
 from tailwise.bars.frequency import HOUR, WEEK, describe_gap, describe_step, find_gaps
 from tailwise.bars.validation import Repair, show_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 5  # largest gaps and largest moves
+MOST_LISTED = 5  # largest gaps and largest moves
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class BarFacts:
         return asdict(self)
 
     def lines(self) -> list[tuple[str, str]]:
-        """(name, text) of everything, for people."""
+        """(name, text) of each fact, for people."""
         gaps = f"{self.gaps}"
         if self.gaps:
             gaps += "; largest: " + ", ".join(_gap_words(gap) for gap in self.largest_gaps)
@@ -102,7 +103,7 @@ class BarFacts:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are to be read: the options of `load_bars`, which says what is wrong with them.
+    """Options of `load_bars` as one record.
 
     repair             "none": a bad row is an error; "drop": it is left out; "clip": high and low are widened
     adjust             an Adj Close that differs: "refuse", "consistent", "ignore", "all"
@@ -149,11 +150,11 @@ def check_bars(
 
 
 def facts_of(bars: Bars) -> BarFacts:
-    """The facts of bars that were read."""
+    """Summarise loaded bars."""
     stamps = bars.time.astype(np.int64)
     gaps = find_gaps(stamps, int(bars.frequency.bar.astype(np.int64)), bars.frequency.calendar)
     steps = np.diff(stamps)
-    largest = gaps[np.argsort(-steps[gaps], kind="stable")[:SHOWN]]
+    largest = gaps[np.argsort(-steps[gaps], kind="stable")[:MOST_LISTED]]
     repairs = tuple(note for note in bars.notes if note.startswith("repair "))
     return BarFacts(
         symbol=bars.symbol,
@@ -185,7 +186,7 @@ def _gap(bars: Bars, at: int) -> Gap:
 
 def _largest_moves(bars: Bars) -> tuple[Move, ...]:
     changes = bars.close[1:] / bars.close[:-1]
-    order = np.argsort(-np.abs(np.log(changes)), kind="stable")[:SHOWN]
+    order = np.argsort(-np.abs(np.log(changes)), kind="stable")[:MOST_LISTED]
     return tuple(Move(_show(bars.time[at + 1]), float(changes[at] - 1)) for at in order if changes[at] != 1)
 
 

@@ -1,4 +1,4 @@
-"""From a file or a DataFrame to named raw columns: the dialects in which people keep their bars.
+"""Read a file or a DataFrame, in any of the usual dialects, into raw columns with canonical names.
 
 Every choice made here is either forced by the data as a whole and written into the notes, or refused with a sentence
 (docs/bars.md lists the rules). The raw columns are Arrow arrays. They keep text as it was written, so that an error can
@@ -29,9 +29,19 @@ PRICES = ("open", "high", "low", "close")
 REQUIRED = ("time", *PRICES, "volume")
 # In the order of preference: a written date says more than a count since 1970.
 TIME_NAMES = (
-    "open time", "opentime", "timestamp", "datetime", "date time", "gmt time", "date", "time", "unix", "unix time",
-    "unix timestamp", "epoch",
-)  # fmt: skip
+    "open time",
+    "opentime",
+    "timestamp",
+    "datetime",
+    "date time",
+    "gmt time",
+    "date",
+    "time",
+    "unix",
+    "unix time",
+    "unix timestamp",
+    "epoch",
+)
 ALIASES: dict[str, tuple[str, ...]] = {
     **{price: (price,) for price in PRICES},
     "time": TIME_NAMES,
@@ -68,7 +78,7 @@ class RawTable:
 
 
 def read(source: str | Path | pd.DataFrame) -> RawTable:
-    """The raw columns of a CSV file, a Parquet file or a DataFrame."""
+    """Read the raw columns of a CSV file, a Parquet file or a DataFrame."""
     if isinstance(source, pd.DataFrame):
         return _read_frame(source)
     path = Path(source)
@@ -96,7 +106,7 @@ def normalise_header(header: str) -> str:
 
 
 def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Which header plays which canonical part (index into `headers`), and notes on what was chosen or left out."""
+    """Map canonical names to headers (index into `headers`); also return notes on what was chosen or left out."""
     plain = [normalise_header(header) for header in headers]
     chosen: dict[str, int] = {}
     notes: list[str] = []
@@ -203,8 +213,8 @@ def _data_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
 def _line_of(path: Path, start: int, row: int) -> int | None:
     with path.open("rb") as file:
         before = len(file.read(start).splitlines())
-    for seen, (number, _) in enumerate(_data_lines(path, start), start=1):
-        if seen == row:
+    for data_row, (number, _) in enumerate(_data_lines(path, start), start=1):
+        if data_row == row:
             return before + number + 1
     return None
 
@@ -219,9 +229,9 @@ def _refuse_odd_quotes(path: Path, start: int, separator: str, name: str) -> Non
     glued = re.compile(rb'(?<!^)(?<!%b)"(?!%b|\s*$)' % (cut, cut))
     for number, line in _data_lines(path, start):
         if b'"' in line and (line.count(b'"') % 2 or glued.search(line)):
-            shown = line.decode("utf-8", "replace")[:80]
+            excerpt = line.decode("utf-8", "replace")[:80]
             raise DataError(
-                f"{name}: data line {number + 1} has a quote that does not enclose a whole field: {shown!r}; "
+                f"{name}: data line {number + 1} has a quote that does not enclose a whole field: {excerpt!r}; "
                 "fix the line."
             )
 
@@ -340,20 +350,20 @@ def _decoded(column: Any) -> Any:
 
 
 def select_symbol(raw: RawTable, symbol: str | None) -> tuple[RawTable, str | None]:
-    """The rows of one symbol when the table has a symbol column, and the symbol's name as far as it is known."""
+    """Keep the rows of one symbol if the table has a symbol column; return them and the symbol's name, if known."""
     if "symbol" not in raw.columns:
         return raw, symbol
     column = raw.columns["symbol"].cast(pa.string())
-    found = sorted(str(value) for value in pc.unique(column).to_pylist())
-    if len(found) <= 1:
-        return raw, symbol or (found[0] if found else None)
-    if symbol not in found:
-        listed = ", ".join(found[:10]) + (", ..." if len(found) > 10 else "")
+    symbols = sorted(str(value) for value in pc.unique(column).to_pylist())
+    if len(symbols) <= 1:
+        return raw, symbol or (symbols[0] if symbols else None)
+    if symbol not in symbols:
+        listed = ", ".join(symbols[:10]) + (", ..." if len(symbols) > 10 else "")
         raise DataError(
-            f"{raw.name}: holds {len(found)} symbols ({listed}) and {symbol!r} was asked for; pass one of them."
+            f"{raw.name}: holds {len(symbols)} symbols ({listed}) and {symbol!r} was asked for; pass one of them."
         )
     keep = pc.fill_null(pc.equal(column, symbol), False)
-    note = f"rows of symbol {symbol!r} selected from {len(found)} symbols"
+    note = f"rows of symbol {symbol!r} selected from {len(symbols)} symbols"
     columns = {part: values.filter(keep) for part, values in raw.columns.items()}
     rows = raw.row[keep.to_numpy()]
     return replace(raw, columns=columns, row=rows, notes=(*raw.notes, note)), symbol

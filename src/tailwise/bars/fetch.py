@@ -1,7 +1,7 @@
-"""History of an exchange through ccxt, saved as bars: page by page, resumable, and never an unfinished bar.
+"""Download the history of an exchange as bars: page by page, resumable, without unfinished bars.
 
-What the exchange says is saved as it is: gaps are reported and not filled, and a bar that comes twice must come the
-same. A candle is finished when its interval has passed by the exchange's own clock (by ours where it shows none).
+Values are saved as the exchange serves them: gaps are reported and not filled, and a bar that is served twice must be
+equal both times. A candle is finished when its interval has passed by the exchange's clock (by ours if it has none).
 """
 
 from __future__ import annotations
@@ -17,8 +17,18 @@ from typing import Any
 import numpy as np
 
 from tailwise.bars.bars import Bars, load_bars, save_bars
-from tailwise.bars.fetch_candles import Candle, Gap, Milliseconds, candle_fault, find_gaps, merge, show
-from tailwise.bars.fetch_client import Client, Market, NoAnswerError
+from tailwise.bars.exchange import (
+    Candle,
+    Client,
+    Gap,
+    Market,
+    Milliseconds,
+    NoAnswerError,
+    candle_fault,
+    find_gaps,
+    merge,
+    show,
+)
 from tailwise.bars.frequency import DAY, with_calendar
 from tailwise.core.errors import DataError
 
@@ -28,7 +38,7 @@ SAVE_EVERY = 15.0  # seconds; a process that is killed loses at most the pages s
 
 @dataclass(frozen=True)
 class FetchProgress:
-    """How far a download is; `note` says why it waits, if it does."""
+    """State of a download; `note` says why it waits, if it does."""
 
     bars: int
     reached: str
@@ -38,7 +48,7 @@ class FetchProgress:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a download left behind."""
+    """Result of a download: the file and what was left out of it."""
 
     file: str
     exchange: str
@@ -56,12 +66,32 @@ class Fetched:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Series:
+    """What to download: bars of one symbol that open in [since, until), UTC; until None: up to now."""
+
+    exchange: str
+    symbol: str
+    timeframe: str
+    since: str | datetime
+    until: str | datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.timeframe} from {self.since} to {self.until or 'now'}"
+
+    def span(self) -> tuple[Milliseconds, Milliseconds | None]:
+        """since and until; DataError unless the first comes before the second."""
+        start = _milliseconds(self.since, "since")
+        stop = None if self.until is None else _milliseconds(self.until, "until")
+        if stop is not None and stop <= start:
+            raise DataError(
+                f"until {self.until} is not after since {self.since}; bars are fetched from since until before until."
+            )
+        return start, stop
+
+
 def fetch_bars(
-    exchange: str,
-    symbol: str,
-    timeframe: str,
-    since: str | datetime,
-    until: str | datetime | None,
+    series: Series,
     out: str | Path,
     *,
     progress: Callable[[FetchProgress], None] | None = None,
@@ -69,22 +99,20 @@ def fetch_bars(
     pause: Callable[[float], None] = time.sleep,
     save_every: float = SAVE_EVERY,
 ) -> Fetched:
-    """Bars that open in [since, until) (UTC; None: up to now), saved in `out` (.csv or .parquet).
+    """Download the bars of `series` into `out` (.csv or .parquet).
 
-    A file that exists is continued from its end, after its last bars were fetched again and found to be the same.
+    An existing file is continued from its end, after its last bars were fetched again and compared.
     url: address to ask instead of the exchange's own (a mirror, a recording). pause: waits that many seconds.
     """
     path = Path(out)
     if not path.parent.is_dir():  # said before the download, not after it
         raise DataError(f"{path}: there is no folder {path.parent}; make it first.")
-    start = _milliseconds(since, "since")
-    stop = None if until is None else _milliseconds(until, "until")
-    if stop is not None and stop <= start:
-        raise DataError(f"until {until} is not after since {since}; bars are fetched from since until before until.")
-    with Client(exchange, url, pause) as client:
-        market = client.open(symbol, timeframe)
+    start, stop = series.span()
+    with Client(series.exchange, url, pause) as client:
+        market = client.open(series.symbol, series.timeframe)
         if start >= market.now:
-            raise DataError(f"since {since} lies in the future of {exchange}, whose clock says {show(market.now)}.")
+            clock = f"{series.exchange}, whose clock says {show(market.now)}"
+            raise DataError(f"since {series.since} lies in the future of {clock}.")
         store = _Store.open(path, market, start)
         try:
             _download(client, market, store, stop, progress or (lambda _: None), save_every)
@@ -100,9 +128,8 @@ def fetch_bars(
         store.save()
         if len(store.rows) < 2:
             raise DataError(
-                f"{exchange} has {len(store.rows)} complete bar(s) of {symbol} {timeframe} from {since} to "
-                f"{until or 'now'}; bars need at least 2, nothing was written."
-                + (f" Left out: {store.left_out[0]}." if store.left_out else "")
+                f"{series.exchange} has {len(store.rows)} complete bar(s) of {series}; bars need at least 2, nothing "
+                "was written." + (f" Left out: {store.left_out[0]}." if store.left_out else "")
             )
         return store.report(client, market)
 
@@ -126,16 +153,16 @@ def _download(
     progress: Callable[[FetchProgress], None],
     save_every: float,
 ) -> None:
-    """Ask from the last known bar on, until the next one is not finished or not wanted."""
+    """Request pages from the last known bar on, until the next one is unfinished or past the end."""
     end = market.now if stop is None else min(stop, market.now)
     cursor = begin = store.start
 
-    def tell(note: str = "") -> None:
+    def report(note: str = "") -> None:
         reached = min(cursor, end)
         share = 1.0 if end <= begin else (reached - begin) / (end - begin)
         progress(FetchProgress(len(store.rows), show(reached), share, note))
 
-    client.tell = tell
+    client.report_wait = report
     following = cursor if not store.rows else market.end(store.rows[-1].time)
     while following < end and market.end(following) <= market.now:
         page = client.page(market, cursor)
@@ -148,7 +175,7 @@ def _download(
             # Some exchanges answer with a window of time, which may lie in a gap or before the first trade.
             cursor += market.limit * (market.end(cursor) - cursor)
             following = cursor
-        tell()
+        report()
         if past_end:
             break
         store.save(at_most_every=save_every)
@@ -160,12 +187,12 @@ class _Store:
 
     path: Path
     market: Market
-    start: Milliseconds  # where to begin asking
+    start: Milliseconds  # of the first request
     rows: list[Candle]
     notes: list[str]
     old: int = 0  # bars that the file had before
     saved: int = 0
-    checked: bool = True  # the file's last bars came again and were the same; nothing to check without a file
+    checked: bool = True  # the file's last bars equal those of the exchange; True without a file
     unfinished: int = 0
     left_out: list[str] = field(default_factory=list)
     saved_at: float = field(default_factory=time.monotonic)
@@ -184,7 +211,7 @@ class _Store:
         return _Store(path, market, begin, rows, notes, old=len(rows), saved=len(rows), checked=False)
 
     def add(self, page: list[list[Any]], cursor: Milliseconds, end: Milliseconds) -> tuple[int, bool]:
-        """Take the finished bars of a page; how many were new, and whether the page reached the end."""
+        """Append the finished bars of a page; return how many were new and whether the page reached the end."""
         good: list[Candle] = []
         past_end = False
         for row in sorted((each for each in page if int(each[0]) >= cursor), key=lambda each: each[0]):

@@ -1,7 +1,7 @@
-"""How far apart bars are, when the market is open, and how many bars make a year: read from the times themselves.
+"""Infer the length of a bar, the trading calendar and the bars per year from open times.
 
-Annualised figures hang on `periods_per_year`, so it is never a constant in code: it is inferred here, and said in a
-sentence that is printed with every run.
+Annualised figures depend on `periods_per_year`, so it is never a constant in code: it is inferred here and printed, as
+a sentence, with every run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _USUAL_STEPS_NEEDED = 0.3
 
 @dataclass(frozen=True)
 class Frequency:
-    """The rhythm of a series of bars."""
+    """Length, calendar and number per year of a series of bars."""
 
     bar: np.timedelta64  # ns, the usual step from one open to the next; of a month, its longest
     periods_per_year: float  # bars per year
@@ -43,7 +43,7 @@ class Frequency:
 def infer_frequency(
     time: NDArray[np.datetime64], *, name: str = "bars", periods_per_year: float | None = None
 ) -> Frequency:
-    """The frequency of strictly increasing open times, datetime64[ns] [T], T >= 2.
+    """Infer the frequency of strictly increasing open times, datetime64[ns] [T], T >= 2.
 
     Irregular times are an error, because no annual figure would mean anything, unless `periods_per_year` is given.
     """

@@ -1,4 +1,4 @@
-"""Longer bars from shorter ones, and the join that shows a bar only once it is complete.
+"""Resample bars to a longer step, and join the two so that a bar is visible only once it is complete.
 
 A longer bar is labelled at its OPEN time like every other bar, so its label says nothing about when its close was
 known. It is complete when its interval has passed by the clock: a bar of [00:00, 24:00) is not complete when the
@@ -34,7 +34,7 @@ def parse_rule(rule: str) -> int:
 
 
 def resample(bars: Bars, rule: str) -> Bars:
-    """Bars of length `rule`, labelled at their open time; an incomplete last bar is left out.
+    """Resample to bars of length `rule`, labelled at their open time; an incomplete last bar is left out.
 
     Days begin at 00:00 UTC and weeks on Monday. Bars below a day are aligned like the given ones (those at half past
     give 4 h bars at half past). Intervals without trades have no bar. A first bar whose beginning lies before the data

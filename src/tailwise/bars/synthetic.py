@@ -1,4 +1,4 @@
-"""Synthetic markets whose truth is known, so that one can tell whether a learner found it.
+"""Synthetic markets with a known law, so that one can check whether a learner has found it.
 
 Shared by all of them: bar t has log-return r[t] = ln(close[t] / open[t]) and open[t+1] = close[t], so that a position
 decided at the close of t and filled at the open of t+1 earns r[t+1] before costs, and "the oracle" means one thing.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,7 +93,7 @@ def regime_switching(
     """Two-state Markov chain (0 calm, 1 storm); r[t] = drift[s] + sigma[s] z[t] with s the state of bar t.
 
     Truth: a share leave_calm / (leave_calm + leave_storm) of the bars is storm, a storm lasts 1 / leave_storm bars on
-    average, and the variance of returns is the mixture of the two. `regime_states` tells the states.
+    average, and the variance of returns is the mixture of the two. `regime_states` returns the states.
     """
     states = regime_states(seed=seed, length=length, leave_calm=leave_calm, leave_storm=leave_storm)
     for value in sigma:
@@ -101,8 +102,8 @@ def regime_switching(
         _check("drift", value, -1.0, 1.0)
     z = _normals(seed, "regime_switching", length, 1)[:, 0]
     returns = np.asarray(drift)[states] + np.asarray(sigma)[states] * z
-    told = {"leave_calm": leave_calm, "leave_storm": leave_storm, "drift": drift, "sigma": sigma}
-    return _bars("regime_switching", returns, told, seed, bar, 0.3 * min(sigma))
+    parameters = {"leave_calm": leave_calm, "leave_storm": leave_storm, "drift": drift, "sigma": sigma}
+    return _bars("regime_switching", returns, parameters, seed, bar, 0.3 * min(sigma))
 
 
 def regime_states(*, seed: int, length: int, leave_calm: float = 0.01, leave_storm: float = 0.03) -> NDArray[np.int64]:
@@ -146,8 +147,8 @@ def jump_diffusion(
     levels = Streams(seed).uniforms("market/jump_counts", update=0, environments=1, steps=length, draws=1)[:, 0, 0]
     count = poisson.ppf(levels, jumps) if jumps else np.zeros(length)
     returns = drift + sigma * z[:, 0] + count * jump_mean + np.sqrt(count) * jump_sigma * z[:, 1]
-    told = {"sigma": sigma, "drift": drift, "jumps": jumps, "jump_mean": jump_mean, "jump_sigma": jump_sigma}
-    return _bars("jump_diffusion", returns, told, seed, bar, 0.3 * sigma)
+    parameters = {"sigma": sigma, "drift": drift, "jumps": jumps, "jump_mean": jump_mean, "jump_sigma": jump_sigma}
+    return _bars("jump_diffusion", returns, parameters, seed, bar, 0.3 * sigma)
 
 
 def heston(
@@ -185,12 +186,12 @@ def heston(
         variance += kappa * (theta - positive) * dt + xi * math.sqrt(positive) * root * shock
     v = np.asarray(path)
     returns = (drift - v / 2) * dt + np.sqrt(v * dt) * z[:, 0]
-    told = {"drift": drift, "kappa": kappa, "theta": theta, "xi": xi, "rho": rho}
-    return _bars("heston", returns, told, seed, bar, 0.3 * math.sqrt(theta * dt))
+    parameters = {"drift": drift, "kappa": kappa, "theta": theta, "xi": xi, "rho": rho}
+    return _bars("heston", returns, parameters, seed, bar, 0.3 * math.sqrt(theta * dt))
 
 
 def leak(*, seed: int, length: int = 5000, sigma: float = 0.01, bar: str = "1h") -> tuple[Bars, dict[str, Floats]]:
-    """A random walk together with a column that tells the future: {"next_log_return": [T]}.
+    """A random walk together with a column that reveals the future: {"next_log_return": [T]}.
 
     Truth: next_log_return[t] = ln(close[t+1] / close[t]), known for the last bar as well; following its sign earns
     sigma sqrt(2 / pi) per bar before costs. A learner that cannot find this finds nothing.
@@ -202,49 +203,59 @@ def leak(*, seed: int, length: int = 5000, sigma: float = 0.01, bar: str = "1h")
     return bars, {"next_log_return": returns[1:]}
 
 
-_BARS_ONLY: tuple[tuple[str, Callable[..., Bars]], ...] = (
-    ("sine", sine),
-    ("ar1", ar1),
-    ("random_walk", random_walk),
-    ("regime_switching", regime_switching),
-    ("jump_diffusion", jump_diffusion),
-    ("heston", heston),
+MARKETS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "sine": sine,
+        "ar1": ar1,
+        "random_walk": random_walk,
+        "regime_switching": regime_switching,
+        "jump_diffusion": jump_diffusion,
+        "heston": heston,
+        "leak": leak,
+    }
 )
 
 
 def kinds() -> tuple[str, ...]:
-    """The markets that `make` knows."""
-    return (*(name for name, _ in _BARS_ONLY), "leak")
+    """Names of the markets that `make` draws."""
+    return tuple(MARKETS)
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    """Parameters of a market with their default values."""
+    return dict(MARKETS[kind].__kwdefaults__ or {})
 
 
 def make(kind: str, *, seed: int, **parameters: Any) -> tuple[Bars, dict[str, Floats]]:
-    """The market called `kind` and its extra columns for features (empty but for `leak`)."""
-    makers: dict[str, Callable[..., Any]] = {**dict(_BARS_ONLY), "leak": leak}
-    if kind not in makers:
+    """Draw the market called `kind`; return its bars and extra columns for features (empty but for `leak`)."""
+    if kind not in MARKETS:
         raise ConfigError(f"there is no synthetic market {kind!r}; there are {', '.join(kinds())}.")
-    allowed = makers[kind].__kwdefaults__ or {}
+    allowed = defaults(kind)
     unknown = [name for name in parameters if name not in allowed]
     if unknown:
         raise ConfigError(f"synthetic market {kind}: no parameter {unknown[0]!r}; there are {', '.join(allowed)}.")
     for name, value in parameters.items():
-        _check_kind(kind, name, value, allowed[name])
+        typed(f"synthetic market {kind}: {name}", value, allowed[name])
         if name == "length" and not isinstance(value, int):
             raise ConfigError(f"synthetic market {kind}: length is {value!r}; a whole number of bars is needed.")
-    made = makers[kind](seed=seed, **parameters)
-    return made if kind == "leak" else (made, {})
+    drawn = MARKETS[kind](seed=seed, **parameters)
+    return drawn if kind == "leak" else (drawn, {})
 
 
-def _check_kind(market: str, name: str, value: Any, default: Any) -> None:
-    """Text, a number, or as many numbers as the default has (one for each regime)."""
-    if isinstance(default, tuple):
-        pair = isinstance(value, list | tuple) and len(value) == len(default)
-        fits, needed = pair and all(_is_number(part) for part in value), f"a list of {len(default)} numbers"
-    elif isinstance(default, str):
-        fits, needed = isinstance(value, str), "text"
+def typed(what: str, value: Any, default: Any) -> Any:
+    """Check a parameter and convert it to the type of its default: text, a number, or as many numbers (of regimes)."""
+    if isinstance(default, str):
+        fits, needed = isinstance(value, str), f"a text like {default}"
+    elif isinstance(default, tuple):
+        same_length = isinstance(value, list | tuple) and len(value) == len(default)
+        fits, needed = same_length and all(map(_is_number, value)), f"{len(default)} numbers, like {list(default)}"
     else:
-        fits, needed = _is_number(value), "a finite number"
+        fits, needed = _is_number(value), f"a number, like {default}"
     if not fits:
-        raise ConfigError(f"synthetic market {market}: {name} is {value!r}; {needed} is needed.")
+        raise ConfigError(f"{what} is {value!r}; it must be {needed}.")
+    if isinstance(default, str):
+        return value
+    return tuple(map(float, value)) if isinstance(default, tuple) else float(value)
 
 
 def _is_number(value: Any) -> bool:
@@ -267,7 +278,7 @@ def _normals(seed: int, name: str, length: int, draws: int) -> Floats:
     return Streams(seed).normals(f"market/{name}", update=0, environments=1, steps=length, draws=draws)[:, 0, :]
 
 
-def _bars(kind: str, returns: Floats, told: dict[str, Any], seed: int, bar: str, wick: float) -> Bars:
+def _bars(kind: str, returns: Floats, parameters: dict[str, Any], seed: int, bar: str, wick: float) -> Bars:
     """Bars with the log-returns `returns` [T]; `wick` is the scale of what high and low add to the body, in logs."""
     length = len(returns)
     step = np.timedelta64(parse_rule(bar), "ns")
@@ -280,7 +291,7 @@ def _bars(kind: str, returns: Floats, told: dict[str, Any], seed: int, bar: str,
     opens, closes = price[:-1], price[1:]
     z = _normals(seed, f"{kind}/wicks", length, 3)
     time = START_TIME + np.arange(length) * step
-    parameters = ", ".join(f"{name}={value}" for name, value in told.items())
+    listed = ", ".join(f"{name}={value}" for name, value in parameters.items())
     return Bars(
         symbol=f"SYNTHETIC-{kind.upper().replace('_', '-')}",
         time=time,
@@ -289,7 +300,7 @@ def _bars(kind: str, returns: Floats, told: dict[str, Any], seed: int, bar: str,
         low=np.minimum(opens, closes) * np.exp(-wick * np.abs(z[:, 1])),
         close=closes,
         volume=_VOLUME * np.exp(0.3 * z[:, 2]),
-        label=f"synthetic: {kind}({parameters}; seed={seed}, bar={bar})",
+        label=f"synthetic: {kind}({listed}; seed={seed}, bar={bar})",
         source=f"tailwise.bars.synthetic.{kind}",
         frequency=infer_frequency(time, name=f"synthetic {kind}"),
     )

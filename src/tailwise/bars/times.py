@@ -1,4 +1,4 @@
-"""From a column of times in any dialect to nanoseconds since 1970 UTC.
+"""Parse a column of times, in any of the usual dialects, to nanoseconds since 1970 UTC.
 
 Nothing is guessed from single values: the format, which of two parts is the month, whether a number counts seconds or
 milliseconds, and the zone are decided by a rule on the whole column and written into the notes, or refused with a
@@ -52,7 +52,7 @@ class Times:
 
 
 def parse_times(raw: RawTable, time_unit: str | None = None) -> Times:
-    """The time column (with its clock column, if dates and clock times stand apart) as UTC nanoseconds."""
+    """Parse the time column (with the clock column, if dates and clock times are in two) to UTC nanoseconds."""
     if time_unit is not None and time_unit not in TIME_UNITS:
         raise DataError(f"time unit is {time_unit!r}; it must be one of {', '.join(TIME_UNITS)}.")
     column, kind = raw.columns["time"], raw.columns["time"].type
@@ -190,10 +190,10 @@ def _offset_note(raw: RawTable, column: Any) -> str:
         if match:
             offsets.add(_offset_minutes(match.group()))
     if max(offsets) - min(offsets) > 60 or len(offsets) > 2:
-        shown = ", ".join(f"{minutes / 60:+g} h" for minutes in sorted(offsets))
-        raise DataError(f"{raw.name}: time zones are mixed (offsets {shown}); write all times in UTC.")
-    shown = " and ".join(f"UTC{minutes / 60:+g} h" for minutes in sorted(offsets))
-    return _zone_note("UTC" if offsets == {0} else shown + (" (daylight saving)" if len(offsets) > 1 else ""))
+        listed = ", ".join(f"{minutes / 60:+g} h" for minutes in sorted(offsets))
+        raise DataError(f"{raw.name}: time zones are mixed (offsets {listed}); write all times in UTC.")
+    zones = " and ".join(f"UTC{minutes / 60:+g} h" for minutes in sorted(offsets))
+    return _zone_note("UTC" if offsets == {0} else zones + (" (daylight saving)" if len(offsets) > 1 else ""))
 
 
 def _offset_minutes(zone: str) -> int:

@@ -1,4 +1,4 @@
-"""Every bad row is an error that names file, row, value and fix; repairs are explicit and written down.
+"""Check every row of a table: a bad one is an error with file, row, value and fix; repairs are explicit and noted.
 
 Nothing is filled in, smoothed or sorted here. `repair="drop"` leaves bad rows out, `repair="clip"` widens high and low
 until they cover open and close; both say which rows they touched, and both stop at a file with many bad rows.
@@ -28,13 +28,13 @@ MIN_ROWS = 2
 MOST_REPAIRED = 0.01  # share of the rows; a file with more bad rows is wrong as a whole
 # Squares of prices and price times volume stay finite; all that anybody trades lies far inside.
 SMALLEST_PRICE, LARGEST_NUMBER = 1e-100, 1e100
-_SHOWN = 5
+_MOST_LISTED = 5
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of problem: the rows that have it, and how to say it of a row."""
+    """One kind of problem: the rows that have it, and its message for a row."""
 
     rows: Flags  # [T]
     say: Callable[[int], str]  # takes an index into the raw table
@@ -53,7 +53,7 @@ class Table:
     notes: tuple[str, ...] = field(default=())
 
     def take(self, order: NDArray[np.int64] | Flags | slice) -> Table:
-        """The rows `order`; findings belong to rows and move with them."""
+        """Select the rows `order`, with their findings."""
         return replace(
             self,
             row=self.row[order],
@@ -64,7 +64,7 @@ class Table:
 
 
 def parse_numbers(raw: RawTable, part: str) -> tuple[Floats, Flags | None]:
-    """float64 [T], NaN where missing; and, if some values are no numbers, which."""
+    """Parse a column to float64 [T], NaN where missing; also return flags [T] of values that are no numbers, if any."""
     column, kind = raw.columns[part], raw.columns[part].type
     if pa.types.is_string(kind):
         try:
@@ -86,7 +86,7 @@ def parse_numbers(raw: RawTable, part: str) -> tuple[Floats, Flags | None]:
 
 
 def unreadable_finding(raw: RawTable, part: str, rows: Flags) -> Finding:
-    """What to say of values that are no numbers or no times."""
+    """Describe values that could not be parsed as numbers or times."""
     column = raw.columns[part]
     kind = "time in the format of the others" if part == "time" else "number"
     return Finding(rows, lambda i: f"{part} {_shorten(column[i].as_py())} is not a {kind}", part)
@@ -98,7 +98,7 @@ def _shorten(value: Any) -> str:
 
 
 def chronological(table: Table) -> Table:
-    """The table in ascending time. A descending source is turned and noted; any other order is an error."""
+    """Sort by ascending time: a descending source is reversed and noted, any other order is an error."""
     known = np.flatnonzero(table.time != NOT_A_TIME)
     steps = np.diff(table.time[known])
     back, forth = int(np.sum(steps < 0)), int(np.sum(steps > 0))
@@ -134,14 +134,14 @@ def show_time(stamp: np.int64 | int) -> str:
 
 
 def find_problems(table: Table) -> list[Finding]:
-    """All problems of all rows, in the rows' present order; `say` takes the index into the raw table."""
-    found = list(table.findings)
+    """List all problems of all rows, in the present order of rows; `say` takes an index into the raw table."""
+    problems = list(table.findings)
     at = _raw_lookup(table)
     unreadable = {finding.unreadable: finding.rows for finding in table.findings if finding.unreadable}
     none = np.zeros(len(table.time), dtype=bool)
-    found.append(Finding((table.time == NOT_A_TIME) & ~unreadable.get("time", none), lambda _: "time is missing"))
+    problems.append(Finding((table.time == NOT_A_TIME) & ~unreadable.get("time", none), lambda _: "time is missing"))
     for name, values in table.values.items():
-        found += _number_findings(name, values, unreadable.get(name, none), at)
+        problems += _number_findings(name, values, unreadable.get(name, none), at)
     high, low = table.values["high"], table.values["low"]
     sane = np.logical_and.reduce([np.isfinite(table.values[p]) & (table.values[p] > 0) for p in PRICES])
     crossed = sane & (high < low * (1 - RANGE_TOLERANCE))
@@ -149,14 +149,14 @@ def find_problems(table: Table) -> list[Finding]:
     def say_crossed(i: int) -> str:
         return f"high {high[at(i)]} < low {low[at(i)]}"
 
-    found.append(Finding(crossed, say_crossed))
+    problems.append(Finding(crossed, say_crossed))
     for name in ("open", "close"):
-        found.append(_outside_finding(name, table.values[name], high, low, sane & ~crossed, at))
-    return [finding for finding in found if finding.rows.any()]
+        problems.append(_outside_finding(name, table.values[name], high, low, sane & ~crossed, at))
+    return [finding for finding in problems if finding.rows.any()]
 
 
 def _raw_lookup(table: Table) -> Callable[[int], int]:
-    """From an index into the raw table to the table's present row, for the few rows that are shown."""
+    """Function from an index into the raw table to the present row; slow, for the few rows in a message."""
     return lambda raw_row: int(np.flatnonzero(table.row == raw_row)[0])
 
 
@@ -187,7 +187,7 @@ def _outside_finding(
 
 
 def validate(table: Table, repair: Repair) -> Table:
-    """The table without problems, or a DataError that shows the first five and counts all."""
+    """Return the table without problems, or raise a DataError with the first five and the count of all."""
     if repair not in get_args(Repair):
         raise DataError(f"repair is {repair!r}; it must be one of {', '.join(get_args(Repair))}.")
     name = table.raw.name
@@ -228,15 +228,15 @@ def _clip(table: Table) -> Table:
     return replace(table, values={**table.values, "high": high, "low": low}, notes=notes)
 
 
-def _check_share(table: Table, rows: int, deed: str, problems: list[Finding]) -> None:
+def _check_share(table: Table, rows: int, action: str, problems: list[Finding]) -> None:
     """Raise when a repair touches more than MOST_REPAIRED of the rows; one bad row may be repaired in any file."""
     total = len(table.time)
     if rows <= max(1, MOST_REPAIRED * total):
         return
-    shown = "".join(f"\n  {line}" for line in _first_lines(table, problems))
+    first = "".join(f"\n  {line}" for line in _first_lines(table, problems))
     raise DataError(
-        f"{table.raw.name}: --repair {deed} {rows} of {total} rows ({rows / total:.1%}), more than "
-        f"{MOST_REPAIRED:.0%}: not a few rows but the file is wrong. Fix it at its source; the first problems:{shown}"
+        f"{table.raw.name}: --repair {action} {rows} of {total} rows ({rows / total:.1%}), more than "
+        f"{MOST_REPAIRED:.0%}: not a few rows but the file is wrong. Fix it at its source; the first problems:{first}"
     )
 
 
@@ -249,13 +249,13 @@ def _ranges(rows: NDArray[np.int64]) -> str:
 def _report(table: Table, problems: list[Finding], repair: Repair) -> str:
     total = sum(int(finding.rows.sum()) for finding in problems)
     bad_rows = int(np.logical_or.reduce([finding.rows for finding in problems]).sum())
-    shown = _first_lines(table, problems)
+    lines = _first_lines(table, problems)
     hint = "--repair clip cannot mend this: fix" if repair == "clip" else "fix"
     name = table.raw.name
     if total == 1:
-        return f"{name} {shown[0]}; {hint} the row or pass --repair drop."
-    more = f"\n  and {total - len(shown)} more" if total > len(shown) else ""
-    listed = "".join(f"\n  {line}" for line in shown)
+        return f"{name} {lines[0]}; {hint} the row or pass --repair drop."
+    more = f"\n  and {total - len(lines)} more" if total > len(lines) else ""
+    listed = "".join(f"\n  {line}" for line in lines)
     return f"{name}: {total} problems in {bad_rows} rows:{listed}{more}\n{hint} the rows or pass --repair drop."
 
 
@@ -264,10 +264,10 @@ def _first_lines(table: Table, problems: list[Finding]) -> list[str]:
     first = [
         (int(table.row[i]), finding.say) for finding in problems for i in _first_in_source(table.row, finding.rows)
     ]
-    return [f"{table.raw.where(i)}: {say(i)}" for i, say in sorted(first, key=lambda pair: pair[0])[:_SHOWN]]
+    return [f"{table.raw.where(i)}: {say(i)}" for i, say in sorted(first, key=lambda pair: pair[0])[:_MOST_LISTED]]
 
 
 def _first_in_source(row: NDArray[np.int64], flags: Flags) -> NDArray[np.int64]:
     """The table rows of the first few problems in the order of the source."""
     hits = np.flatnonzero(flags)
-    return hits[np.argsort(row[hits], kind="stable")][:_SHOWN]
+    return hits[np.argsort(row[hits], kind="stable")][:_MOST_LISTED]

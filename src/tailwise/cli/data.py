@@ -114,7 +114,8 @@ def data_fetch(
     json: JsonOption = False,
 ) -> None:
     """Fetch the history of an exchange; a file that exists is continued (needs the extra `live`)."""
-    from tailwise.cli.data_fetch import fetch
+    from tailwise.bars.fetch import Series
+    from tailwise.cli.bars import fetch
 
-    code = fetch(exchange, symbol, timeframe=timeframe, since=since, until=until, out=out, url=url, as_json=json)
-    raise typer.Exit(code)
+    series = Series(exchange, symbol, timeframe, since, until)
+    raise typer.Exit(fetch(series, out, url=url, as_json=json))

@@ -1,23 +1,33 @@
-"""`tailwise evaluate` and `tailwise report`: a policy on what it was never trained on."""
+"""`tailwise evaluate`, `report`, `compare` and `demo`: policies on data that they were not trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
+from tailwise.cli.training import begin, print_facts, train
 from tailwise.core.errors import ConfigError
 from tailwise.core.texts import number
+from tailwise.evaluate.background import CAVEAT
+from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.episodes import play_and_keep
 from tailwise.evaluate.findings import Findings
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team
+from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.words import columns, costly_impact, ruins
 from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.pages.compare import PAGE as COMPARE_PAGE
+from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team
 from tailwise.pages.run_report import write_run_report
+from tailwise.run.config import warnings_of
+from tailwise.run.effective_config import effective_config
 
+DEMO_PRESET = "sp500"
 LABELS = (
     ("episodes", "episodes"),
     ("mean_return", "mean return"),
@@ -30,47 +40,54 @@ LABELS = (
 )
 
 
+@dataclass(frozen=True)
+class Playing:
+    """How a policy is played.
+
+    episodes     number of episodes; None: evaluate.episodes. Not for a market, whose test window is played whole
+    stochastic   sample actions instead of the most likely one
+    seed         of the episodes; None: the run's
+    stressed     also play harder markets
+    """
+
+    episodes: int | None
+    stochastic: bool
+    seed: int | None
+    stressed: bool
+
+
 def evaluate_run(
-    runs: Sequence[Path],
-    *,
-    ensemble: str | None,
-    episodes: int | None,
-    stochastic: bool,
-    seed: int | None,
-    checkpoint: str | None,
-    stressed: bool,
-    trust: bool,
-    as_json: bool,
+    runs: Sequence[Path], how: Playing, *, ensemble: str | None, checkpoint: str | None, trust: bool, as_json: bool
 ) -> None:
-    """Play, print and keep the result in RUN/evaluations; several runs decide together and are kept in the first."""
+    """Play, print and save the result in RUN/evaluations; several runs decide together and are saved in the first."""
     team = open_team(runs, checkpoint=checkpoint, ensemble=ensemble, trust=trust)
     for sentence in team.notes:
         note(f"note: {sentence}")
     if not team.trader.config.env.judged_whole:
-        _evaluate_episodes(team, episodes=episodes, stochastic=stochastic, seed=seed, as_json=as_json)
+        _evaluate_episodes(team, how, as_json=as_json)
         return
-    if episodes is not None:
+    if how.episodes is not None:
         raise ConfigError(
             f"{team.run} was trained on a market: its test window is played whole, once; leave out --episodes."
         )
-    judged = judge_team(team, stochastic=stochastic, seed=seed, stress=stressed)
+    judged = judge_team(team, stochastic=how.stochastic, seed=how.seed, stress=how.stressed)
     if as_json:
         print_json(judged.to_json())
         return
     print(f"{team.run.resolve().name}, {judged.played.sentence}")
-    for found in judged.accounts:
-        print_findings(found)
+    for findings in judged.accounts:
+        print_findings(findings)
     print(f"page: {judged.folder / PAGE}")
 
 
-def _evaluate_episodes(team: Team, *, episodes: int | None, stochastic: bool, seed: int | None, as_json: bool) -> None:
-    played, path = play_and_keep(team, episodes=episodes, stochastic=stochastic, seed=seed)
+def _evaluate_episodes(team: Team, how: Playing, *, as_json: bool) -> None:
+    played, path = play_and_keep(team, episodes=how.episodes, stochastic=how.stochastic, seed=how.seed)
     if as_json:
         print_json({**played.to_json(), "file": str(path)})
         return
-    how = "the most likely action" if played.deterministic else "sampled actions"
+    actions = "the most likely action" if played.deterministic else "sampled actions"
     rows = [(label, number(getattr(played, key))) for key, label in LABELS]
-    title = f"{team.run.resolve().name}, checkpoint {team.name}: {how}, seed {played.seed}"
+    title = f"{team.run.resolve().name}, checkpoint {team.name}: {actions}, seed {played.seed}"
     print_table(title, ("", "value"), rows)
     print(f"written to {path}")
 
@@ -85,7 +102,7 @@ def report_run(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Write RUN/report.html (or `out`) and print what it says first."""
+    """Write RUN/report.html (or `out`) and print its verdict."""
     file = run / PAGE if out is None else out
     written = write_run_report(run, file, stochastic=stochastic, checkpoint=checkpoint, stress=stressed, trust=trust)
     for sentence in written.notes:
@@ -98,15 +115,15 @@ def report_run(
     print(f"page: {file}")
 
 
-def print_findings(found: Findings) -> None:
-    """The table, whether it is more than noise, and the limit."""
-    print_judgement(found.judged, found.leak_check)
-    print(headline_of(found)[0])
-    say_leak_check(found.leak_check)
+def print_findings(findings: Findings) -> None:
+    """Print the table, whether the result is more than noise, and the limit."""
+    print_judgement(findings.judged, findings.leak_check)
+    print(headline_of(findings)[0])
+    say_leak_check(findings.leak_check)
 
 
 def print_judgement(judged: Judgement, leak_check: LeakVerdict | None = None) -> None:
-    """One column per policy or rule, one row per number, and one for the check of the policy's own features."""
+    """Print one column per policy or rule, one row per number, and one for the leak-check of own features."""
     time = judged.time
     span = f"{str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars"
     heads = columns(next(iter(judged.statistics.values())))
@@ -118,3 +135,51 @@ def print_judgement(judged: Judgement, leak_check: LeakVerdict | None = None) ->
     print_table(f"{judged.symbol} ({judged.label}), {span}", ("after all costs", *judged.statistics), rows)
     for sentence in (*ruins(judged.paths), *costly_impact(judged.paths[POLICY]), *judged.limit_sentences()):
         print(sentence)
+
+
+def compare_runs(runs: list[Path], *, out: Path | None, trust: bool, as_json: bool) -> None:
+    """Compare runs pair by pair on the same test bars, write the page, print."""
+    compared = compare(runs, page=COMPARE_PAGE if out is None else out, trust=trust)
+    for sentence in compared.notes:
+        note(f"note: {sentence}")
+    if as_json:
+        print_json(compared.to_json())
+        return
+    for account in compared.accounts:
+        _print_compared(account, compared.leak_check)
+    for verdict in compared.leak_check.values():
+        say_leak_check(verdict)
+    print(f"page: {compared.file}")
+
+
+def _print_compared(compared: Compared, leaks: Mapping[str, LeakVerdict | None]) -> None:
+    heads = columns(next(iter(compared.statistics.values())))
+    rows = [(name, *(show(numbers) for numbers in compared.statistics.values())) for name, show in heads]
+    statuses = {name: verdict.status for name, verdict in leaks.items() if verdict is not None}
+    if statuses:
+        rows.append(("leak-check", *(statuses.get(name, "-") for name in compared.statistics)))
+    print_table(compared.symbol, ("after all costs", *compared.statistics), rows)
+    print_table("pair by pair", PAIR_HEADS, pair_rows(compared))
+    for sentence in compared.sentences():
+        print(sentence)
+
+
+def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
+    """Train, judge, print, write the page. The exit code says whether it ran, not whether the policy earned money."""
+    config = effective_config(DEMO_PRESET, [] if steps is None else [f"run.total_steps={steps}"]).config
+    started = begin(config, out, "demo", silent=quiet)
+    for sentence in warnings_of(config):
+        note(f"warning: {sentence}")
+    if not quiet:
+        print_facts(started)
+    code = train(started, as_json=False)
+    if code:
+        return code
+    team = open_team([started.folder])  # the checkpoint of the selection window, as `tailwise evaluate` would take
+    out = started.folder / EVALUATIONS / "demo"
+    judged = judge_team(team, out=out, name="Tailwise demo: S&P 500, out of sample")
+    for findings in judged.accounts:
+        print_findings(findings)
+    print(f"page: {out / PAGE}")
+    print(CAVEAT)
+    return 0

@@ -1,4 +1,4 @@
-"""The command line: every command with its options. The work is in the modules beside this one, imported on use."""
+"""The command line: every command with its options; the modules that do the work are imported on use."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from tailwise.cli.options import (
     TrustOption,
     as_path,
 )
-from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE
+from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, tolerant_streams
 from tailwise.cli.runs import runs_app
-from tailwise.cli.standard_streams import patient_streams
 from tailwise.core.errors import ConfigWarning, TailwiseError
 
 app = typer.Typer(
@@ -101,19 +100,10 @@ def evaluate(
     json: JsonOption = False,
 ) -> None:
     """Play a trained policy over fixed, seeded episodes; the result is kept in RUN/evaluations."""
-    from tailwise.cli.evaluating import evaluate_run
+    from tailwise.cli.evaluating import Playing, evaluate_run
 
-    evaluate_run(
-        runs,
-        ensemble=ensemble,
-        episodes=episodes,
-        stochastic=stochastic,
-        seed=seed,
-        checkpoint=checkpoint,
-        stressed=stress,
-        trust=trust,
-        as_json=json,
-    )
+    how = Playing(episodes=episodes, stochastic=stochastic, seed=seed, stressed=stress)
+    evaluate_run(runs, how, ensemble=ensemble, checkpoint=checkpoint, trust=trust, as_json=json)
 
 
 @app.command()
@@ -147,7 +137,7 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """Compare runs pair by pair on the same test bars, with intervals; the first is the one the others are held to."""
-    from tailwise.cli.compare import compare_runs
+    from tailwise.cli.evaluating import compare_runs
 
     compare_runs(runs, out=out, trust=trust, as_json=json)
 
@@ -155,9 +145,15 @@ def compare(
 @app.command()
 def presets(name: Annotated[str | None, typer.Argument(help="Print the YAML of this preset.")] = None) -> None:
     """List the configurations that are shipped, or print one."""
-    from tailwise.cli.preset_list import print_presets
+    from tailwise.run.presets import load_preset, preset_names
 
-    print_presets(name)
+    if name is not None:
+        print(load_preset(name).text, end="")
+        return
+    shipped = [load_preset(each) for each in preset_names()]
+    width = max(len(preset.name) for preset in shipped)
+    for preset in shipped:
+        print(f"{preset.name:<{width}}  {preset.description}")
 
 
 @app.command()
@@ -170,7 +166,7 @@ def demo(
     quiet: QuietOption = False,
 ) -> None:
     """Train on S&P 500 bars, judge the policy out of sample against simple rules, write a page (about two minutes)."""
-    from tailwise.cli.demo import run_demo
+    from tailwise.cli.evaluating import run_demo
 
     raise typer.Exit(run_demo(out=out, steps=steps, quiet=quiet))
 
@@ -195,20 +191,10 @@ def frontier(
     json: JsonOption = False,
 ) -> None:
     """Train the same seeds at several limits; draw return against the CVaR that was realised out of sample."""
-    from tailwise.cli.studies import run_frontier
+    from tailwise.cli.studies import Cells, run_frontier
 
-    code = run_frontier(
-        config,
-        overrides or [],
-        limits=limits,
-        seeds=seeds,
-        unconstrained=unconstrained,
-        episodes=episodes,
-        out=out,
-        jobs=jobs,
-        as_json=json,
-    )
-    raise typer.Exit(code)
+    cells = Cells(limits, seeds, unconstrained, episodes)
+    raise typer.Exit(run_frontier(config, overrides or [], cells, out=out, jobs=jobs, as_json=json))
 
 
 @app.command("walk-forward")
@@ -285,7 +271,7 @@ def watch(
     browse: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
 ) -> None:
     """A live page on runs that are going on: curves with healthy bands, alerts, equity, the tail against its limit."""
-    from tailwise.cli.watching import watch_runs
+    from tailwise.cli.inspecting import watch_runs
 
     watch_runs(runs or [], host=host, port=port, token=token, browse=browse)
 
@@ -304,7 +290,7 @@ def doctor(
     json: JsonOption = False,
 ) -> None:
     """Audit a run from its files, or this installation: verdict, evidence, what it means, what to do."""
-    from tailwise.cli.doctoring import run_doctor
+    from tailwise.cli.inspecting import run_doctor
 
     raise typer.Exit(run_doctor(run, itself=itself, full=full, trust=trust, as_json=json, page=page))
 
@@ -312,17 +298,21 @@ def doctor(
 @config_app.command("show")
 def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the complete effective configuration, every default included."""
-    from tailwise.cli.configuring import show
+    from tailwise.core.config import dump_yaml
+    from tailwise.run.effective_config import effective_config
 
-    show(config, overrides or [])
+    print(dump_yaml(effective_config(config, overrides or []).config), end="")
 
 
 @config_app.command("check")
 def config_check(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Say "ok", or everything that is wrong, a sentence each (exit code 2)."""
-    from tailwise.cli.configuring import check
+    from tailwise.run.config import warnings_of
+    from tailwise.run.effective_config import effective_config
 
-    check(config, overrides or [])
+    for sentence in warnings_of(effective_config(config, overrides or []).config):
+        note(f"warning: {sentence}")
+    print(f"{config}: ok")
 
 
 @config_app.command("explain")
@@ -330,18 +320,24 @@ def config_explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="For example learner.clip, or a section.")],
 ) -> None:
     """Say what a key means, its default and what is allowed."""
-    from tailwise.cli.configuring import explain
+    from tailwise.core.config_keys import entries_below
+    from tailwise.run.config import Config
 
-    explain(key)
+    for entry in entries_below(Config, key):
+        kind = f"  (where {entry.switch} is {entry.kind.replace(', ', ' or ')})" if entry.kind else ""
+        print(f"{entry.key}{kind}")
+        print(f"  {entry.meaning}")
+        default = entry.default if entry.default == "required" else f"default {entry.default}"
+        print(f"  {default}; allowed: {entry.allowed}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
-    # numba paints even the messages that it makes for itself while it compiles, and nobody sees: 0.4 of 14 seconds.
+    # numba colours even its internal messages while it compiles, which takes 0.4 of 14 seconds.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     warnings.simplefilter("ignore", ConfigWarning)  # commands print these themselves
     try:
-        with patient_streams():
+        with tolerant_streams():
             return _run(arguments)
     except OSError as error:  # standard output itself: a full disk
         print(f"error: {error}", file=sys.stderr)

@@ -1,12 +1,15 @@
-"""What several commands share in answering: exit codes, JSON for machines, tables, notes."""
+"""Output of the commands: exit codes, JSON, tables, notes, and standard streams whose reader may leave."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from tailwise.market.leaks.own_features import LeakVerdict
@@ -16,30 +19,30 @@ CELL = 3  # columns that a cell takes beside its text: a line and two blanks
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output; what is undefined (NaN, infinite) is null."""
+    """Print one JSON object; NaN and infinity become null."""
     print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
 def note(sentence: str) -> None:
-    """A sentence beside the result, on standard error."""
+    """Print a sentence on standard error, beside the result."""
     print(sentence, file=sys.stderr)
 
 
 def alarm(sentence: str) -> None:
-    """A sentence that nobody may miss: on standard error, in red where the terminal has colours."""
+    """Print an important sentence on standard error, in red where the terminal has colours."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(sentence, style="bold red")
 
 
 def say_leak_check(verdict: LeakVerdict | None) -> None:
-    """Say in red that own features were not checked for look-ahead; nothing where they were."""
+    """Print in red that the user's own features were not checked for look-ahead; nothing if they were."""
     if verdict is not None and verdict.doubtful:
         alarm(f"leak-check: {verdict.sentence}")
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; the first column is text, the others are numbers. One too wide for the terminal is split."""
+    """Print a table: first column text, the others numbers. One too wide for the terminal is split."""
     from rich.console import Console
     from rich.table import Table
 
@@ -63,7 +66,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def columns_that_fit(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns of the tables into which one is split so that each fits into `room`; the first one is in all of them."""
+    """Split columns into tables that each fit into `room` characters; column 0 is in all of them."""
     tables = [[0]]
     for at in range(1, len(widths)):
         wide = sum(widths[k] for k in tables[-1]) + widths[at] + 1 > room
@@ -81,3 +84,73 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return value
+
+
+class _TolerantFile(io.FileIO):
+    """A pipe whose reader may leave (`tailwise train ... | head`): later output is discarded.
+
+    Any other error, such as a full disk, is raised once; what is still buffered is discarded as well.
+    """
+
+    reader_left = False
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):
+                raise
+            self.reader_left = True
+            return len(data)
+
+
+@contextlib.contextmanager
+def tolerant_streams() -> Iterator[None]:
+    """Within this context a reader who leaves stops neither the command nor its exit code, and a character that the
+    terminal cannot show (`PYTHONIOENCODING=ascii`) is printed as its escape, such as \\u2264."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_tolerant(stream) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream not in before:
+                stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+def reader_left() -> bool:
+    """Whether the reader of standard output has left."""
+    raw = _file_below(sys.stdout)
+    return isinstance(raw, _TolerantFile) and raw.reader_left
+
+
+def _file_below(stream: Any) -> Any:
+    """Raw file of a text stream, with or without (`python -u`) a buffer between them."""
+    buffer = getattr(stream, "buffer", None)
+    return getattr(buffer, "raw", buffer)
+
+
+def _tolerant(stream: TextIO | None) -> TextIO:
+    """Wrap a stream around a tolerant file; a replaced stream (by a test, say) is left as it is.
+
+    None is what Python makes of a stream that was closed before the start (`>&-`).
+    """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper) or not isinstance(_file_below(stream), io.FileIO):
+        return stream
+    stream.flush()
+    raw = _TolerantFile(stream.fileno(), "wb", closefd=False)
+    unbuffered = isinstance(stream.buffer, io.FileIO)
+    wrapper = io.TextIOWrapper(
+        cast(Any, raw) if unbuffered else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    return cast(TextIO, wrapper)

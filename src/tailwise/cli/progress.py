@@ -12,8 +12,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from tailwise.cli.output import note
-from tailwise.cli.standard_streams import reader_left
+from tailwise.cli.output import note, reader_left
 from tailwise.core.texts import duration, number
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
@@ -21,7 +20,7 @@ from tailwise.run.progress import Labels, PlainProgress, Watcher, alert_sentence
 
 
 def make_display(config: Config, *, silent: bool) -> list[Callback]:
-    """Live on a terminal, plain lines elsewhere, nothing when silent."""
+    """Choose the display: live on a terminal, plain lines elsewhere, none when silent."""
     if silent:
         return []
     labels = labels_of(config)
@@ -29,7 +28,7 @@ def make_display(config: Config, *, silent: bool) -> list[Callback]:
 
 
 class LinePrinter:
-    """Prints one line at a time; says once, to whom it may still concern, that nobody reads them any more."""
+    """Print one line at a time; note once on standard error if the reader has left."""
 
     def __init__(self) -> None:
         self._alone = False
@@ -77,9 +76,9 @@ class LiveProgress(Watcher):
             left="-" if left is None else duration(left),
         )
         table = Table.grid(padding=(0, 3))
-        found = figures(progress.metrics, self.labels)
-        table.add_row(*(Text(label, style="dim") for label, _ in found))
-        table.add_row(*(Text(value, style="bold") for _, value in found))
+        newest = figures(progress.metrics, self.labels)
+        table.add_row(*(Text(label, style="dim") for label, _ in newest))
+        table.add_row(*(Text(value, style="bold") for _, value in newest))
         parts: list[Any] = [self._bar, table]
         if self.alert is not None:
             style = "red" if self.alert.severity == "error" else "yellow"
@@ -91,5 +90,5 @@ class LiveProgress(Watcher):
         self.stop()
 
     def stop(self) -> None:
-        """Give the terminal back; also when the run was interrupted."""
+        """Restore the terminal, also when the run was interrupted."""
         self._live.stop()

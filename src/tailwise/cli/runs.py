@@ -25,11 +25,11 @@ def list_command(root: RootArgument = Path("runs"), json: JsonOption = False) ->
     """Every run with its status, steps, score and alerts."""
     from tailwise.run.run_list import describe, find_runs
 
-    found = [describe(folder) for folder in find_runs(root)]
+    runs = [describe(folder) for folder in find_runs(root)]
     if json:
-        print_json({"runs": [asdict(one) for one in found]})
+        print_json({"runs": [asdict(one) for one in runs]})
         return
-    if not found:
+    if not runs:
         print(f"there are no runs in {root}")
         return
     rows = [
@@ -43,14 +43,14 @@ def list_command(root: RootArgument = Path("runs"), json: JsonOption = False) ->
             size(one.bytes),
             datetime.fromtimestamp(one.changed, UTC).strftime("%Y-%m-%d %H:%M"),
         ]
-        for one in found
+        for one in runs
     ]
     print_table(
-        f"{len(found)} run{'s' if len(found) > 1 else ''} in {root}",
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {root}",
         ("run", "status", "steps", "last score", "of", "alerts", "size", "changed (UTC)"),
         rows,
     )
-    for one in found:
+    for one in runs:
         if one.status == "broken":
             print(f"{one.folder}: {one.note}")
 

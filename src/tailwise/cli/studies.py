@@ -1,8 +1,9 @@
-"""`tailwise walk-forward` and `tailwise frontier`: studies of many trainings, with progress, to be continued later."""
+"""`tailwise walk-forward` and `tailwise frontier`: studies of many runs, with progress; resumable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.effective_config import effective_config
 from tailwise.run.jobs import Line
 
-Told = TypeVar("Told", WalkForward, Frontier)
+StudyResult = TypeVar("StudyResult", WalkForward, Frontier)
 
 
 def run_walk_forward(
@@ -36,36 +37,48 @@ def run_walk_forward(
     jobs: int,
     as_json: bool,
 ) -> int:
-    """Train what is not trained yet, test everything, print and keep it; returns the exit code."""
+    """Train the runs that are missing, test all, print and save the result; return the exit code."""
     effective = effective_config(config, overrides)
     study = plan_walk_forward(effective, settings, seeds=read_seeds(seeds))
-    return _answer(_run(study, out=out, jobs=jobs, as_json=as_json), _print_walk_forward, as_json=as_json)
+    return _print_result(_run(study, out=out, jobs=jobs, as_json=as_json), _print_walk_forward, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a frontier trains: each of the limits ("-0.02,-0.05") with `seeds` seeds.
+
+    unconstrained: also each seed without a limit; episodes: of each test, None for a market or the default.
+    """
+
+    limits: str | None
+    seeds: int
+    unconstrained: bool
+    episodes: int | None
 
 
 def run_frontier(
     config: str,
     overrides: list[str],
+    cells: Cells,
     *,
-    limits: str | None,
-    seeds: int,
-    unconstrained: bool,
-    episodes: int | None,
     out: Path | None,
     jobs: int,
     as_json: bool,
 ) -> int:
-    """Train what is not trained yet, judge everything, print and keep it; returns the exit code."""
-    wanted = read_limits(limits)
+    """Train the runs that are missing, judge all, print and save the result; return the exit code."""
+    limits = read_limits(cells.limits)
     effective = effective_config(config, overrides)
-    study = plan_frontier(effective, wanted, seeds=seeds, unconstrained=unconstrained, episodes=episodes)
+    study = plan_frontier(
+        effective, limits, seeds=cells.seeds, unconstrained=cells.unconstrained, episodes=cells.episodes
+    )
     result = _run(study, out=out, jobs=jobs, as_json=as_json)
     if result is not None:
         keep_frontier_page(result)
-    return _answer(result, _print_frontier, as_json=as_json)
+    return _print_result(result, _print_frontier, as_json=as_json)
 
 
-def _answer(result: Told | None, show: Callable[[Told], None], *, as_json: bool) -> int:
-    """Print the result of a study; the exit code."""
+def _print_result(result: StudyResult | None, show: Callable[[StudyResult], None], *, as_json: bool) -> int:
+    """Print the result of a study; return the exit code."""
     if result is None:
         return INTERRUPTED
     if as_json:
@@ -117,7 +130,7 @@ def _print_walk_forward(result: WalkForward) -> None:
 
 
 def _print_frontier(result: Frontier) -> None:
-    """The table, what its numbers mean, and where the page is."""
+    """Print the table, what its numbers mean, and where the page is."""
     for played in (SAMPLED, MOST_LIKELY):
         title = f"{result.environment}: {HOW[played]}"
         print_table(title, frontier_headings(result), frontier_rows(result, played))
@@ -130,7 +143,7 @@ def _print_frontier(result: Frontier) -> None:
 
 
 def read_seeds(text: str) -> int | list[int]:
-    """How many seeds, "3", or the seeds themselves, "1,5,7" ("4," is the seed 4 alone)."""
+    """Parse the number of seeds, "3", or the seeds themselves, "1,5,7" ("4," is the seed 4 alone)."""
     parts = [part.strip() for part in text.split(",")]
     example = "write --seeds 3 for three seeds, or the seeds themselves, --seeds 0,1,2"
     try:
@@ -147,7 +160,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 
 def read_purge(text: str) -> int | None:
-    """Bars, or None for "auto"."""
+    """Parse a number of bars; None for "auto"."""
     if text == "auto":
         return None
     if not text.isdigit():
@@ -156,7 +169,7 @@ def read_purge(text: str) -> int | None:
 
 
 def read_limits(text: str | None) -> list[float]:
-    """The limits of "-0.02,-0.05"; what is no number is a sentence."""
+    """Parse the limits "-0.02,-0.05"; ConfigError for what is no number."""
     example = "write for example --limits -0.02,-0.05,-0.1"
     if text is None or not text.strip():
         raise ConfigError(f"there are no limits; {example}.")

@@ -35,7 +35,7 @@ class Started:
 
 
 def begin(config: Config, out: Path | None, name: str, *, silent: bool, track: Sequence[str] = ()) -> Started:
-    """Build a run in a new folder."""
+    """Create a run in a new folder."""
     recorder, display = Recorder(), make_display(config, silent=silent)
     with new_folder(out, name) as folder:
         trackers = make_trackers(track, config, folder)
@@ -46,7 +46,7 @@ def begin(config: Config, out: Path | None, name: str, *, silent: bool, track: S
 def start_run(
     config: str, overrides: list[str], *, out: Path | None, as_json: bool, quiet: bool, track: Sequence[str] = ()
 ) -> int:
-    """Train a configuration into a new folder; returns the exit code."""
+    """Train a configuration into a new folder; return the exit code."""
     effective = effective_config(config, overrides)
     require_environment(effective)
     started = begin(effective.config, out, effective.name, silent=as_json or quiet, track=track)
@@ -59,7 +59,7 @@ def start_run(
 
 
 def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str] = (), trust: bool = False) -> int:
-    """Continue a run; returns the exit code."""
+    """Continue a run; return the exit code."""
     config = open_config(folder, training=True, trust=trust)
     recorder, display = Recorder(), make_display(config, silent=as_json or quiet)
     trackers = make_trackers(track, config, folder)
@@ -83,7 +83,7 @@ def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str]
 
 
 def train(started: Started, *, as_json: bool) -> int:
-    """Train to the end, or until Ctrl-C, and print what came of it."""
+    """Train to the end or until Ctrl-C, and print the result; return the exit code."""
     agent, recorder, folder = started.agent, started.recorder, started.folder
     clock = time.perf_counter()
     try:
@@ -92,9 +92,9 @@ def train(started: Started, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         reason = "interrupted"
     finally:
-        for shown in started.display:
-            if isinstance(shown, LiveProgress):
-                shown.stop()
+        for display in started.display:
+            if isinstance(display, LiveProgress):
+                display.stop()
     over = agent.trainer.finished()  # Ctrl-C during the last update changes nothing
     interrupted = recorder.stop and over is None
     if recorder.stop:
@@ -115,7 +115,7 @@ def train(started: Started, *, as_json: bool) -> int:
 
 
 def print_facts(started: Started) -> None:
-    """What is trained, where, and whether it can be resumed exactly."""
+    """Print what is trained, where, and whether it can be resumed exactly."""
     for name, sentence in run_facts(started.agent, started.folder):
         print(f"{name:<14} {sentence}", flush=name == "resumes")
 
@@ -141,18 +141,18 @@ def reproduce(run: Path, *, out: Path | None, trust: bool, as_json: bool) -> int
     """Train a run again, compare, print; the exit code is 1 when anything differs."""
     config = read_config(run)
     folder = out or free_folder(run)
-    found = repeat(run, folder, make_display(config, silent=as_json), trust=trust)
+    repetition = repeat(run, folder, make_display(config, silent=as_json), trust=trust)
     if as_json:
-        print_json({**asdict(found), "same": found.same})
-        return DONE if found.same else CHECK_FAILED
-    for sentence in found.notes:
+        print_json({**asdict(repetition), "same": repetition.same})
+        return DONE if repetition.same else CHECK_FAILED
+    for sentence in repetition.notes:
         print(f"note: {sentence}")
-    print(f"{run} again, {found.updates} updates, in {folder}")
-    if found.same:
-        weights = f"the weights of {found.checkpoint}"
-        print(f"the same bit for bit, with run.threads {found.threads}: all metrics, and {weights}")
+    print(f"{run} again, {repetition.updates} updates, in {folder}")
+    if repetition.same:
+        weights = f"the weights of {repetition.checkpoint}"
+        print(f"the same bit for bit, with run.threads {repetition.threads}: all metrics, and {weights}")
         return DONE
-    for what, same in (("metrics", found.same_metrics), ("weights", found.same_weights)):
+    for what, same in (("metrics", repetition.same_metrics), ("weights", repetition.same_weights)):
         print(f"{what}: {'the same' if same else 'different'}")
-    print(f"first difference: {found.first_difference}")
+    print(f"first difference: {repetition.first_difference}")
     return CHECK_FAILED

@@ -1,8 +1,9 @@
-"""Files and folders that are there whole or not at all, also after `kill -9` or a loss of power.
+"""Write files and folders atomically: complete or absent, also after `kill -9` or a loss of power.
 
 A file is written under a temporary name beside its place, synced, and renamed; a rename within a folder is atomic.
 Replacing a *folder* takes two renames, because a folder cannot be renamed onto one that has content. A process killed
 between the two leaves the old folder under its `.NAME.replaced` name, and `recover_folder` puts it back.
+`user_cache` is the folder for results that can be computed again.
 """
 
 from __future__ import annotations
@@ -187,3 +188,14 @@ def sha256_file(path: str | Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def user_cache(part: str) -> Path | None:
+    """`$XDG_CACHE_HOME/tailwise/PART`, else `~/.cache/tailwise/PART`; None for a user without a home."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():
+        return given / "tailwise" / part
+    try:
+        return Path.home() / ".cache" / "tailwise" / part
+    except RuntimeError:  # Python found no home
+        return None

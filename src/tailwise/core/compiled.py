@@ -1,4 +1,4 @@
-"""`kernel`: compile a function with numba and keep the machine code on disk for as long as it is that of the sources.
+"""`kernel`: compile a function with numba and cache the machine code on disk until any of its sources changes.
 
 numba renews its copy of a function when the file that defines it changes. The machine code also holds the functions and
 constants of other files that it uses, and an edit or an upgrade of those would go unnoticed. So kernels are kept in a
@@ -23,7 +23,7 @@ import numpy as np
 
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "bars", "features", "market", "fused")
-# "_nrt": no kernel makes an array, so none counts references to arrays, and there are none to count when compiling.
+# "_nrt": no kernel allocates an array, so that compiling needs no code that counts references.
 OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 # Fused multiply-adds; sums keep the order in which they are written.
 FUSE = frozenset({"contract", "arcp", "nsz"})
@@ -44,14 +44,14 @@ def kernel(
     inline: bool = False,
     calls: Sequence[str] = (),
 ) -> Any:
-    """Decorator: `function` compiled in nopython mode, with numpy's rules for division and without Python's lock.
+    """Decorate a function: compile it in nopython mode, with numpy's rules for division and without Python's lock.
 
     `@kernel(fuse=True)` and `@kernel(reorder=True)` let the compiler round differently, see FUSE and REORDER.
     `@kernel(inline=True)` becomes part of the source of the kernels that call it: with one caller, a little less to
-    compile. A kernel makes and returns no arrays: who calls it from Python passes the memory that it needs.
-    Kept on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. A function
-    outside this package is kept until its file, this package or one of the files `calls` changes; name there the other
-    files outside this package whose kernels it calls.
+    compile. A kernel allocates and returns no arrays: its caller passes the memory that it needs.
+    Cached on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. The cache
+    of a function outside this package lasts until its file, this package or one of the files `calls` changes; name
+    there the other files outside this package whose kernels it calls.
     """
     if function is None:
         return partial(kernel, fuse=fuse, reorder=reorder, inline=inline, calls=calls)
@@ -64,8 +64,8 @@ def kernel(
     folder = cache_folder()
     if folder is not None and calls:
         folder /= hashlib.sha256(b"".join(Path(file).read_bytes() for file in calls)).hexdigest()[:16]
-    made = _kept_in(folder, function, options) if folder is not None else None
-    return made if made is not None else _made(function, options)
+    cached = _cached_in(folder, function, options) if folder is not None else None
+    return cached if cached is not None else _dispatcher(function, options)
 
 
 def record_dtype(fields: Sequence[Any]) -> np.dtype[Any]:
@@ -81,10 +81,10 @@ def record_dtype(fields: Sequence[Any]) -> np.dtype[Any]:
 
 
 def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
-    """The machine code of a kernel for arguments of exactly these types, for loops that call it again and again.
+    """Return the machine code of a kernel for arguments of exactly these types, for loops that call it often.
 
-    A kernel looks at the types of its arguments at every call, which takes 5 microseconds where one of them is a tuple
-    of many. What is returned does not look: dtype, number of axes, layout and what is None must stay as they are here.
+    A kernel inspects the types of its arguments at every call, which takes 5 microseconds where one of them is a long
+    tuple. The machine code does not: dtype, number of axes, layout and what is None must stay as they are here.
     """
     if not hasattr(function, "overloads"):
         return function  # NUMBA_DISABLE_JIT: the Python function itself
@@ -95,7 +95,7 @@ def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
 
 
 class Repeated:
-    """A kernel for calls with arguments of always the same types, which it looks at in the first one alone."""
+    """A kernel whose arguments have the same types in every call; it inspects them in the first one alone."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -110,7 +110,7 @@ class Repeated:
 
 @cache
 def cache_folder() -> Path | None:
-    """Where this process keeps kernels: `kernels-<digest of the sources>` inside the folder that numba would use."""
+    """Folder in which this process caches kernels: `kernels-<digest of the sources>` inside the one numba would use."""
     if compiler_is_off():
         return None
     try:
@@ -118,7 +118,7 @@ def cache_folder() -> Path | None:
     except RuntimeError as error:  # numba found no folder to write to
         _warn_not_kept(str(error))
         return None
-    if _kept_in(folder, _probe) is None:
+    if _cached_in(folder, _probe) is None:
         _warn_not_kept(f"numba does not use {folder}")
         return None
     os.utime(folder)
@@ -137,18 +137,18 @@ def source_digest(package: Path = _PACKAGE) -> str:
     return digest.hexdigest()[:16]
 
 
-def _kept_in(folder: Path, function: Any, options: dict[str, Any] = OPTIONS) -> Any:
-    """`function` compiled and kept below `folder`; None when numba keeps it elsewhere or not at all."""
+def _cached_in(folder: Path, function: Any, options: dict[str, Any] = OPTIONS) -> Any:
+    """Compile `function` with its cache below `folder`; None when numba caches it elsewhere or not at all."""
     config = _config()
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)  # read by numba while it decorates, and not later
     try:
-        made = _made(function, options)
-        made.enable_caching()
+        dispatcher = _dispatcher(function, options)
+        dispatcher.enable_caching()
     except RuntimeError:  # there is no file that numba could compare
         return None
     finally:
         config.CACHE_DIR = before
-    return made if folder in Path(made.stats.cache_path).parents else None
+    return dispatcher if folder in Path(dispatcher.stats.cache_path).parents else None
 
 
 def _probe() -> int:
@@ -187,8 +187,8 @@ def _config() -> Any:
     return config
 
 
-def _made(function: Any, options: dict[str, Any]) -> Any:
-    """What `numba.njit(**options)` does, with another class."""
+def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
+    """Do what `numba.njit(**options)` does, with our own dispatcher class."""
     from tailwise.core.loops.inner_calls import Kernel
 
     return Kernel(function, targetoptions={"nopython": True, **options})

@@ -1,7 +1,7 @@
-"""The base of every configuration section, and how YAML becomes a validated section.
+"""Configuration sections: their base class, and YAML to a validated section.
 
 A section is a frozen pydantic model in which an unknown key is an error. `parse` turns pydantic's errors into
-sentences that name the key, the value and the fix; `core.config_errors` writes those sentences.
+sentences that name the key, the value and the fix; `core.config_keys` writes those sentences.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from tailwise.core.config_errors import TRUTH_VALUE, fields_by_key, members, sentences, shown
+from tailwise.core.config_keys import TRUTH_VALUE, fields_by_key, members, sentences, shortened
 from tailwise.core.errors import ConfigError
-from tailwise.core.limited_yaml import MAX_BYTES, LimitedLoader, parse_yaml
+from tailwise.core.parsing import MAX_BYTES, LimitedLoader, parse_yaml
 from tailwise.core.texts import text_problem
 
 
@@ -91,7 +91,7 @@ def parse(model: type[SectionType], data: dict[str, Any], *, source: str) -> Sec
     """
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{source}: a mapping of keys to values is needed, found {type(data).__name__} {shown(data)}."
+            f"{source}: a mapping of keys to values is needed, found {type(data).__name__} {shortened(data)}."
         )
     try:
         return model.model_validate(data)
@@ -104,16 +104,16 @@ class _Loader(LimitedLoader):
     """Safe YAML in which `3e-4` is a number and a key that occurs twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} is not a name", problem_mark=key_node.start_mark)
-            if key in seen:
+            if key in keys:
                 raise yaml.MarkedYAMLError(problem=f"key '{key}' occurs twice", problem_mark=key_node.start_mark)
-            seen.add(key)
+            keys.add(key)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -166,7 +166,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_tree(data: bytes, *, source: str) -> dict[str, Any]:
-    """The mapping that a YAML text holds; an empty text is an empty mapping."""
+    """Parse a YAML text whose top level is a mapping; an empty text is an empty mapping."""
     tree = parse_yaml(data, what=source, loader=_Loader)
     if tree is None:
         return {}
@@ -176,13 +176,13 @@ def parse_tree(data: bytes, *, source: str) -> dict[str, Any]:
 
 
 def dump_yaml(section: BaseModel) -> str:
-    """The complete effective configuration as YAML, defaults included, in the order of the fields."""
+    """Write the complete effective configuration as YAML, defaults included, in the order of the fields."""
     data = section.model_dump(mode="json", by_alias=True)
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of `data` with each `a.b=value` applied in order; values are read as YAML (`3e-4`, `null`, `[64, 64]`).
+    """Copy `data` with each `a.b=value` applied in order; values are read as YAML (`3e-4`, `null`, `[64, 64]`).
 
     Sections that are absent are created; whether the key exists is for `parse` to say.
     """
@@ -209,7 +209,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def differences(stored: Any, own: Any, key: str = "") -> list[str]:
-    """Sentences about where two configuration values differ, key by key; `key` is that of the values themselves."""
+    """Describe where two configuration values differ, key by key; `key` is that of the values themselves."""
     if isinstance(stored, dict) and isinstance(own, dict):
         names = sorted(stored.keys() | own.keys())
         return [

@@ -86,7 +86,7 @@ def _hmac(key: bytes, content: Mapping[str, object]) -> str:
 
 
 def _name_of(key: bytes) -> str:
-    """A name by which two keys are told apart; the key does not follow from it."""
+    """Short name of a key; the key cannot be computed from it."""
     return hashlib.sha256(b"tailwise key\n" + key).hexdigest()[:16]
 
 
@@ -126,7 +126,7 @@ def _create_key() -> bytes:
         temporary.unlink()
     key = _read_key()
     if key is None:
-        raise ConfigError(f"{path} vanished while it was made; is something else tidying up its folder?")
+        raise ConfigError(f"{path} vanished while it was created; is something else tidying up its folder?")
     return key
 
 

@@ -132,9 +132,10 @@ class Streams:
         steps, draws = _check("steps", steps), _check("draws", draws, _BLOCK_LIMIT * per_block)
         _check("first_step + steps", _check("first_step", first_step) + steps, _STEP_LIMIT)
         uniforms: Floats = np.empty((steps, len(ids), draws))
-        at = np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step)
-        with np.errstate(over="ignore"):  # products that overflow are meant; without the compiler numpy would warn
-            fill_uniforms(self.key(name), *at, short, uniforms)
+        with np.errstate(over="ignore"):  # without compilation numpy would warn of each product modulo 2**64
+            fill_uniforms(
+                self.key(name), np.uint64(update), np.uint64(epoch), ids, np.uint64(first_step), short, uniforms
+            )
         return uniforms
 
     def key(self, name: str) -> Words:

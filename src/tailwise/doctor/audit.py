@@ -1,38 +1,45 @@
-"""The audit of a run: every check, in the order in which one would look."""
+"""Audit a run from its files: configuration, versions, code, bars, metrics, checkpoints, course of training."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
-from tailwise.core.errors import DataError
+from tailwise.core.errors import CheckpointError, DataError, NotFiniteError, TailwiseError, TrustError
 from tailwise.doctor import run_course as course
-from tailwise.doctor import run_files as files
-from tailwise.doctor.check import Check
-from tailwise.run.metric_store import FILE
-from tailwise.run.run_folder import CONFIG
+from tailwise.doctor.check import Check, Verdict
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.config import Config
+from tailwise.run.metric_store import FILE, parse_row
+from tailwise.run.run_files import LARGE, read_file
+from tailwise.run.run_folder import CONFIG, origin_of_run, read_config, read_manifest
+from tailwise.run.trust import code_named_by, open_config
+from tailwise.run.versions import made_otherwise
+from tailwise.run.worlds import make_world
 
 
 def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
-    """Everything that can be said about a run from its files, without changing any of them.
+    """Check everything about a run that its files show, without changing any of them.
 
     trust: compute its features again, also if that executes code that somebody else may have written.
     """
     folder = Path(run)
     if not (folder / CONFIG).exists() and not (folder / FILE).exists():
         raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
-    configured, config = files.check_config(folder)
-    made, manifest = files.check_manifest(folder, config)
-    metrics, rows = files.check_metrics_file(folder)
-    saved, newest = files.check_checkpoints(folder, config, rows)
+    configured, config = check_config(folder)
+    versions, manifest = check_manifest(folder, config)
+    metrics, rows = check_metrics_file(folder)
+    saved, weights, newest = check_checkpoints(folder, config, rows)
     return [
         configured,
-        made,
-        files.check_code(folder, config),
-        files.check_bars(folder, config, manifest, trust=trust),
+        versions,
+        check_code(folder, config),
+        check_bars(folder, config, manifest, trust=trust),
         metrics,
         saved,
-        files.check_weights(folder),
-        files.check_resume(newest, rows, manifest),
+        weights,
+        check_resume(newest, rows, manifest),
         course.check_progress(folder, rows, config),
         *course.check_alerts(folder, rows),
         course.check_finite(rows),
@@ -43,3 +50,165 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
         course.check_speed(rows),
         course.check_memory(rows),
     ]
+
+
+def check_config(run: Path) -> tuple[Check, Config | None]:
+    """Check config.yaml, read as `resume` would read it."""
+    meaning = "config.yaml says everything that the run was started with; resume and evaluate read it"
+    try:
+        config = read_config(run)
+    except TailwiseError as error:
+        return Check("configuration", "fail", str(error), meaning, "restore config.yaml from a copy"), None
+    evidence = f"valid; seed {config.seed}, {config.run.total_steps:,} steps, core {config.model.core.kind}"
+    return Check("configuration", "ok", evidence, meaning), config
+
+
+def check_manifest(run: Path, config: Config | None) -> tuple[Check, dict[str, Any] | None]:
+    """Compare the versions and threads in manifest.json with those of this installation."""
+    meaning = "a run continues bit for bit only with the versions and run.threads that it was started with"
+    try:
+        manifest = read_manifest(run)
+    except TailwiseError as error:
+        return Check("versions", "fail", str(error), meaning, "restore manifest.json from a copy"), None
+    other = made_otherwise(manifest, config)
+    if other:
+        advice = "resume the run with those, or accept small differences"
+        return Check("versions", "warn", f"made with {', '.join(other)}", meaning, advice), manifest
+    evidence = "those of this installation" + ("" if config is None else f", run.threads {config.run.threads}")
+    return Check("versions", "ok", evidence, meaning), manifest
+
+
+def check_code(run: Path, config: Config | None) -> Check:
+    """Check whether the run names code outside Tailwise, and whether this user named it."""
+    meaning = "resume and evaluate execute what a run names; somebody else's run can name any program"
+    if config is None:
+        return Check("code", "unknown", "needs config.yaml", meaning, "see the check above")
+    code = "; ".join(code_named_by(config, training=True))
+    if not code:
+        return Check("code", "ok", "names none outside Tailwise and Gymnasium", meaning)
+    origin = origin_of_run(run)
+    if origin.own:
+        return Check("code", "ok", f"names {code}; signed as yours", meaning)
+    advice = "read that code before you pass --trust; docs/security.md"
+    return Check("code", "warn", f"names {code}; not known to be yours: {origin.reason}", meaning, advice)
+
+
+def check_bars(run: Path, config: Config | None, manifest: dict[str, Any] | None, *, trust: bool = False) -> Check:
+    """Read the bars of a market again and compare their hashes."""
+    meaning = "the hashes of the bars were kept when the run began; other bars make its results another experiment"
+    if config is None or manifest is None:
+        return Check("data", "unknown", "needs config.yaml and manifest.json", meaning, "see the checks above")
+    if config.data is None:
+        return Check("data", "ok", "a Gymnasium environment, which has no bars", meaning)
+    try:
+        config = open_config(run, training=False, trust=trust)
+    except TrustError as error:
+        return Check("data", "unknown", str(error), meaning, "read that code, then pass --trust to compare the bars")
+    try:
+        world = make_world(config)
+        world.check_same_bars(manifest, run=str(run))
+    except (TailwiseError, OSError) as error:
+        return Check("data", "fail", str(error), meaning, "restore the bars that the run was trained on")
+    return Check("data", "ok", f"{world.name}: the same bars by their hashes", meaning)
+
+
+def check_metrics_file(run: Path) -> tuple[Check, list[dict[str, Any]]]:
+    """Check every line of metrics.jsonl; also return the rows that could be read."""
+    meaning = "one line per update; everything that is said about the course of the run comes from here"
+    path = run / FILE
+    if not path.exists():
+        return Check("metrics", "unknown", f"there is no {FILE} yet", meaning, "train for at least one update"), []
+    rows: list[dict[str, Any]] = []
+    bad: list[int] = []
+    try:
+        *lines, rest = read_file(path, root=run, limit=LARGE).split(b"\n")
+    except (DataError, OSError) as error:
+        return Check("metrics", "fail", str(error), meaning, "restore the file"), []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(parse_row(line, what=f"line {number}"))
+        except DataError:
+            bad.append(number)
+    updates = [row["update"] for row in rows]
+    gaps = [b for a, b in itertools.pairwise(updates) if b != a + 1]
+    evidence = f"{len(rows):,} updates"
+    if bad:
+        advice = "restore the file, or delete those lines; resume refuses to read them"
+        return Check("metrics", "fail", f"line {bad[0]} of {FILE} is no row ({len(bad)} bad)", meaning, advice), rows
+    if gaps or (updates and updates[0] != 1):
+        where = gaps[0] if gaps else updates[0]
+        return Check(
+            "metrics", "fail", f"{evidence}; updates are missing before {where}", meaning, "restore the file"
+        ), rows
+    if rest:
+        advice = "nothing while it trains; resume cuts the line away"
+        return Check("metrics", "warn", f"{evidence}; the last line is torn", meaning, advice), rows
+    return Check("metrics", "ok", f"{evidence}, every line whole", meaning), rows
+
+
+def check_checkpoints(run: Path, config: Config | None, rows: list[dict[str, Any]]) -> tuple[Check, Check, Path | None]:
+    """Check every checkpoint by its hashes, and its numbers for NaN; also return the newest good numbered one."""
+    name, meaning = "checkpoints", "each file of a checkpoint carries its SHA-256; a broken one is never loaded"
+    good: list[Path] = []
+    broken: list[tuple[Path, CheckpointError | OSError]] = []
+    try:
+        paths = ckpt.checkpoints_in(run)
+    except CheckpointError as error:
+        advice = "put the checkpoints themselves into the run"
+        return Check(name, "fail", str(error), meaning, advice), _check_weights([], []), None
+    for path in paths:
+        try:
+            ckpt.verify(path)
+        except (CheckpointError, OSError) as error:
+            broken.append((path, error))
+        else:
+            good.append(path)
+    weights = _check_weights(paths, [error for _, error in broken if isinstance(error, NotFiniteError)])
+    names = ", ".join(path.name for path in good)
+    if broken:
+        worst: Verdict = "fail" if not good or broken[0][0] == paths[0] else "warn"
+        evidence = f"{len(broken)} broken, {len(good)} good ({names or 'none'}): {broken[0][1]}"
+        advice = "delete the broken one; resume goes on from the newest good one" if good else "restore one from a copy"
+        return Check(name, worst, evidence, meaning, advice), weights, good[0] if good else None
+    if good:
+        return Check(name, "ok", f"{len(good)} whole: {names}", meaning), weights, good[0]
+    due = config is not None and len(rows) >= config.run.checkpoint_every
+    advice = "look at the disk and the rights of the folder" if due else "the first one comes with the next updates"
+    return Check(name, "fail" if due else "unknown", f"none after {len(rows)} updates", meaning, advice), weights, None
+
+
+def _check_weights(paths: list[Path], broken: list[NotFiniteError]) -> Check:
+    """NaN and infinity in weights and optimiser states; broken: what `verify` said of them."""
+    meaning = "a policy whose weights are NaN or infinite answers nothing; it is refused wherever it is loaded"
+    if broken:
+        evidence = f"{len(broken)} of {len(paths)}: {broken[0]}"
+        return Check("weights", "fail", evidence, meaning, "delete that checkpoint")
+    if not paths:
+        return Check("weights", "unknown", "there is no checkpoint", meaning, "see checkpoints")
+    return Check("weights", "ok", f"finite in all of {len(paths)} checkpoints", meaning)
+
+
+def check_resume(newest: Path | None, rows: list[dict[str, Any]], manifest: dict[str, Any] | None) -> Check:
+    """Check whether the run can be continued, and how exactly."""
+    meaning = "a run that was killed goes on from its newest good checkpoint as if nothing had happened"
+    if newest is None:
+        return Check("resume", "warn", "it would start from its beginning", meaning, "see checkpoints")
+    try:
+        state = ckpt.read_training(newest).json
+    except CheckpointError as error:
+        return Check("resume", "fail", str(error), meaning, "delete that checkpoint")
+    update = state.get("update")
+    if type(update) is not int:
+        evidence = f"{newest.name} does not say of which update it is"
+        return Check("resume", "fail", evidence, meaning, "delete that checkpoint")
+    last = rows[-1]["update"] if rows else 0
+    if update > last:
+        evidence = f"{newest.name} is ahead of the metrics, which end at update {last}"
+        return Check("resume", "fail", evidence, meaning, "restore metrics.jsonl, or delete that checkpoint")
+    lost = f"; {last - update} updates after it would be made again" if last > update else ""
+    if manifest is not None and not manifest.get("exact_resume", False):
+        why = manifest.get("exact_resume_reason", "the environment cannot restore its state")
+        return Check(
+            "resume", "warn", f"from {newest.name}, not exactly: {why}{lost}", meaning, "expect small differences"
+        )
+    return Check("resume", "ok", f"bit for bit from {newest.name}{lost}", meaning)

@@ -1,4 +1,4 @@
-"""One line of an audit, and the words and small pictures that all of its forms share."""
+"""One check of an audit, with counts of verdicts and sparklines for tables and pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found, what it means and what to do about it (empty when there is nothing to do).
+    """One check of an audit.
 
-    series: the numbers behind the evidence, oldest first, for a sparkline.
+    name       what was checked
+    verdict    ok, warn, fail, or unknown where it could not be checked
+    evidence   the numbers or the error behind the verdict
+    meaning    why it matters
+    advice     what to do; empty if nothing
+    series     the numbers behind the evidence, oldest first, for a sparkline
     """
 
     name: str
@@ -39,20 +44,20 @@ def failed(checks: Sequence[Check]) -> bool:
 
 
 def counts(checks: Sequence[Check]) -> dict[Verdict, int]:
-    """How often each verdict was given."""
+    """Count the checks of each verdict."""
     return {verdict: sum(check.verdict == verdict for check in checks) for verdict in VERDICTS}
 
 
 def counted(checks: Sequence[Check]) -> str:
     """'1 failed, 2 warnings, 9 ok'."""
-    found = counts(checks)
+    numbers = counts(checks)
     words = {
         "fail": "failed",
-        "warn": "warnings" if found["warn"] != 1 else "warning",
+        "warn": "warnings" if numbers["warn"] != 1 else "warning",
         "unknown": "unknown",
         "ok": "ok",
     }
-    return ", ".join(f"{number} {words[verdict]}" for verdict, number in found.items() if number)
+    return ", ".join(f"{number} {words[verdict]}" for verdict, number in numbers.items() if number)
 
 
 def thin(series: Sequence[float], points: int) -> list[float]:

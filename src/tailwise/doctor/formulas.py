@@ -68,11 +68,11 @@ def uniform_law(count: int) -> Tensor:
 def pid() -> Pairs:
     """Costs 50, 50, 50, 10, 10 against a limit of 25."""
     gains, state = Pid(kp=0.1, ki=0.01, kd=0.01, smoothing=0.95, integral_clip=1e9), PidState(integral=0.001)
-    found = []
+    multipliers = []
     for cost in (50.0, 50.0, 50.0, 10.0, 10.0):
         value, state = next_multiplier(state, cost, 25.0, gains, largest=1e9)
-        found.append(value)
-    return list(zip(found, [0.401, 0.7935, 1.178875, 0.937481, 0.700657], strict=True))
+        multipliers.append(value)
+    return list(zip(multipliers, [0.401, 0.7935, 1.178875, 0.937481, 0.700657], strict=True))
 
 
 def _episode(steps: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -89,13 +89,13 @@ def _episode(steps: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 def gae_by_hand() -> Pairs:
     """Against the recursion written out with plain numbers."""
     reward, value, following, terminated, truncated = _episode()
-    found = gae(reward, value[:-1], following, terminated, truncated, gamma=0.9, lam=0.8)
+    computed = gae(reward, value[:-1], following, terminated, truncated, gamma=0.9, lam=0.8)
     carry, expected = 0.0, []
     for t in reversed(range(reward.shape[0])):
         delta = float(reward[t] + 0.9 * following[t] - value[t])
         carry = delta + (0.0 if bool(terminated[t] | truncated[t]) else 0.9 * 0.8 * carry)
         expected.append(carry)
-    return _pairs(found, expected[::-1])
+    return _pairs(computed, expected[::-1])
 
 
 def particles_and_gae() -> Pairs:
@@ -170,19 +170,19 @@ FORMULAS: tuple[tuple[str, Callable[[], Pairs], float], ...] = (
 
 
 def check_formulas(formulas: Sequence[tuple[str, Callable[[], Pairs], float]] = FORMULAS) -> list[Check]:
-    """One check per formula: the largest distance from its golden numbers."""
+    """Check each formula: the largest distance from its golden numbers."""
     checks = []
     for name, compute, tolerance in formulas:
         pairs = compute()
-        worst = max((abs(found - expected) for found, expected in pairs), default=math.inf)
+        worst = max((abs(computed - expected) for computed, expected in pairs), default=math.inf)
         good = bool(pairs) and worst <= tolerance
         count = "1 number" if len(pairs) == 1 else f"{len(pairs)} numbers"
-        told = f"{count}, largest error {worst:.2g}, allowed {tolerance:g}"
+        evidence = f"{count}, largest error {worst:.2g}, allowed {tolerance:g}"
         meaning = (compute.__doc__ or "").strip()
         advice = "" if good else "this installation computes wrongly: reinstall torch, then run the tests"
-        checks.append(Check(name, "ok" if good else "fail", told, meaning, advice))
+        checks.append(Check(name, "ok" if good else "fail", evidence, meaning, advice))
     return checks
 
 
-def _pairs(found: Tensor, expected: Sequence[float]) -> Pairs:
-    return list(zip([float(value) for value in found.flatten()], expected, strict=True))
+def _pairs(computed: Tensor, expected: Sequence[float]) -> Pairs:
+    return list(zip([float(value) for value in computed.flatten()], expected, strict=True))

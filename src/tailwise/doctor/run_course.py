@@ -1,4 +1,4 @@
-"""How the run went: alerts, healthy ranges, limit, calibration, speed, memory, evaluations."""
+"""Check the course of a run: progress, alerts, healthy ranges, limit, calibration, speed, memory, evaluations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tailwise.run.stored import EvaluationSummary
 Rows = Sequence[dict[str, Any]]
 JUDGED = 20  # newest updates, over which the limit is judged
 NEWEST = 0.2  # share of the run that says where it stands now
-SLOWER = 0.5  # of the speed at first: below is told
-GROWN = 1.25  # of the memory after the first fifth: above is told
+SLOWER = 0.5  # of the speed at first; a lower one is a warning
+GROWN = 1.25  # of the memory after the first fifth; more is a warning
 
 
 def series_of(rows: Rows, name: str) -> list[float]:
@@ -33,30 +33,30 @@ def series_of(rows: Rows, name: str) -> list[float]:
 
 
 def check_progress(run: Path, rows: Rows, config: Config | None) -> Check:
-    """How far it came."""
+    """Check how many of its steps the run has done."""
     meaning = "a run ends when all its steps are done, when evaluations stop improving, or when something stops it"
     if config is None or not rows:
         return Check("progress", "unknown", "no updates to speak of", meaning, "train, then ask again")
     steps, total = rows[-1]["steps"], config.run.total_steps
-    told = f"{steps:,} of {total:,} steps in {rows[-1]['update']:,} updates"
+    evidence = f"{steps:,} of {total:,} steps in {rows[-1]['update']:,} updates"
     course = tuple(series_of(rows, "episode/return"))
     if steps >= total:
-        return Check("progress", "ok", f"{told}; sparkline: return of episodes", meaning, series=course)
+        return Check("progress", "ok", f"{evidence}; sparkline: return of episodes", meaning, series=course)
     advice = f"continue it with: tailwise resume {shlex.quote(str(run))}, unless it was stopped on purpose"
-    return Check("progress", "unknown", f"{told}: running, interrupted or stopped early", meaning, advice, course)
+    return Check("progress", "unknown", f"{evidence}: running, interrupted or stopped early", meaning, advice, course)
 
 
 def check_alerts(run: Path, rows: Rows) -> list[Check]:
-    """One line per rule that fired; a single one when none did."""
+    """List one check per rule that fired, or a single one if none did."""
     meaning = "health rules look at every update; alerts.jsonl keeps what they found"
     try:
-        found = read_health_events(run)
+        health = read_health_events(run)
     except (DataError, OSError) as error:
         return [Check("alerts", "fail", str(error), meaning, "restore the file")]
-    if found.damaged:
-        told = f"{len(found.damaged)} lines are no alerts: {found.damaged[0]}"
-        return [Check("alerts", "fail", told, meaning, "restore the file; resume sets such lines aside")]
-    loud = [event for event in found.events if event["severity"] != "info"]
+    if health.damaged:
+        evidence = f"{len(health.damaged)} lines are no alerts: {health.damaged[0]}"
+        return [Check("alerts", "fail", evidence, meaning, "restore the file; resume sets such lines aside")]
+    loud = [event for event in health.events if event["severity"] != "info"]
     if not loud:
         return [Check("alerts", "ok", f"no rule of severity warn or error fired in {len(rows)} updates", meaning)]
     return [
@@ -86,7 +86,7 @@ def _alert(rule: str, events: list[dict[str, Any]], rows: Rows) -> Check:
 
 
 def check_bands(rows: Rows) -> list[Check]:
-    """Metrics that lie outside their healthy range in most of the newest updates, and one line for all the others."""
+    """List metrics outside their healthy range in most of the newest updates, after one line for all metrics."""
     newest = rows[-max(1, round(NEWEST * len(rows))) :] if rows else []
     names = dict.fromkeys(name for row in rows for name in row)
     judged, outside = 0, []
@@ -100,21 +100,25 @@ def check_bands(rows: Rows) -> list[Check]:
         judged += 1
         share = sum(not spec.is_healthy(value) for value in values) / len(values)
         if share > 0.5:
-            told = f"{share:.0%} of the newest {len(values)} updates {_outside(spec.healthy)}, last {values[-1]:.4g}"
+            evidence = (
+                f"{share:.0%} of the newest {len(values)} updates {_outside(spec.healthy)}, last {values[-1]:.4g}"
+            )
             advice = "see docs/metrics.md and the alerts; a range is advice, an alert is a finding"
-            outside.append(Check(f"range of {name}", "warn", told, spec.meaning, advice, tuple(series_of(rows, name))))
+            outside.append(
+                Check(f"range of {name}", "warn", evidence, spec.meaning, advice, tuple(series_of(rows, name)))
+            )
     meaning = "metrics with a healthy range, over the newest fifth of the run"
     if not judged:
         return [Check("ranges", "unknown", "no metric with a healthy range was logged", meaning, "train first")]
-    told = f"{judged - len(outside)} of {judged} metrics lie in their healthy range"
+    evidence = f"{judged - len(outside)} of {judged} metrics lie in their healthy range"
     return [
-        Check("ranges", "warn" if outside else "ok", told, meaning, "see the lines below" if outside else ""),
+        Check("ranges", "warn" if outside else "ok", evidence, meaning, "see the lines below" if outside else ""),
         *outside,
     ]
 
 
 def _outside(healthy: tuple[float | None, float | None]) -> str:
-    """What a value outside its healthy range is."""
+    """Describe a value outside its healthy range."""
     low, high = healthy
     if low is None or high is None:
         return f"above {high:g}" if low is None else f"below {low:g}"
@@ -122,7 +126,7 @@ def _outside(healthy: tuple[float | None, float | None]) -> str:
 
 
 def check_finite(rows: Rows) -> Check:
-    """Losses and gradients that were not numbers."""
+    """Look for losses and gradients that were not finite."""
     meaning = "a loss or a gradient that is not finite says that an update could not be made"
     watched = ("loss/", "critic/loss", "grad/norm", "policy/kl")
     bad = [(row["update"], name) for row in rows for name in row if name.startswith(watched) and row[name] is None]
@@ -130,31 +134,31 @@ def check_finite(rows: Rows) -> Check:
         return Check("finite", "unknown", "no updates", meaning, "train first")
     if bad:
         update, name = bad[-1]
-        told = f"{len(bad)} undefined values, the last one {name} in update {update}"
-        return Check("finite", "fail", told, meaning, "look at rewards and observations around that update")
+        evidence = f"{len(bad)} undefined values, the last one {name} in update {update}"
+        return Check("finite", "fail", evidence, meaning, "look at rewards and observations around that update")
     return Check("finite", "ok", f"losses and gradients of {len(rows):,} updates are finite", meaning)
 
 
 def check_limit(rows: Rows, config: Config | None) -> Check:
-    """Whether the tail limit was kept in the newest updates of training."""
+    """Check whether the tail limit was kept in the newest updates of training."""
     meaning = "the measure of the returns that the learner saw, against risk.limit, over the newest updates"
     if config is None:
         return Check("limit", "unknown", "the configuration cannot be read", meaning, "see configuration")
     if not isinstance(config.acting_risk, RiskConstraint):
         return Check("limit", "ok", "this run has no limit (risk.mode is not constraint)", meaning)
     newest = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows[-JUDGED:]]
-    told = training_verdict(config, newest)
+    verdict = training_verdict(config, newest)
     course = tuple(series_of(rows, "risk/measure"))
-    if told is None or "has not begun" in told:
-        return Check("limit", "unknown", told or "no updates", meaning, "train past the warm-up", course)
-    if told.startswith("limit kept"):
-        return Check("limit", "ok", told, meaning, series=course)
+    if verdict is None or "has not begun" in verdict:
+        return Check("limit", "unknown", verdict or "no updates", meaning, "train past the warm-up", course)
+    if verdict.startswith("limit kept"):
+        return Check("limit", "ok", verdict, meaning, series=course)
     advice = "train longer, allow smaller positions, or set the limit to what was achieved"
-    return Check("limit", "fail", told, meaning, advice, course)
+    return Check("limit", "fail", verdict, meaning, advice, course)
 
 
 def check_calibration(rows: Rows) -> Check:
-    """The predicted law of the return against what came."""
+    """Compare the predicted distribution of the return with the realised returns."""
     meaning = "5% of the realised returns should lie below the predicted 5% quantile; the limit is steered by that tail"
     covers, gaps = series_of(rows, "calibration/coverage_05"), series_of(rows, "calibration/pit_error")
     known = [value for value in covers if math.isfinite(value)]
@@ -163,61 +167,67 @@ def check_calibration(rows: Rows) -> Check:
         return Check("calibration", "unknown", "no complete window of the discounted return", meaning, advice)
     share = known[-1]
     pit = f"; largest gap of probabilities {gaps[-1]:.3g}" if gaps and math.isfinite(gaps[-1]) else ""
-    told = f"{share:.1%} lie below the predicted 5% quantile{pit}"
+    evidence = f"{share:.1%} lie below the predicted 5% quantile{pit}"
     verdict: Verdict = "ok" if 0.02 <= share <= 0.1 else "warn" if 0.005 <= share <= 0.2 else "fail"
     advice = "" if verdict == "ok" else "train longer or lower learner.learning_rate; do not rely on the predicted tail"
-    return Check("calibration", verdict, told, meaning, advice, tuple(covers))
+    return Check("calibration", verdict, evidence, meaning, advice, tuple(covers))
 
 
 def check_speed(rows: Rows) -> Check:
-    """Throughput at first and now."""
+    """Compare the throughput at first and now."""
     meaning = "environment steps per second of wall-clock time; other work on the machine shows here too"
     speeds = [value for value in series_of(rows, "time/steps_per_second") if math.isfinite(value)]
     if len(speeds) < 10:
         return Check("throughput", "unknown", f"{len(speeds)} updates are too few for a trend", meaning, "train on")
     first, now = _ends(speeds)
-    told = f"median {first:,.0f} steps/s in the first fifth, {now:,.0f} in the last"
+    evidence = f"median {first:,.0f} steps/s in the first fifth, {now:,.0f} in the last"
     if now < SLOWER * first:
         advice = "look for other work on the machine, a filling disk, or an environment that slows down"
-        return Check("throughput", "warn", told, meaning, advice, tuple(speeds))
-    return Check("throughput", "ok", told, meaning, series=tuple(speeds))
+        return Check("throughput", "warn", evidence, meaning, advice, tuple(speeds))
+    return Check("throughput", "ok", evidence, meaning, series=tuple(speeds))
 
 
 def check_memory(rows: Rows) -> Check:
-    """Growth of the process."""
+    """Check whether the memory of the process grows."""
     meaning = "largest resident memory of the training process; after the first updates it should stay where it is"
     sizes = [value for value in series_of(rows, "machine/memory") if math.isfinite(value)]
     if len(sizes) < 10:
         return Check("memory", "unknown", f"{len(sizes)} updates are too few for a trend", meaning)
     first, now = _ends(sizes)
-    told = f"median {first:,.0f} MB in the first fifth, {now:,.0f} MB in the last"
+    evidence = f"median {first:,.0f} MB in the first fifth, {now:,.0f} MB in the last"
     if now > GROWN * first:
-        return Check("memory", "warn", told, meaning, "look for an environment that keeps what it made", tuple(sizes))
-    return Check("memory", "ok", told, meaning, series=tuple(sizes))
+        return Check(
+            "memory", "warn", evidence, meaning, "look for an environment that keeps what it made", tuple(sizes)
+        )
+    return Check("memory", "ok", evidence, meaning, series=tuple(sizes))
 
 
 def check_evaluation(run: Path) -> Check:
-    """The newest evaluation, and whether the limit was kept out of sample."""
+    """Check the newest evaluation, and whether the limit was kept out of sample."""
     meaning = "a policy is judged on episodes or bars that neither trained nor selected it"
     folder = run / "evaluations"
-    found = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    kept = [path for path in found if path.is_file() or (path / "summary.json").is_file()]
+    entries = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
+    kept = [path for path in entries if path.is_file() or (path / "summary.json").is_file()]
     if not kept:
         return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {shlex.quote(str(run))}")
     newest = max(kept, key=lambda path: path.stat().st_mtime)
     file = newest if newest.suffix == ".json" else newest / "summary.json"
     try:
-        told = read_stored(file, EvaluationSummary, root=run, limit=LARGE)
+        summary = read_stored(file, EvaluationSummary, root=run, limit=LARGE)
     except (OSError, DataError) as error:
         return Check("evaluation", "fail", f"{newest.name} cannot be read: {error}", meaning, "evaluate it again")
-    if told.mean_return is not None:
-        return Check("evaluation", "ok", f"{newest.name}: mean return {told.mean_return:.4g}", meaning)
-    limits = [judged.limits.get("policy") for judged in told.symbols]
+    if summary.mean_return is not None:
+        return Check("evaluation", "ok", f"{newest.name}: mean return {summary.mean_return:.4g}", meaning)
+    limits = [judged.limits.get("policy") for judged in summary.symbols]
     verdicts = [None if limit is None else limit.kept for limit in limits]
-    sentences = "; ".join(text for judged in told.symbols for text in judged.verdict[:1])
+    sentences = "; ".join(text for judged in summary.symbols for text in judged.verdict[:1])
     count = f"{len(verdicts)} symbol{'' if len(verdicts) == 1 else 's'} judged; the run has no limit"
     words = f"{newest.name}: {sentences or count}"
-    if any(kept is not None for kept in verdicts) and told.trained is not None and told.trained.limit_acted is False:
+    if (
+        any(kept is not None for kept in verdicts)
+        and summary.trained is not None
+        and summary.trained.limit_acted is False
+    ):
         return Check("evaluation", "warn", f"{words}; {NEVER_ACTED}", meaning, "train past the warm-up of risk.limit")
     if False in verdicts:
         advice = "the limit was missed out of sample: tighten it, or train on more history"

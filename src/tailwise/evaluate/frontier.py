@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.core.atomic import write_json
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.frontier_result import Cell, Frontier, Result
 from tailwise.evaluate.frontier_runs import EPISODES, alpha_of, cell_config, check_base, check_folder, judge_run, plan
 from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_fact

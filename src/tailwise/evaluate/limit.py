@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tailwise.core.discount import tail_horizon
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.statistics import forward_returns
 from tailwise.evaluate.tails import Floats, empirical_cvar
 from tailwise.evaluate.words import small_percent

@@ -21,8 +21,7 @@ from pydantic import Field
 
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
-from tailwise.core.stored import Stored, as_stored
+from tailwise.core.parsing import Stored, as_stored, parse_json
 from tailwise.evaluate.trips import round_trips, trips_frame
 from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.discount import tail_horizon
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate import drawdowns, performance, tails
 from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
 from tailwise.market.accounting import total_cost

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.performance import NOTHING
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ import torch
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import DataError
-from tailwise.core.stored import as_stored
+from tailwise.core.parsing import as_stored
 from tailwise.evaluate.ensemble import Ensemble, How, Trader
 from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
 from tailwise.evaluate.path_files import save_paths

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from tailwise.core.errors import DataError
-from tailwise.core.stored import Stored
+from tailwise.core.parsing import Stored
 from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
 from tailwise.evaluate.limit import LimitVerdict

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import DataError
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate import walk_forward_words as words
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED

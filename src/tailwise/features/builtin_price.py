@@ -12,6 +12,7 @@ from tailwise.features.windows import (
     HEAD,
     LAST,
     largest,
+    one_less,
     one_window,
     push,
     push_value,
@@ -20,10 +21,6 @@ from tailwise.features.windows import (
     total,
     two_windows,
 )
-
-
-def _one_less(window: int) -> int:
-    return window - 1
 
 
 @kernel
@@ -42,7 +39,7 @@ def deviation(state: Any, start: int, n: int) -> tuple[float, float]:
     "zscore",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="standard deviations",
     meaning="(close - its average) / its standard deviation (population); 0 if flat",
@@ -61,7 +58,7 @@ def zscore(state: Any, bar: Any) -> float:
     "bollinger",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="share, -1 to 1",
     meaning="place of the close between the Bollinger bands (2 standard deviations): 0 in the middle, -1 and 1 on a "
@@ -81,7 +78,7 @@ def bollinger(state: Any, bar: Any) -> float:
     "bollinger_width",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="share of the average price",
     meaning="distance of the Bollinger bands (4 standard deviations) / average close; 0 if flat",
@@ -99,7 +96,7 @@ def bollinger_width(state: Any, bar: Any) -> float:
 @feature(
     "high_distance",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return, at most 0",
     meaning="ln(close / highest high of the window)",
@@ -113,7 +110,7 @@ def high_distance(state: Any, bar: Any) -> float:
 @feature(
     "low_distance",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return, at least 0",
     meaning="ln(close / lowest low of the window)",
@@ -128,7 +125,7 @@ def low_distance(state: Any, bar: Any) -> float:
     "drawdown",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return, at most 0",
     meaning="ln(close / highest close of the window)",
@@ -142,7 +139,7 @@ def drawdown(state: Any, bar: Any) -> float:
 @feature(
     "range_position",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=two_windows,
     unit="share, -1 to 1",
     meaning="place of the close between lowest low (-1) and highest high (1) of the window; 0 if flat",

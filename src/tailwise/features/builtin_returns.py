@@ -20,17 +20,14 @@ from tailwise.features.windows import (
     push_return,
     spread,
     total,
+    whole_window,
 )
-
-
-def _same(window: int) -> int:
-    return window
 
 
 @feature(
     "return",
     parameters=("window",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=lambda window: HEAD + window,
     unit="log-return",
     meaning="ln(close / close of `window` bars ago)",
@@ -49,7 +46,7 @@ def simple_return(state: Any, bar: Any) -> float:
     "momentum",
     parameters=("window",),
     smallest=2,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="standard deviations",
     meaning="return over the window / (root mean square of its one-bar returns x sqrt(window)); 0 if flat",
@@ -68,7 +65,7 @@ def momentum(state: Any, bar: Any) -> float:
     "efficiency",
     parameters=("window",),
     smallest=2,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="share, 0 to 1",
     meaning="Kaufman's ratio |return over the window| / sum of |one-bar returns|; 0 if flat",
@@ -88,7 +85,7 @@ def efficiency(state: Any, bar: Any) -> float:
 @feature(
     "up_share",
     parameters=("window",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="share, -1 to 1",
     meaning="(bars that rose - bars that fell) / window; 0 if flat",
@@ -111,7 +108,7 @@ def up_share(state: Any, bar: Any) -> float:
 @feature(
     "downside_share",
     parameters=("window",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="share, 0 to 1",
     meaning="sum of squared falls / sum of squared returns; 0.5 if flat",
@@ -135,7 +132,7 @@ def downside_share(state: Any, bar: Any) -> float:
     "autocorrelation",
     parameters=("window",),
     smallest=3,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="correlation, -1 to 1",
     meaning="correlation of each one-bar return with the one before, in the window; 0 if all are equal",
@@ -160,7 +157,7 @@ def autocorrelation(state: Any, bar: Any) -> float:
     "skew",
     parameters=("window",),
     smallest=3,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="1",
     meaning="skewness of the one-bar returns in the window (population moments); 0 if all are equal",
@@ -186,7 +183,7 @@ def skew(state: Any, bar: Any) -> float:
     "kurtosis",
     parameters=("window",),
     smallest=4,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="1",
     meaning="excess kurtosis of the one-bar returns in the window (population moments); 0 if all are equal",
@@ -212,7 +209,7 @@ def kurtosis(state: Any, bar: Any) -> float:
     "trend",
     parameters=("window",),
     smallest=2,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="correlation, -1 to 1",
     meaning="correlation of ln(close) with time over the last window + 1 closes; 0 if flat",
@@ -245,7 +242,7 @@ def trend(state: Any, bar: Any) -> float:
     "rsi",
     parameters=("window",),
     smallest=2,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=HEAD,
     unit="share, -1 to 1",
     meaning="Wilder's relative strength (RSI / 50 - 1) of log-returns, smoothed by 1 / window; 0 if flat",

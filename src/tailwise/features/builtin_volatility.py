@@ -13,12 +13,14 @@ from tailwise.features.windows import (
     LAST,
     SPARE,
     log_return,
+    one_less,
     one_window,
     push,
     push_return,
     push_value,
     spread,
     total,
+    whole_window,
 )
 
 _SMALLEST_RATIO = 1e-6  # of two variances: the logarithm of a ratio of volatilities ends at ln(1/1000)
@@ -26,18 +28,10 @@ _PARKINSON = 4.0 * math.log(2.0)
 _GARMAN_KLASS = 2.0 * math.log(2.0) - 1.0
 
 
-def _same(window: int) -> int:
-    return window
-
-
-def _one_less(window: int) -> int:
-    return window - 1
-
-
 @feature(
     "volatility",
     parameters=("window",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="log-return per bar",
     meaning="realised volatility: root mean square of the one-bar returns; 0 if flat",
@@ -52,7 +46,7 @@ def volatility(state: Any, bar: Any) -> float:
 @feature(
     "ewma_volatility",
     parameters=("span",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=HEAD,
     unit="log-return per bar",
     meaning="root of the exponentially weighted mean of squared one-bar returns; 0 if flat",
@@ -71,7 +65,7 @@ def ewma_volatility(state: Any, bar: Any) -> float:
 @feature(
     "parkinson",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return per bar",
     meaning="Parkinson's volatility from high and low; 0 if flat",
@@ -86,7 +80,7 @@ def parkinson(state: Any, bar: Any) -> float:
 @feature(
     "garman_klass",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return per bar",
     meaning="Garman and Klass's volatility from all four prices of a bar; 0 if flat",
@@ -101,7 +95,7 @@ def garman_klass(state: Any, bar: Any) -> float:
 @feature(
     "rogers_satchell",
     parameters=("window",),
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="log-return per bar",
     meaning="Rogers and Satchell's volatility, which a drift does not inflate; 0 if flat",
@@ -149,7 +143,7 @@ def true_range(state: Any, bar: Any) -> float:
 @feature(
     "atr",
     parameters=("window",),
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="log-return per bar",
     meaning="average true range: mean of ln(highest / lowest of high, low, previous close); 0 if flat",
@@ -168,7 +162,7 @@ def atr(state: Any, bar: Any) -> float:
     "atr_ratio",
     parameters=("window",),
     smallest=2,
-    warm_up=_same,
+    warm_up=whole_window,
     state_size=one_window,
     unit="1, from -1",
     meaning="true range of this bar / atr_window - 1; 0 if flat",

@@ -12,6 +12,7 @@ from tailwise.features.windows import (
     HEAD,
     NO_SPREAD,
     log_return,
+    one_less,
     one_window,
     push,
     push_value,
@@ -24,15 +25,11 @@ _SMALLEST_RATIO = 1e-3  # a volume below a thousandth of the average counts as a
 _DAY = 86400.0  # seconds
 
 
-def _one_less(window: int) -> int:
-    return window - 1
-
-
 @feature(
     "volume_ratio",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="ln of a ratio",
     meaning="ln(volume / its average), at least ln(1/1000); 0 if there is no volume in the window",
@@ -51,7 +48,7 @@ def volume_ratio(state: Any, bar: Any) -> float:
     "volume_zscore",
     parameters=("window",),
     smallest=2,
-    warm_up=_one_less,
+    warm_up=one_less,
     state_size=one_window,
     unit="standard deviations",
     meaning="(volume - its average) / its standard deviation (population); 0 if all volumes are equal",

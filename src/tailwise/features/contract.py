@@ -1,4 +1,4 @@
-"""What a feature is: a state (a plain float64 array) and `update(state, bar) -> value`, compiled by numba.
+"""The contract of a feature: a state (a plain float64 array) and `update(state, bar) -> value`, compiled by numba.
 
 A table is that function in a loop over the bars and a stream is the same machine code, one bar at a time: the two
 are equal bit for bit. The state is all that a feature remembers, so that it can be saved and restored.
@@ -26,6 +26,7 @@ Sizes: TypeAlias = int | Callable[..., int]  # a number, or one that follows fro
 # What update gets as `bar`, float64 [6]: the open time in seconds since 1970 UTC, prices, volume.
 TIME, OPEN, HIGH, LOW, CLOSE, VOLUME = range(6)
 BAR_SIZE = 6
+NANOSECONDS = 1e9  # per second
 LONGEST_WINDOW = 10_000  # bars; an update looks at the whole window, so that its cost grows with it
 
 _VECTOR = types.Array(types.float64, 1, "C")
@@ -35,7 +36,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """The declaration of a feature. A column is a feature with numbers for its parameters: `return_5`.
+    """Declaration of a feature. A column is a feature with numbers for its parameters: `return_5`.
 
     kind        "stream": `update` in numba; "batch": `function` on a DataFrame, cannot be streamed
     warm_up     number of bars (of its own timeframe) whose values are not valid, given the parameters
@@ -63,8 +64,8 @@ class Feature:
     def new_state(self, parameters: tuple[int, ...], fitted: dict[str, float] | None = None) -> Floats:
         """The state before the first bar, float64."""
         if self.init is not None:
-            made = self.init(**fitted) if fitted is not None else self.init(*parameters)
-            state = np.ascontiguousarray(made, dtype=np.float64)
+            initial = self.init(**fitted) if fitted is not None else self.init(*parameters)
+            state = np.ascontiguousarray(initial, dtype=np.float64)
             if state.ndim != 1:
                 raise ConfigError(
                     f"feature '{self.name}': init made a state of shape {state.shape}; a vector is needed."
@@ -76,14 +77,14 @@ class Feature:
 
     def compile(self) -> Any:
         """`update` as machine code (from numba's cache where there is one)."""
-        if not self.update.overloads:
+        if is_jitted(self.update) and not self.update.overloads:  # with NUMBA_DISABLE_JIT a plain function
             self.update.compile(UPDATE_SIGNATURE)
         return self.update
 
     def source_hash(self) -> str:
-        """sha256 of the source of the function, and of `init`: tells whether a user's feature is still the one that was
-        trained on. What these call is not looked at."""
-        function = self.function if self.kind == "batch" else self.update.py_func
+        """sha256 of the source of the function and of `init`, without what these call: notices that a user's feature
+        has changed since training."""
+        function = self.function if self.kind == "batch" else getattr(self.update, "py_func", self.update)
         try:
             source = "".join(inspect.getsource(one) for one in (function, self.init) if one is not None)
         except OSError as error:

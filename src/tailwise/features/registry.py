@@ -1,4 +1,4 @@
-"""Which features there are, and what a name such as `return_5` or `1W:volatility_ratio_4_26` stands for.
+"""All features by name, and the columns that names such as `return_5` or `1W:volatility_ratio_4_26` stand for.
 
 The built-ins are a constant. Users' features come from the modules that the configuration lists: a registry is made
 anew from them, so that nothing depends on what was imported before, or how often.
@@ -71,7 +71,7 @@ class Registry:
         self.features: Mapping[str, Feature] = MappingProxyType(known)
 
     def column(self, text: str, timeframe: str | None = None) -> Column:
-        """The column that `text` names, such as 'return_5'."""
+        """Parse the name of a column, such as 'return_5'."""
         match = _PARTS.fullmatch(text)
         base, digits = (match["base"], match["numbers"]) if match else (text, "")
         if base not in self.features:
@@ -105,8 +105,8 @@ def _check_parameters(one: Feature, parameters: tuple[int, ...], text: str) -> N
 
 
 def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> Registry:
-    """The built-ins and every feature found in the modules: Python files (relative to `folder`) or importable names."""
-    found: list[Feature] = []
+    """Collect built-ins and all features in the modules: Python files (relative to `folder`) or importable names."""
+    features: list[Feature] = []
     for name in modules:
         module = _load_file(name, folder) if name.endswith(".py") else _import(name)
         here = {id(value): value for value in vars(module).values() if isinstance(value, Feature)}
@@ -114,8 +114,8 @@ def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> R
             raise ConfigError(
                 f"features.modules: '{name}' declares no feature; decorate one with @feature, or remove it."
             )
-        found += here.values()
-    return Registry(found)
+        features += here.values()
+    return Registry(features)
 
 
 def _import(name: str) -> ModuleType:

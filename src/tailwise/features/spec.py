@@ -1,4 +1,4 @@
-"""FeatureSpec: all that is needed to compute the same features again, fitted on the train rows and on nothing else.
+"""FeatureSpec: everything needed to compute the same features again, fitted on the train rows alone.
 
 It is saved with the policy. Whoever decides with that policy, in training, backtest or paper trading, computes its
 features by this spec; bars or features that do not fit it are an error.
@@ -20,17 +20,16 @@ from tailwise.bars.frequency import Calendar, Frequency, describe_step
 from tailwise.bars.resample import parse_rule
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
-from tailwise.core.stored import Stored, as_stored
-from tailwise.features.columns import Fitted, Views, columns_of
+from tailwise.core.parsing import Stored, as_stored
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.registry import Column
 from tailwise.features.stream import FeatureStream
-from tailwise.features.table import FeatureTable
+from tailwise.features.table import FeatureTable, Fitted, Views, columns_of
 
 FORMAT = 1
 # A column whose standard deviation is below this share of its mean is constant up to rounding.
 _CONSTANT = 1e-12
-_GROUP, _BLOCK = 8, 1024  # columns and rows that go into a table together: row by row, most of the time is memory
+_GROUP, _BLOCK = 8, 1024  # columns and rows written to a table together: faster in the cache than row by row
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Scale:
 
     mean: float
     scale: float
-    note: str  # empty, or what was found: "constant in the train rows"
+    note: str  # empty, or "constant in the train rows"
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class FeatureSpec:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the fit found worth saying, in sentences."""
+        """Remarks of the fit, as sentences."""
         scaled = zip(self.names, self.scales, strict=True)
         return tuple(
             f"feature '{name}' is {scale.note.partition(',')[0]}: a policy can learn nothing from it; leave it out."

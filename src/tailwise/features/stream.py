@@ -1,4 +1,4 @@
-"""Features bar by bar, with the machine code, the scaling and the longer bars of the table."""
+"""Compute features bar by bar, with the same machine code, scaling and longer bars as the table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from tailwise.bars.frequency import Calendar
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
-from tailwise.features.contract import BAR_SIZE, Floats
-from tailwise.features.driver import NANOSECONDS
+from tailwise.features.contract import BAR_SIZE, NANOSECONDS, Floats
 from tailwise.features.registry import Column
 from tailwise.features.timeframe import STATE_SIZE, Timeframe
 
@@ -51,7 +50,7 @@ class FeatureStream:
         self._members = {rule: [k for k, one in enumerate(columns) if one.timeframe == rule] for rule in rules}
         self._frames = {rule: Timeframe.of(rule, step, calendar) for rule in rules if rule is not None}
         self._longer = {rule: np.zeros(STATE_SIZE) for rule in self._frames}
-        self._seen = np.zeros(len(columns), dtype=np.int64)  # bars of its own timeframe that each column has taken in
+        self._counts = np.zeros(len(columns), dtype=np.int64)  # bars of its own timeframe that each column has had
         self._values = np.full(len(columns), np.nan)  # newest raw values
         self._warm_up = np.array([column.warm_up for column in columns])
         self._last = np.array([np.iinfo(np.int64).min])  # open time of the newest bar, ns
@@ -80,7 +79,7 @@ class FeatureStream:
                 continue
             for k in range(self._frames[rule].update(self._longer[rule], stamp, bar, self._done)):
                 self._take_in(members, self._done[k])
-        if (self._seen <= self._warm_up).any():
+        if (self._counts <= self._warm_up).any():
             return None
         if not np.isfinite(self._values).all():
             at = int(np.argmin(np.isfinite(self._values)))
@@ -92,8 +91,8 @@ class FeatureStream:
         return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """All that the stream remembers, as copies of plain arrays."""
-        arrays = {"last": self._last, "seen": self._seen, "values": self._values}
+        """Copy the whole state of the stream into plain arrays."""
+        arrays = {"last": self._last, "seen": self._counts, "values": self._values}
         arrays |= {f"longer:{rule}": state for rule, state in self._longer.items()}
         arrays |= {f"column:{name}": state for name, state in zip(self.names, self._states, strict=True)}
         return {name: array.copy() for name, array in arrays.items()}
@@ -111,7 +110,7 @@ class FeatureStream:
                     f"the state of the feature stream does not fit: '{name}' is {given.dtype} {given.shape}; "
                     f"{array.dtype} {array.shape} is needed."
                 )
-        self._last[:], self._seen[:], self._values[:] = state["last"], state["seen"], state["values"]
+        self._last[:], self._counts[:], self._values[:] = state["last"], state["seen"], state["values"]
         for rule, longer in self._longer.items():
             longer[:] = state[f"longer:{rule}"]
         for name, own in zip(self.names, self._states, strict=True):
@@ -120,7 +119,7 @@ class FeatureStream:
     def _take_in(self, members: list[int], bar: Floats) -> None:
         for k in members:
             self._values[k] = self._updates[k](self._states[k], bar)
-            self._seen[k] += 1
+            self._counts[k] += 1
 
     def _check(self, stamp: int, bar: Floats) -> None:
         """Refuse a bar that no loader would let through, before anything is changed."""

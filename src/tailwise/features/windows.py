@@ -22,11 +22,23 @@ NO_SPREAD = 1e-18
 
 
 def one_window(window: int) -> int:
+    """State size of a feature with one window."""
     return HEAD + 2 * window
 
 
 def two_windows(window: int) -> int:
+    """State size of a feature with two windows."""
     return HEAD + 4 * window
+
+
+def whole_window(window: int) -> int:
+    """Warm-up of a feature that needs `window` returns."""
+    return window
+
+
+def one_less(window: int) -> int:
+    """Warm-up of a feature that needs `window` bars."""
+    return window - 1
 
 
 @kernel

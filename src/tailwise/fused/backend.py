@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tailwise.core.compiled import Repeated
 from tailwise.core.errors import ConfigError
-from tailwise.core.finite import surely_finite
+from tailwise.core.numerics import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.fused.adam import FlatAdam, adam_step
 from tailwise.fused.ahead import FusedAhead, ahead_of

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tailwise.core.moments import Moments
+from tailwise.core.numerics import Moments
 from tailwise.core.streams import Streams
 from tailwise.learner.batches import Part, Prepared
 from tailwise.learner.config import LearnerConfig

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tailwise.core.finite import surely_finite
+from tailwise.core.numerics import surely_finite
 from tailwise.core.streams import Streams
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.losses import Batch

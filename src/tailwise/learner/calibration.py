@@ -26,10 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import CheckpointError, ShapeError
-from tailwise.core.golden import golden_fractions
-from tailwise.core.loops.discounted import follow_windows
+from tailwise.core.loops.arrays import follow_windows
+from tailwise.core.numerics import golden_fractions, tail_horizon
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration_laws import ROUNDING, Floats, Integers, Laws
 from tailwise.learner.calibration_windows import Completed, Flags, OpenWindows, start_rows

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
-from tailwise.core.golden import golden_fractions
+from tailwise.core.numerics import golden_fractions
 from tailwise.learner.calibration_laws import Floats, Integers, Laws
 
 Flags = NDArray[np.bool_]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import ShapeError
-from tailwise.core.finite import surely_finite
+from tailwise.core.numerics import surely_finite
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError
-from tailwise.core.golden import golden_fractions
+from tailwise.core.numerics import golden_fractions
 from tailwise.core.streams import Streams
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.portfolio_tables import PortfolioTable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import DataError
-from tailwise.core.finite import surely_finite
+from tailwise.core.numerics import surely_finite
 from tailwise.model.actor_critic import ActorCritic
 
 ROWS = 64  # playback always computes this many rows, so that a decision never depends on its neighbours

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tailwise.core.moments import Moments, column_moments, sample_moments
+from tailwise.core.numerics import Moments, column_moments, sample_moments
 
 Floats = NDArray[np.float64]
 
@@ -201,7 +201,7 @@ class ReturnScale(nn.Module):
             return raw
         if raw.dtype is not torch.float32 or raw.device.type != "cpu" or raw.requires_grad:
             return ((raw.to(torch.float64) - self.mu) / self.sigma).to(raw.dtype)
-        from tailwise.core.loops.rescaled import rescale  # compiled code: not before somebody learns
+        from tailwise.core.loops.arrays import rescale  # compiled code: not before somebody learns
 
         normalised = torch.empty(raw.shape, dtype=torch.float32)
         rescale(raw.reshape(-1).numpy(), float(self.mu), float(self.sigma), normalised.view(-1).numpy())

@@ -29,7 +29,7 @@ import numpy as np
 
 from tailwise.core.atomic import atomic_folder, recover_folder
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotFiniteError
-from tailwise.core.limited_json import parse_json
+from tailwise.core.parsing import parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
 from tailwise.run.run_files import LARGE, LARGEST_TENSORS, SMALL, inside, read_file

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from tailwise.bars.data_config import DataConfig
 from tailwise.core.config import Section, SectionType, parse
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
+from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import FeaturesConfig
 from tailwise.fused.coverage import why_not_configured
 from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
 from tailwise.core.metrics import METRICS, MetricSpec, check_declared, compared_part
+from tailwise.core.parsing import parse_json
 from tailwise.run.run_files import LARGE, LARGEST_COUNT, SMALL, read_file, read_parquet
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from tailwise.bars.check_bars import Reading
 from tailwise.bars.data_config import SharesSplit
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
-from tailwise.core.discount import tail_horizon
 from tailwise.core.errors import ConfigError
+from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS
 from tailwise.market.costs import COSTS, MarketKind, guessed_costs
 from tailwise.market.dataset import Dataset, build_dataset, split_windows

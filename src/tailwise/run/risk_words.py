@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from tailwise.bars.frequency import DAY, TRADING_DAYS, Frequency
-from tailwise.core.discount import tail_horizon
+from tailwise.core.numerics import tail_horizon
 from tailwise.learner.risk_config import CvarMeasure, MeanMeasure, Measure, RiskConstraint, RiskPenalty, WangMeasure
 from tailwise.run.config import Config
 

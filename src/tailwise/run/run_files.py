@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
-from tailwise.core.stored import StoredType, as_stored
+from tailwise.core.parsing import StoredType, as_stored, parse_json
 
 if TYPE_CHECKING:
     import pandas

@@ -15,10 +15,9 @@ from typing import Any
 from tailwise.core.atomic import sha256_file, write_bytes, write_json
 from tailwise.core.config import dump_yaml, parse_tree
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.core.limited_json import parse_json
+from tailwise.core.parsing import as_stored, parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
-from tailwise.core.stored import as_stored
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
 from tailwise.run.run_files import LARGE, SMALL, check_links, read_file, read_stored

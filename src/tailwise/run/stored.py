@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, RootModel
 
-from tailwise.core.stored import Stored
+from tailwise.core.parsing import Stored
 from tailwise.run.run_files import LARGEST_COUNT
 
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]

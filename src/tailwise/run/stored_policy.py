@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 
 from tailwise.core.errors import CheckpointError, DataError
-from tailwise.core.stored import Stored, as_stored
+from tailwise.core.parsing import Stored, as_stored
 from tailwise.model.config import MlpEncoder, ModelConfig, NoCore
 
 LARGEST_SPACE = 2**24  # entries of an observation or an action

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tailwise.core.errors import CheckpointError, DataError, TailwiseError
-from tailwise.core.stored import Stored, as_stored
+from tailwise.core.parsing import Stored, as_stored
 from tailwise.learner.constraint import DELAY
 from tailwise.run.stored import Count
 

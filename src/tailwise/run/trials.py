@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
-from tailwise.core.stored import Stored, as_stored
+from tailwise.core.parsing import Stored, as_stored, parse_json
 from tailwise.run.config import Config
 from tailwise.run.run_files import SMALL
 from tailwise.run.run_folder import read_config, read_manifest

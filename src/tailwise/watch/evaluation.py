@@ -8,18 +8,27 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
-from tailwise.watch.names import EQUITY, EVALUATIONS, SUMMARY
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.safe_files import Stamp, inside, open_inside, read_inside, stamp_inside
-from tailwise.watch.values import finite, short_text
+from tailwise.core.parsing import parse_json
+from tailwise.watch.files import (
+    EQUITY,
+    EVALUATIONS,
+    SUMMARY,
+    Stamp,
+    finite,
+    inside,
+    open_inside,
+    read_inside,
+    short_text,
+    stamp_inside,
+)
+from tailwise.watch.runs import RunEntry
 
 MOST_POINTS = 800  # of one curve
 MOST_PATHS = 8
-MOST_EVALUATIONS = 2000  # that are looked at
+MOST_EVALUATIONS = 2000  # considered
 MOST_BARS = 2_000_000  # of all paths; a file of any size can claim to hold billions
 LARGEST_SUMMARY, LARGEST_EQUITY = 8 * 2**20, 200 * 2**20  # bytes
-SHOWN = ("total_return", "sharpe", "max_drawdown", "cvar_return", "cvar_bar", "horizon")
+STATISTICS = ("total_return", "sharpe", "max_drawdown", "cvar_return", "cvar_bar", "horizon")
 
 
 class EvaluationReader:
@@ -30,7 +39,7 @@ class EvaluationReader:
         self._read: tuple[str, Stamp] | None = None
 
     def poll(self) -> dict[str, Any] | None:
-        """The newest evaluation if it was not given out before."""
+        """Return the newest evaluation if it was not returned before."""
         newest = self._newest()
         if newest is None or newest == self._read:
             return None
@@ -46,23 +55,23 @@ class EvaluationReader:
             names = [path.name for path in islice(folder.iterdir(), MOST_EVALUATIONS) if not path.name.startswith(".")]
         except OSError:
             return None
-        found = []
+        evaluations = []
         for name in names:
             parts = (EVALUATIONS, name) if name.endswith(".json") else (EVALUATIONS, name, EQUITY)
             stamp = stamp_inside(self.entry.folder, *parts)
             if stamp is not None and stamp.size <= LARGEST_EQUITY:
-                found.append((name, stamp))
-        return max(found, key=lambda item: (item[1].changed, item[0]), default=None)
+                evaluations.append((name, stamp))
+        return max(evaluations, key=lambda item: (item[1].changed, item[0]), default=None)
 
     def _episodes(self, name: str) -> dict[str, Any] | None:
-        told = self._json(EVALUATIONS, name)
-        if told is None:
+        summary = self._json(EVALUATIONS, name)
+        if summary is None:
             return None
         numbers = ("episodes", "mean_return", "standard_error", "std_return", "min_return", "max_return", "mean_length")
         return {
             "kind": "episodes",
             "name": name.removesuffix(".json"),
-            **{key: finite(told.get(key)) for key in numbers},
+            **{key: finite(summary.get(key)) for key in numbers},
         }
 
     def _market(self, name: str) -> dict[str, Any] | None:
@@ -92,25 +101,25 @@ class EvaluationReader:
         return {"kind": "market", "name": name, "paths": paths, "statistics": self._statistics(name)}
 
     def _statistics(self, name: str) -> list[dict[str, Any]]:
-        told = self._json(EVALUATIONS, name, SUMMARY) or {}
-        symbols = told.get("symbols")
+        summary = self._json(EVALUATIONS, name, SUMMARY) or {}
+        symbols = summary.get("symbols")
         rows = []
         for judged in symbols if isinstance(symbols, list) else []:
             known = judged.get("statistics") if isinstance(judged, dict) else None
             for policy, numbers in known.items() if isinstance(known, dict) else ():
                 if not isinstance(numbers, dict):
                     continue
-                shown = {key: finite(numbers.get(key)) for key in SHOWN}
-                rows.append({"symbol": short_text(judged.get("symbol")), "policy": short_text(policy), **shown})
+                chosen = {key: finite(numbers.get(key)) for key in STATISTICS}
+                rows.append({"symbol": short_text(judged.get("symbol")), "policy": short_text(policy), **chosen})
         return rows[: 2 * MOST_PATHS]
 
     def _json(self, *parts: str) -> dict[str, Any] | None:
         data = read_inside(self.entry.folder, *parts, limit=LARGEST_SUMMARY)
         try:
-            told = None if data is None else parse_json(data, what=parts[-1], max_bytes=LARGEST_SUMMARY)
+            value = None if data is None else parse_json(data, what=parts[-1], max_bytes=LARGEST_SUMMARY)
         except DataError:
             return None
-        return told if isinstance(told, dict) else None
+        return value if isinstance(value, dict) else None
 
 
 def _is_ours(schema: Any) -> bool:

@@ -1,25 +1,43 @@
-"""What stands before every answer: only GET and HEAD, only known hosts, a token where one is set, strict headers."""
+"""Protection of the live page: limits on connections, then checks of every request.
+
+A connection costs a file handle whether or not it ever sends a request, so a client that opens many and sends half a
+request on each would use up all of them. `Door` gives each client a share, and a connection on which no request is
+being answered a few seconds to complete one. `Guard` accepts only GET and HEAD, known hosts and, where one is set, a
+token; it adds strict headers to every answer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailwise.core.errors import ConfigError
 
 COOKIE = "tailwise_watch"
 SHORTEST_TOKEN = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+PER_CLIENT = 64  # connections: a browser opens six for each page
+PATIENCE = 10.0  # seconds to complete a request, or to begin the next one
+SLOWEST = 2**14  # bytes of an answer that a client has to take in that time
+_BODY = b"Too many connections; close some, or try again in a few seconds.\n"
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 10\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n" % len(_BODY)
+) + _BODY
 
 HEADERS: Mapping[str, str] = {
     # Scripts come from files of this server alone. Plotly writes style attributes, hence inline styles, not scripts.
@@ -183,3 +201,109 @@ def _unauthorised() -> Response:
         status_code=401,
         headers={"WWW-Authenticate": "Bearer"},
     )
+
+
+class Door:
+    """Open connections by address, and their number per client. Lives in one event loop."""
+
+    def __init__(self, most: int, *, per_client: int = PER_CLIENT, patience: float = PATIENCE) -> None:
+        # A quarter at most: where file handles are few, two clients must not fill them.
+        self.most, self.per_client, self.patience = most, min(per_client, most // 4), patience
+        self.connections: dict[tuple[str, int], Connection] = {}
+        self._clients: Counter[str] = Counter()
+
+    def admits(self, address: tuple[str, int]) -> bool:
+        """Whether one more connection of this client is allowed."""
+        return len(self.connections) < self.most and self._clients[client_of(address[0])] < self.per_client
+
+    def enter(self, address: tuple[str, int], connection: Connection) -> None:
+        self.connections[address] = connection
+        self._clients[client_of(address[0])] += 1
+
+    def leave(self, address: tuple[str, int]) -> None:
+        if self.connections.pop(address, None) is not None:
+            client = client_of(address[0])
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+    def watch(self, app: ASGIApp) -> ASGIApp:
+        """Wrap `app`: while a request is answered, its connection has no deadline."""
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            connection = self.connections.get(scope["client"]) if scope["type"] == "http" else None
+            if connection is None:
+                await app(scope, receive, send)
+                return
+            connection.stop_deadline()
+            try:
+                await app(scope, receive, send)
+            finally:
+                connection.start_deadline()
+
+        return watched
+
+
+def client_of(host: str) -> str:
+    """Address under which connections are counted: of a machine (IPv4), or of its /64 network (IPv6)."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with the limits of `Door`. One that is refused gets a 503 and is closed unread."""
+
+    def __init__(self, door: Door, **given: Any) -> None:
+        super().__init__(**given)
+        self._door = door
+        self._address: tuple[str, int] | None = None  # None: not admitted
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unsent = 0  # bytes of the answer when the deadline was last set
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        host, port = transport.get_extra_info("peername")[:2]
+        if not self._door.admits((host, port)):
+            transport.write(_REFUSAL)
+            transport.close()
+            return
+        self._address = (host, port)
+        self._door.enter(self._address, self)
+        super().connection_made(transport)
+        self.start_deadline()
+
+    def data_received(self, data: bytes) -> None:
+        if self._address is not None:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_deadline()
+        if self._address is not None:
+            self._door.leave(self._address)
+            super().connection_lost(exc)
+
+    def start_deadline(self) -> None:
+        """No request is being answered: the next one must be complete in time."""
+        self.stop_deadline()
+        if self._address in self._door.connections:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._deadline = self.loop.call_later(self._door.patience, self._overdue)
+
+    def stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _overdue(self) -> None:
+        self._deadline = None
+        before, now = self._unsent, self.transport.get_write_buffer_size()
+        if now and before - now >= SLOWEST:
+            self.start_deadline()  # the answer is still being fetched, slowly
+        else:
+            self.transport.abort()  # `close` would wait for a client that never reads

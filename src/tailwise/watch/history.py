@@ -1,4 +1,4 @@
-"""The history of one run as the page needs it: bounded in memory, and given out as "everything since"."""
+"""History of one run for the page: bounded in memory, read as "everything since a position"."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwise.watch.evaluation import EvaluationReader
-from tailwise.watch.names import ALERTS, METRICS
+from tailwise.watch.files import ALERTS, METRICS, Tail, finite, short_text, to_json, whole
 from tailwise.watch.panels import CURVES, metric_rows
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.status import known_severity
-from tailwise.watch.tail import Tail
-from tailwise.watch.values import finite, short_text, to_json, whole
+from tailwise.watch.runs import RunEntry, known_severity
 
 MOST_POINTS = 2000  # of a curve; a longer history keeps every second, fourth, ... update
 MOST_ALERTS = 300  # newest ones
@@ -23,7 +20,7 @@ LONGEST_TEXT = 2000  # characters of a field of an alert
 
 @dataclass(frozen=True)
 class Position:
-    """How much of a run a listener has: the era (a new one begins when old rows change), rows, alerts, evaluation."""
+    """How much of a run a listener has. era: a new one begins when old rows change."""
 
     era: int = -1
     rows: int = 0
@@ -32,7 +29,7 @@ class Position:
 
 
 class History:
-    """Everything that was read of one run; `poll` adds what is new."""
+    """Rows, alerts and the newest evaluation of one run; `poll` adds what is new."""
 
     def __init__(self, entry: RunEntry) -> None:
         self.entry = entry
@@ -42,22 +39,22 @@ class History:
         self._evaluation = EvaluationReader(entry)
         self.era = 0
         self._stride = 1
-        self._seen = 0  # rows since the era of the file began
+        self._count = 0  # rows since the era of the file began
         self.rows: list[dict[str, Any]] = []
         self.alerts: list[dict[str, Any]] = []
         self._dropped_alerts = 0
         self.latest: dict[str, Any] = {}
         self.evaluation: dict[str, Any] | None = None
-        self.evaluations = 0  # versions seen
+        self.evaluations = 0  # evaluations read so far
         self.behind = False  # whether there is more to read at once
         self._texts: dict[Position, str | None] = {}  # listeners at the same position share one text
 
     def poll(self) -> bool:
-        """Read what is new; whether anything changed. Blocking: call it from a worker thread."""
+        """Read what is new; return whether anything changed. Blocking: call it from a worker thread."""
         changed = self._poll_metrics() | self._poll_alerts()
-        found = self._evaluation.poll()
-        if found is not None:
-            self.evaluation, self.evaluations, changed = found, self.evaluations + 1, True
+        evaluation = self._evaluation.poll()
+        if evaluation is not None:
+            self.evaluation, self.evaluations, changed = evaluation, self.evaluations + 1, True
         if changed:
             self._texts = {}
         return changed
@@ -67,7 +64,7 @@ class History:
         for _ in range(MOST_CHUNKS):
             news = self._metrics.poll()
             if news.reset:
-                self.rows, self._stride, self._seen, self.latest = [], 1, 0, {}
+                self.rows, self._stride, self._count, self.latest = [], 1, 0, {}
                 self.era += 1
                 changed = True
             for row in news.rows:
@@ -80,10 +77,10 @@ class History:
 
     def _add(self, row: dict[str, Any]) -> None:
         self.latest = row
-        if self._seen % self._stride == 0:
+        if self._count % self._stride == 0:
             kept = {name: _short(row.get(name)) for name in CURVES if name in row}
             self.rows.append({"update": row["update"], "steps": whole(row.get("steps")), **kept})
-        self._seen += 1
+        self._count += 1
         if len(self.rows) > MOST_POINTS:
             self.rows, self._stride = self.rows[::2], self._stride * 2
             self.era += 1
@@ -100,7 +97,7 @@ class History:
 
     @property
     def position(self) -> Position:
-        """Where a listener stands that has everything."""
+        """Position of a listener that has everything."""
         return Position(self.era, len(self.rows), self._dropped_alerts + len(self.alerts), self.evaluations)
 
     def since(self, position: Position) -> str | None:
@@ -116,7 +113,7 @@ class History:
         first = 0 if reset else position.rows
         rows = self.rows[first:]
         names = [name for name in CURVES if any(name in row for row in rows)]
-        told: dict[str, Any] = {
+        news: dict[str, Any] = {
             "run": self.entry.id,
             "reset": reset,
             "update": [row["update"] for row in rows],
@@ -126,10 +123,10 @@ class History:
             "bad_lines": self._metrics.bad_lines + self._alerts.bad_lines,
         }
         old = 0 if reset else max(0, position.alerts - self._dropped_alerts)
-        told["alerts"] = self.alerts[old:]
+        news["alerts"] = self.alerts[old:]
         if (reset or position.evaluation != self.evaluations) and self.evaluation is not None:
-            told["evaluation"] = self.evaluation
-        return to_json(told)
+            news["evaluation"] = self.evaluation
+        return to_json(news)
 
 
 def _short(value: Any) -> float | None:

@@ -1,33 +1,43 @@
-"""Between files and listeners: one reader per run, whoever listens; a slow listener gets several changes as one.
+"""Server-sent events: one reader per run for all listeners, and the stream of what a listener does not have yet.
 
-Nothing is queued. The histories are shared, a listener only remembers its position in them, and takes everything since
-whenever it is ready: what it costs does not grow with how slow it is.
+Nothing is queued. Histories are shared, and a listener remembers only its position in them: when it is ready, it gets
+everything since then as one message. A slow listener costs no more than a fast one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from tailwise.watch.history import History
-from tailwise.watch.run_table import RunEntry, find_runs
-from tailwise.watch.status import Summary, unread
-from tailwise.watch.values import short_text, to_json
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tailwise.core.version import VERSION
+from tailwise.watch.files import short_text, to_json
+from tailwise.watch.guard import query
+from tailwise.watch.history import History, Position
+from tailwise.watch.panels import CURVES, describe_metric, describe_panels
+from tailwise.watch.runs import RunEntry, Summary, find_runs, unread
 
 MOST_LISTENERS = 256
 READ_EVERY = 1.0  # seconds between two looks at a run that somebody watches
 LIST_EVERY = 2.0  # seconds between two looks at the list of runs
 LIST_PATIENCE = 3.0  # seconds that the list waits for its runs; one that takes longer keeps its last line
 LIST_THREADS = 4
+MOST_RUNS = 8  # overlaid by one listener
+HEARTBEAT = 10.0  # seconds without news after which a comment shows that the connection lives
+PATIENCE = 20.0  # seconds that a listener may take for one message before it is dropped
+GAP = 0.25  # seconds between two messages to a listener: changes in between become one
 Value = TypeVar("Value")
 
 
 class Hub:
-    """The runs, their readers and how many listen; lives in one event loop."""
+    """The runs, their readers and the number of listeners; lives in one event loop."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = list(roots)
@@ -36,7 +46,7 @@ class Hub:
         self.list_text = "[]"
         self._summaries: dict[str, Summary] = {}
         self._lines: dict[str, str] = {}  # of the list: JSON of each run
-        self._looks: dict[str, asyncio.Task[None]] = {}  # at runs, under way
+        self._refreshes: dict[str, asyncio.Task[None]] = {}  # of single runs, under way
         self._failures: dict[str, str] = {}  # of runs that are followed: why they could not be read
         self._pool = ThreadPoolExecutor(LIST_THREADS, thread_name_prefix="runs")
         self._readers: dict[str, asyncio.Task[None]] = {}
@@ -46,13 +56,13 @@ class Hub:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Read the list of runs once, then keep it fresh."""
-        await self._look()
+        """Read the list of runs, then refresh it regularly."""
+        await self._refresh_list()
         self._lister = asyncio.create_task(self._keep_list())
 
     async def stop(self) -> None:
         """End all readers, and wake the listeners."""
-        started = (self._lister, *self._readers.values(), *self._looks.values())
+        started = (self._lister, *self._readers.values(), *self._refreshes.values())
         tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
@@ -61,7 +71,7 @@ class Hub:
         self._wake()
 
     async def follow(self, run: str) -> History:
-        """The history of a run, read by its one reader; `leave` it afterwards."""
+        """Return the history of a run, which one reader fills; call `leave` afterwards."""
         self._users[run] = self._users.get(run, 0) + 1
         if run not in self._readers:
             self._histories[run] = History(self.table[run])
@@ -77,7 +87,7 @@ class Hub:
             self._failures.pop(run, None)
 
     async def wait(self, seconds: float) -> None:
-        """Until something changed, at most `seconds`."""
+        """Wait until something has changed, at most `seconds`."""
         changed = self._changed  # a change replaces it, so that none is missed between two waits
         try:
             async with asyncio.timeout(seconds):
@@ -105,26 +115,26 @@ class Hub:
         while True:
             await asyncio.sleep(LIST_EVERY)
             with contextlib.suppress(OSError):  # a disk that fails for a moment: the next look tries again
-                await self._look()
+                await self._refresh_list()
 
-    async def _look(self) -> None:
-        """Look at every run, each by itself: one that is broken or slow changes its own line of the list alone."""
+    async def _refresh_list(self) -> None:
+        """Refresh the list, run by run: one that is broken or slow changes its own line alone."""
         self.table = await asyncio.to_thread(find_runs, self.roots)
         for known in (self._summaries, self._lines):
             for run in [run for run in known if run not in self.table]:
                 del known[run]
         for run, entry in self.table.items():
-            if run not in self._looks:
-                self._looks[run] = asyncio.create_task(self._look_at(run, entry))
-        if self._looks:
-            await asyncio.wait(list(self._looks.values()), timeout=LIST_PATIENCE)
+            if run not in self._refreshes:
+                self._refreshes[run] = asyncio.create_task(self._refresh_run(run, entry))
+        if self._refreshes:
+            await asyncio.wait(list(self._refreshes.values()), timeout=LIST_PATIENCE)
         lines = [self._lines.get(run) or to_json(unread(entry, "still reading")) for run, entry in self.table.items()]
         text = f"[{','.join(lines)}]"
         if text != self.list_text:
             self.list_text = text
             self._wake()
 
-    async def _look_at(self, run: str, entry: RunEntry) -> None:
+    async def _refresh_run(self, run: str, entry: RunEntry) -> None:
         summary = self._summaries.setdefault(run, Summary(entry))
         try:
             line, failure = await attempt(lambda: to_json(summary.read()), self._pool)
@@ -134,7 +144,7 @@ class Hub:
             if line is not None and run in self.table:
                 self._lines[run] = line
         finally:
-            del self._looks[run]
+            del self._refreshes[run]
 
 
 async def attempt(
@@ -150,3 +160,93 @@ async def attempt(
     if isinstance(value, BaseException):
         return None, short_text(f"{type(value).__name__}: {value}")
     return value, None
+
+
+class Events:
+    """ASGI endpoint /events?runs=id,id."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = query(scope).get("runs", [""])[0]
+        runs = list(dict.fromkeys(run for run in asked.split(",") if run))
+        unknown = [run for run in runs if run not in self.hub.table]
+        if unknown or len(runs) > MOST_RUNS:
+            why = "There is no such run." if unknown else f"At most {MOST_RUNS} runs at once."
+            await PlainTextResponse(why + "\n", status_code=404 if unknown else 400)(scope, receive, send)
+            return
+        if self.hub.listeners >= MOST_LISTENERS:
+            busy = PlainTextResponse("Too many listeners.\n", status_code=503, headers={"Retry-After": "10"})
+            await busy(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        self.hub.listeners += 1
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async with contextlib.aclosing(self._messages(runs)) as messages:
+                async for text in messages:
+                    if gone.done():
+                        return
+                    async with asyncio.timeout(PATIENCE):
+                        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        except TimeoutError:
+            return  # the listener does not read: its place is for others
+        finally:
+            self.hub.listeners -= 1
+            gone.cancel()
+
+    async def _messages(self, runs: list[str]) -> AsyncGenerator[str, None]:
+        hub = self.hub
+        histories: dict[str, History] = {}
+        positions = {run: Position() for run in runs}
+        list_sent = None
+        try:
+            for run in runs:
+                if run in hub.table:  # it may have been deleted since the request
+                    histories[run] = await hub.follow(run)
+            yield message("hello", hello())
+            silent_since = time.monotonic()
+            while True:
+                spoke = False
+                if hub.list_text != list_sent:
+                    list_sent, spoke = hub.list_text, True
+                    yield message("runs", hub.list_text)
+                for run, history in histories.items():
+                    async with history.lock:
+                        text, positions[run] = history.since(positions[run]), history.position
+                    if text is not None:
+                        spoke = True
+                        yield message("news", text)
+                now = time.monotonic()
+                if spoke:
+                    silent_since = now
+                elif now - silent_since >= HEARTBEAT:
+                    silent_since = now
+                    yield ": alive\n\n"
+                await hub.wait(1.0)
+                await asyncio.sleep(GAP)
+        finally:
+            for run in histories:
+                hub.leave(run)
+
+
+def hello() -> str:
+    """First message: the version, the panels, the metrics behind the curves, and the server's clock."""
+    metrics = {name: spec for name in CURVES if (spec := describe_metric(name)) is not None}
+    return to_json({"version": VERSION, "now": time.time(), "panels": describe_panels(), "metrics": metrics})
+
+
+def message(kind: str, text: str) -> str:
+    """One event; JSON has no line ends, so that one data line holds it."""
+    return f"event: {kind}\ndata: {text}\n\n"
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,4 +1,4 @@
-"""What the page draws: groups of curves, each with the metrics it overlays and the healthy band from the registry."""
+"""Charts of the live page: groups of metrics, each with its healthy band from the registry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwise.core.metrics import METRICS, find_spec
-from tailwise.watch.values import finite
+from tailwise.watch.files import finite
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ def describe_metric(name: str) -> dict[str, Any] | None:
 
 def describe_panels() -> list[dict[str, Any]]:
     """The panels as the page reads them; metrics that this version does not declare are left out."""
-    told = []
+    panels = []
     for panel in PANELS:
         names = [name for name in panel.names if name in METRICS]
         if names:
-            told.append({"title": panel.title, "names": names, "log": panel.log})
-    return told
+            panels.append({"title": panel.title, "names": names, "log": panel.log})
+    return panels
 
 
 def metric_rows(latest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every metric of the newest update with its range and whether it lies in it."""
+    """List every metric of the newest update with its range and whether it lies inside."""
     rows = []
     for name, value in latest.items():
         spec = find_spec(name)
@@ -67,6 +67,6 @@ def metric_rows(latest: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         number = finite(value)
         healthy = None if spec.healthy is None else number is not None and spec.is_healthy(number)
-        told = {"name": name, "value": number, "unit": spec.unit, "meaning": spec.meaning}
-        rows.append({**told, "band": spec.healthy, "healthy": healthy})
+        row = {"name": name, "value": number, "unit": spec.unit, "meaning": spec.meaning}
+        rows.append({**row, "band": spec.healthy, "healthy": healthy})
     return rows

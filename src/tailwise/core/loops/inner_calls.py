@@ -1,8 +1,8 @@
-"""What a kernel becomes where another kernel calls it: instructions for the compiler, and no machine code of its own.
+"""Calls of kernels from kernels: LLVM instructions for the caller, and no machine code of their own.
 
 numba turns every function that a compiled one calls into machine code, with entries for Python and for C, and keeps it
 on disk. Then it copies the function's instructions into the caller all the same, and nobody uses the rest. So a kernel
-has two faces: called from Python it is numba's, called from a kernel it is instructions that the caller optimises.
+has two dispatchers: one for calls from Python, and one for calls from kernels, which yields instructions alone.
 docs/decisions/0011-kernels-inside-kernels.md has the reasons, and what it relies on in numba.
 """
 
@@ -36,7 +36,7 @@ class _Instructions(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerToInstructions(NativeLowering):
-    """numba's own pass, told not to make machine code; callers find the function by its overload."""
+    """numba's pass without machine code; callers reach the function by its overload."""
 
     _name = "tailwise_lower_to_instructions"
 
@@ -56,7 +56,7 @@ class _LowerToInstructions(NativeLowering):
 
 
 class _Place:
-    """Stands for the machine code that there is none of."""
+    """Placeholder for machine code that does not exist."""
 
 
 class _Whole(JITCodeLibrary):
@@ -98,14 +98,14 @@ class _InnerCompiler(_Compiler):
 
 
 class _Inner(CPUDispatcher):
-    """The face towards kernels. It has nothing that Python could call."""
+    """Dispatcher for calls from kernels; Python cannot call it."""
 
     def add_overload(self, cres: Any) -> None:
         self.overloads[tuple(cres.signature.args)] = cres
 
 
 class Kernel(CPUDispatcher):
-    """The face towards Python, which knows the other one."""
+    """Dispatcher for calls from Python; `inner` is the one for calls from kernels."""
 
     _compiler: Any  # numba's
 
@@ -114,17 +114,17 @@ class Kernel(CPUDispatcher):
         self._compiler._get_implementation = self._implementation
 
     def _implementation(self, types: Any, named: Any) -> Any:
-        """What is compiled: the function, or a call of the instructions that are there already for these types."""
+        """Function to compile: the kernel itself, or a call of its instructions if they exist for these types."""
         inner = vars(self).get("inner")
         if inner is None or tuple(types) not in inner.overloads:
             return self.py_func
         name, numbers = self.py_func.__name__, ", ".join(f"a{k}" for k in range(len(types)))
-        made: dict[str, Any] = {"kernel": self, "__name__": self.py_func.__module__}
-        exec(f"def {name}({numbers}):\n    return kernel({numbers})", made)
-        return made[name]
+        namespace: dict[str, Any] = {"kernel": self, "__name__": self.py_func.__module__}
+        exec(f"def {name}({numbers}):\n    return kernel({numbers})", namespace)
+        return namespace[name]
 
     def compile(self, sig: Any) -> Any:
-        """Without Python's search for cycles, which walks over all of torch's objects again and again meanwhile."""
+        """Compile without garbage collection, which would walk over all of torch's objects many times."""
         running = gc.isenabled()
         gc.disable()
         try:
@@ -135,7 +135,7 @@ class Kernel(CPUDispatcher):
 
     @cached_property
     def inner(self) -> _Inner:
-        """The face towards kernels."""
+        """Dispatcher for calls from kernels."""
         return _Inner(self.py_func, targetoptions=self.targetoptions, pipeline_class=_InnerCompiler)
 
 

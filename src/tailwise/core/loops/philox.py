@@ -77,11 +77,16 @@ def to_short_uniform(words: tuple[int, int, int, int], k: int) -> float:
 
 @kernel
 def choose_particles(
-    key: np.ndarray, update: int, epoch: int, environments: np.ndarray, particles: np.ndarray, first: int, end: int,
+    key: np.ndarray,
+    update: int,
+    epoch: int,
+    environments: np.ndarray,
+    particles: np.ndarray,
+    first: int,
+    end: int,
     chosen: np.ndarray,
-) -> None:  # fmt: skip
-    """One of each stratum of the particles [T*B, M], for rows `first` to `end`: chosen float32 [T*B, m]; key uint64
-    [2].
+) -> None:
+    """Draw one particle of each stratum of particles [T*B, M], for rows `first` to `end`, into chosen float32 [T*B, m].
 
     Which one of a stratum of `width` is floor(u * width) for a short uniform u, in whole numbers: converting them takes
     as long as drawing them. A target has at most 1,024 particles, so that 49 bits times `width` fit into a word.

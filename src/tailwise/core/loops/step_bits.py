@@ -1,4 +1,4 @@
-"""What `vector_step.take_step` has seen in a vector step, as bits; not in that module, which is slow to import."""
+"""Events in a vector step, as bits of what `vector_step.take_step` returns; apart from it, because it imports numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with every vector step of B environments, whatever they are: short loops, in one call each.
+"""Bookkeeping of every vector step of B environments: short loops in one compiled call each.
 
 As a dozen numpy calls on B numbers they took longer than the network.
 """
@@ -15,17 +15,29 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 
 @kernel
 def take_step(
-    reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, obs: np.ndarray, next_step: bool,
-    pending: np.ndarray, returns: np.ndarray, lengths: np.ndarray, reward_row: np.ndarray, terminated_row: np.ndarray,
-    truncated_row: np.ndarray, valid_row: np.ndarray, start_row: np.ndarray,
-) -> int:  # fmt: skip
-    """Write down one step and say what is to be looked at: `step_bits`, 0 in most steps.
+    reward: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    obs: np.ndarray,
+    next_step: bool,
+    pending: np.ndarray,
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    reward_row: np.ndarray,
+    terminated_row: np.ndarray,
+    truncated_row: np.ndarray,
+    valid_row: np.ndarray,
+    start_row: np.ndarray,
+) -> int:
+    """Record one vector step in the rows [B] of a rollout; return the events in it as `step_bits`, 0 in most steps.
 
-    reward float64, terminated, truncated bool [B]: what the environments gave; obs float32 [B, D], already written
-    down. next_step: finished environments are reset by the step after; pending bool [B] says which ones this step only
-    resets, and becomes those of the next one. returns float64, lengths int64 [B]: of the running episodes, go on.
+    reward      float64 [B], with terminated and truncated bool [B]: results of the environments
+    obs         float32 [B, D], already recorded; checked for NaN and infinity
+    next_step   finished environments are reset by the following step (NEXT_STEP autoreset)
+    pending     bool [B], environments that this step only resets; updated for the next step
+    returns     float64 [B], with lengths int64 [B]: of the running episodes; updated
     """
-    seen = 0
+    events = 0
     for i in range(reward.shape[0]):
         done, waited = terminated[i] or truncated[i], pending[i]
         value = 0.0 if waited else reward[i]
@@ -36,13 +48,13 @@ def take_step(
         start_row[i] = waited if next_step else done
         if next_step:
             pending[i] = done
-        seen |= ENDED if done else 0
-        seen |= 0 if np.isfinite(value) else BROKEN_REWARD
-        seen |= ENDED_IN_RESET if done and waited else 0
+        events |= ENDED if done else 0
+        events |= 0 if np.isfinite(value) else BROKEN_REWARD
+        events |= ENDED_IN_RESET if done and waited else 0
     flat, broken = obs.reshape(-1), 0
     for k in range(flat.shape[0]):
         broken += not abs(flat[k]) <= _LARGEST  # so written that NaN is broken
-    return seen | (BROKEN_OBSERVATION if broken else 0)
+    return events | (BROKEN_OBSERVATION if broken else 0)
 
 
 @kernel

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.core.moments import Moments, column_moments
+from tailwise.core.numerics import Moments, column_moments
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.moments import Moments
+from tailwise.core.numerics import Moments
 from tailwise.learner.config import KlFactor, LearnerConfig
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic

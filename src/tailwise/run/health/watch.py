@@ -11,7 +11,7 @@ import torch
 
 from tailwise.core.errors import CheckpointError
 from tailwise.core.metrics import is_compared
-from tailwise.core.moments import Moments
+from tailwise.core.numerics import Moments
 from tailwise.learner.backend import UpdateReport
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic

@@ -1,11 +1,11 @@
-"""Moments of rows against numpy in float64, and what a faster formula would lose."""
+"""Moments of rows against numpy in float64 and what a faster formula would lose; the check for NaN."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tailwise.core.moments import column_moments, sample_moments
+from tailwise.core.numerics import column_moments, sample_moments, surely_finite
 
 
 def one_pass(rows: np.ndarray) -> np.ndarray:
@@ -66,3 +66,22 @@ def test_a_broken_entry_shows() -> None:
     rows = np.ones((200, 3), dtype=np.float32)
     rows[5, 1], rows[150, 2] = np.nan, np.inf
     assert np.isfinite(column_moments(rows).variance).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_broken_number_is_found(broken: float, dtype: type) -> None:
+    """At any place, also beside one that would cancel it in a sum. Rejects a sum of first entries, or of one array."""
+    for place in (0, 500, 999):
+        array = np.ones((10, 100), dtype=dtype)
+        assert surely_finite(array, array[:0], np.array(2.0))
+        array.reshape(-1)[place] = broken
+        assert not surely_finite(np.ones(3), array)
+        array.reshape(-1)[(place + 1) % 1000] = -broken
+        assert not surely_finite(array)
+
+
+def test_numbers_whose_squares_overflow_are_not_sure() -> None:
+    """And nothing warns of it."""
+    assert surely_finite(np.full(3, 1e15, dtype=np.float32))
+    assert not surely_finite(np.full(3, 1e30, dtype=np.float32))

@@ -1,26 +1,115 @@
-"""One line about a run, from the times and the last lines of its files: is it running, how far, what was alerted."""
+"""The runs on the page: a table from short ids to folders, and a summary of each (status, progress, alerts).
+
+An id from a request is looked up in the table and never joined to a path.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import ConfigError
-from tailwise.core.limited_yaml import parse_yaml
-from tailwise.watch.names import ALERTS, CONFIG, METRICS, METRICS_TABLE, SEVERITIES
-from tailwise.watch.run_table import RunEntry
-from tailwise.watch.safe_files import Stamp, read_inside, stamp_inside
-from tailwise.watch.tail import Tail, last_row
-from tailwise.watch.values import finite, short_text, whole
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.parsing import parse_yaml
+from tailwise.watch.files import (
+    ALERTS,
+    CONFIG,
+    EVALUATIONS,
+    METRICS,
+    METRICS_TABLE,
+    SEVERITIES,
+    Stamp,
+    Tail,
+    finite,
+    inside,
+    last_row,
+    read_inside,
+    short_text,
+    stamp_inside,
+    whole,
+)
 
+DEPTH = 3  # folders below a folder of runs that are searched: runs/frontier-1/limit/seed
+MOST_RUNS = 500
+MOST_FOLDERS = 5000  # looked into in one search
+_NOT_RUNS = {"checkpoints", EVALUATIONS, "tensorboard"}
 LARGEST_CONFIG = 2**18  # bytes
 STALLED_AFTER = 60.0  # seconds without a line, or
 STALLED_UPDATES = 20  # this many times the usual time of an update, whichever is longer
 UNREADABLE = "unreadable"
 
 
+@dataclass(frozen=True)
+class RunEntry:
+    """One run: its id in addresses, its name for people, its resolved folder."""
+
+    id: str
+    name: str
+    folder: Path
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a (resolved) folder is that of a run."""
+    return inside(folder, CONFIG) is not None or inside(folder, METRICS) is not None
+
+
+def check_roots(paths: Sequence[Path]) -> list[Path]:
+    """Resolve the folders to watch; DataError for one that does not exist."""
+    roots = []
+    for path in paths:
+        if not path.is_dir():
+            raise DataError(
+                f"{path}: there is no such folder; give a run, or a folder that holds runs (default: runs)."
+            )
+        roots.append(path.resolve())
+    return roots
+
+
+def find_runs(roots: Sequence[Path]) -> dict[str, RunEntry]:
+    """Find the runs in (resolved) roots, by id, sorted by name; links that lead out of a root are not followed."""
+    runs: dict[str, RunEntry] = {}
+    searched = 0
+    for root in roots:
+        # Level by level: what lies deep in one folder does not use up the search of the others.
+        pending = deque([(root, 0)])
+        while pending and len(runs) < MOST_RUNS and searched < MOST_FOLDERS:
+            folder, depth = pending.popleft()
+            searched += 1
+            if is_run(folder):
+                entry = RunEntry(_id(folder), _name(folder, root), folder)
+                runs[entry.id] = entry
+                continue
+            if depth < DEPTH:
+                pending += [(child, depth + 1) for child in _folders(folder, root)]
+    return dict(sorted(runs.items(), key=lambda item: item[1].name))
+
+
+def _folders(folder: Path, root: Path) -> list[Path]:
+    """List the folders inside, resolved, by name, without entries that cannot be read."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    wanted = [name for name in names if not name.startswith(".") and name not in _NOT_RUNS]
+    paths = [path for name in wanted if (path := inside(root, os.fspath(folder / name))) is not None]
+    return [path for path in paths if path.is_dir()]
+
+
+def _name(folder: Path, root: Path) -> str:
+    return folder.name if folder == root else str(folder.relative_to(root))
+
+
+def _id(folder: Path) -> str:
+    return hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
+
+
 class Summary:
-    """Keeps what was read of one run, and reads again only files that changed."""
+    """Summary of one run; reads again only the files that changed."""
 
     def __init__(self, entry: RunEntry) -> None:
         self.entry = entry
@@ -31,16 +120,16 @@ class Summary:
         self._counts: dict[str, int] = {}
 
     def read(self, now: float | None = None) -> dict[str, Any]:
-        """What the list of runs shows; `now` is seconds since 1970."""
+        """Summarise the run for the list of runs; `now` is seconds since 1970."""
         now = time.time() if now is None else now
         folder = self.entry.folder
-        found = stamp_inside(folder, METRICS)
-        if found != self._metrics:
-            self._metrics, self._row = found, last_row(folder, METRICS) or {}
+        metrics = stamp_inside(folder, METRICS)
+        if metrics != self._metrics:
+            self._metrics, self._row = metrics, last_row(folder, METRICS) or {}
         self._count_alerts()
         config = self._read_config()
         total = whole(_dig(config, "run", "total_steps"))
-        written = found or stamp_inside(folder, CONFIG)
+        written = metrics or stamp_inside(folder, CONFIG)
         age = max(0.0, now - written.changed) if written is not None else None
         steps = whole(self._row.get("steps"))
         return {
@@ -86,7 +175,7 @@ class Summary:
 
 
 def unread(entry: RunEntry, reason: str) -> dict[str, Any]:
-    """What the list shows of a run that could not be read."""
+    """Entry of the list for a run that could not be read."""
     return {
         "id": entry.id,
         "name": entry.name,
@@ -110,7 +199,7 @@ def known_severity(value: Any) -> str:
 
 
 def read_config_loosely(entry: RunEntry) -> dict[str, Any]:
-    """config.yaml as plain values; {} when it cannot be read: the page shows what there is."""
+    """Read config.yaml as plain values; {} if it cannot be read."""
     data = read_inside(entry.folder, CONFIG, limit=LARGEST_CONFIG)
     try:
         tree = parse_yaml(data, what=CONFIG) if data is not None else None
@@ -120,7 +209,7 @@ def read_config_loosely(entry: RunEntry) -> dict[str, Any]:
 
 
 def facts_of(config: dict[str, Any]) -> dict[str, Any]:
-    """A few facts of a configuration that tell runs apart: what is traded or played, seed, limit, tail probability."""
+    """Facts of a configuration that distinguish runs: symbols or environment, seed, limit, tail probability."""
     symbols = _dig(config, "data", "names") or _dig(config, "data", "paths") or [_dig(config, "env", "id")]
     names = [name.rsplit("/", 1)[-1] for name in symbols if isinstance(name, str)] if isinstance(symbols, list) else []
     core, seed = _dig(config, "model", "core", "kind"), _dig(config, "seed")

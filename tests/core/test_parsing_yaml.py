@@ -12,7 +12,7 @@ import yaml
 
 from tailwise.core.config import apply_overrides, load_yaml
 from tailwise.core.errors import ConfigError
-from tailwise.core.limited_yaml import MAX_BYTES, MAX_NODES, LimitedLoader, parse_yaml
+from tailwise.core.parsing import MAX_BYTES, MAX_NODES, LimitedLoader, parse_yaml
 
 
 def refusal(text: str | bytes, **options: Any) -> str:

@@ -1,26 +1,39 @@
-"""Validation errors of a configuration as sentences: which key, which value, what is allowed, what was meant.
+"""The keys of a configuration, read from its models: validation errors as sentences, and a reference of all keys.
 
-pydantic reports where an error happened as a location such as ("model", "core", "lstm", "hiden"): field names, but
-also the tags of discriminated unions and the positions in lists. `_walk` follows such a location through the types,
-so that the sentence can name the key as the user wrote it (`model.core.hiden`) and the valid names beside it.
+`sentences` says which key is wrong, its value, what is allowed and what was probably meant. pydantic reports where an
+error happened as a location such as ("model", "core", "lstm", "hiden"): field names, but also the tags of discriminated
+unions and the positions in lists. `_walk` follows such a location through the types, so that the sentence can name the
+key as the user wrote it (`model.core.hiden`) and the valid names beside it.
+`reference` lists every key, for `config explain` and the documentation.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from tailwise.core.errors import ConfigError
 
 # Type of the error that a section raises when a number was written as true, false, on or off.
 TRUTH_VALUE = "truth_value"
-_LONGEST_SHOWN = 200  # characters of a value
+_LONGEST_VALUE = 200  # characters of a value in a sentence
 _MOST_SENTENCES = 20
+_BOUNDS = (
+    (annotated_types.Gt, "gt", ">"),
+    (annotated_types.Ge, "ge", ">="),
+    (annotated_types.Lt, "lt", "<"),
+    (annotated_types.Le, "le", "<="),
+)
+_NAMES = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "mapping", tuple: "list"}
 
 
 def _strip_annotated(annotation: Any) -> Any:
@@ -144,10 +157,10 @@ def _unknown_key(root: type[BaseModel], place: _Place) -> str:
     return f"key '{place.key}' is unknown{of_kind}; keys allowed here: {allowed}."
 
 
-def shown(value: Any) -> str:
-    """`repr` of a value that somebody wrote, shortened: it may be of any length."""
+def shortened(value: Any) -> str:
+    """`repr` of a value, cut after 200 characters."""
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}... ({len(text):,} characters)"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... ({len(text):,} characters)"
 
 
 def _lower_first(text: str) -> str:
@@ -180,15 +193,145 @@ def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
         message = str(context["error"]).rstrip(".")
         if isinstance(value, dict | BaseModel):
             return f"{place.key}: {message}." if place.key else f"{message}."
-        return f"key '{place.key}' is {shown(value)}; {message}{meaning}."
+        return f"key '{place.key}' is {shortened(value)}; {message}{meaning}."
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"key '{place.key}' is {shown(value)}; a mapping of keys to values is needed here{meaning}."
+        return f"key '{place.key}' is {shortened(value)}; a mapping of keys to values is needed here{meaning}."
     allowed = _lower_first(error["msg"]).replace("input should", "it should")
-    return f"key '{place.key}' is {shown(value)}; {allowed}{meaning}."
+    return f"key '{place.key}' is {shortened(value)}; {allowed}{meaning}."
 
 
 def sentences(root: type[BaseModel], error: ValidationError) -> list[str]:
-    """One sentence per thing that is wrong, in the order of the fields, each said once; the first twenty."""
-    found = list(dict.fromkeys(_sentence(root, detail) for detail in error.errors(include_url=False)))
-    more = len(found) - _MOST_SENTENCES
-    return found if more <= 0 else [*found[:_MOST_SENTENCES], f"{more} more of these were found."]
+    """List one sentence per problem, in the order of the fields, without repetition; at most the first twenty."""
+    problems = list(dict.fromkeys(_sentence(root, detail) for detail in error.errors(include_url=False)))
+    more = len(problems) - _MOST_SENTENCES
+    return problems if more <= 0 else [*problems[:_MOST_SENTENCES], f"{more} more of these were found."]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of the configuration.
+
+    key       full name: model.core.hidden
+    kind      the kinds of its section that have it, separated by commas; empty where there are no kinds
+    switch    key that chooses among those kinds
+    default   default value as text, or "required"
+    allowed   type and bounds in words
+    meaning   description of the field
+    section   whether it is a section with keys below it
+    """
+
+    key: str
+    kind: str
+    switch: str
+    default: str
+    allowed: str
+    meaning: str
+    section: bool
+
+
+def reference(model: type[BaseModel]) -> list[Entry]:
+    """List all keys below `model`, in the order of the fields; a key that several kinds share is one entry."""
+    kinds: dict[Entry, list[str]] = {}
+    for entry in _entries(model, prefix="", kind="", switch="", path=()):
+        having = kinds.setdefault(replace(entry, kind=""), [])
+        if entry.kind and entry.kind not in having:
+            having.append(entry.kind)
+    return [replace(entry, kind=", ".join(having)) for entry, having in kinds.items()]
+
+
+def entries_below(model: type[BaseModel], key: str) -> list[Entry]:
+    """Look up a key in each kind that has it, or all keys of a section; an unknown key is a ConfigError."""
+    entries = reference(model)
+    chosen = [entry for entry in entries if entry.key == key]
+    if not chosen or any(entry.section for entry in chosen):
+        chosen = [*chosen, *(entry for entry in entries if entry.key.startswith(f"{key}."))]
+    if not chosen:
+        keys = list(dict.fromkeys(entry.key for entry in entries))
+        ending = [known for known in keys if known.rsplit(".", 1)[-1] == key]
+        near = ending or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+        quoted = " or ".join(f"'{known}'" for known in near)
+        hint = f"did you mean {quoted}?" if near else "docs/configuration.md lists all keys."
+        raise ConfigError(f"key '{key}' is unknown; {hint}")
+    return chosen
+
+
+def _entries(model: type[BaseModel], *, prefix: str, kind: str, switch: str, path: tuple[str, ...]) -> Iterator[Entry]:
+    for name, field in fields_by_key(model).items():
+        if path and _tag_field(model) == name:
+            continue  # `kind` is listed once, by the union
+        key = f"{prefix}{name}"
+        below = [member for member in members(field.annotation) if _is_model(member)]
+        if field.discriminator is not None:
+            tag = str(field.discriminator)
+            kinds = [value for member in below for value in get_args(fields_by_key(member)[tag].annotation)]
+            default = getattr(field.default, tag, None)
+            yield Entry(f"{key}.{tag}", kind, switch, _text(default), ", ".join(kinds), field.description or "", False)
+        elif below:
+            yield Entry(key, kind, switch, "-", "a section", field.description or "", True)
+        else:
+            yield Entry(key, kind, switch, _default(field), _allowed(field), field.description or "", False)
+        for member in below:
+            tag_of_member = _tag(member)
+            inner = (
+                (tag_of_member, f"{key}.{field.discriminator}") if field.discriminator is not None else (kind, switch)
+            )
+            yield from _entries(member, prefix=f"{key}.", kind=inner[0], switch=inner[1], path=(*path, name))
+
+
+def _tag_field(model: type[BaseModel]) -> str | None:
+    """Key that distinguishes the kinds of a union, if `model` is one of them."""
+    for name in ("kind", "mode"):
+        field = model.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is Literal:
+            return name
+    return None
+
+
+def _tag(model: type[BaseModel]) -> str:
+    name = _tag_field(model)
+    return "" if name is None else "|".join(get_args(model.model_fields[name].annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "chosen_by" in extra:
+        return f"by {extra['chosen_by']}"
+    if field.default_factory is not None:
+        return _text(field.get_default(call_default_factory=True, validated_data={}))
+    return "required" if field.default is PydanticUndefined else _text(field.default)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _allowed(field: FieldInfo) -> str:
+    kinds = members(field.annotation)
+    words = [_word(kind) for kind in kinds]
+    bounds = [
+        f"{sign} {_bound(getattr(item, name))}"
+        for item in field.metadata
+        for cls, name, sign in _BOUNDS
+        if isinstance(item, cls)
+    ]
+    text = " or ".join(dict.fromkeys(words))
+    if bounds:
+        text += " " + " and ".join(bounds)
+    nullable = get_origin(field.annotation) in (Union, types.UnionType) and type(None) in get_args(field.annotation)
+    return f"{text}, or null" if nullable else text
+
+
+def _word(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return ", ".join(str(value) for value in get_args(kind))
+    if origin is tuple:
+        inner = members(get_args(kind)[0])[0]
+        if get_origin(inner) is Literal:
+            return f"list of {', '.join(str(value) for value in get_args(inner))}"
+        return f"list of {_NAMES.get(members(get_args(kind)[0])[0], 'value')}s"
+    return _NAMES.get(origin or kind, str(kind))
+
+
+def _bound(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) and value < 2**53 else "2^63" if value == 2**63 else f"{value:g}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tailwise.core.errors import DataError
-from tailwise.core.limited_json import parse_json
+from tailwise.core.parsing import parse_json
 
 MEGABYTE = 2**20
 
