@@ -59,13 +59,25 @@ def kernel(
     options: dict[str, Any] = {**OPTIONS, "fastmath": set(freedom)} if freedom else OPTIONS
     if inline:
         return _njit()(inline="always", **options)(function)
-    if _config().DISABLE_JIT:
+    if compiler_is_off():
         return function
     folder = cache_folder()
     if folder is not None and calls:
         folder /= hashlib.sha256(b"".join(Path(file).read_bytes() for file in calls)).hexdigest()[:16]
     cached = _cached_in(folder, function, options) if folder is not None else None
     return cached if cached is not None else _dispatcher(function, options)
+
+
+def record_dtype(fields: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype of records whose fields kernels read and write as attributes.
+
+    Elements are numpy.record: without the compiler (NUMBA_DISABLE_JIT) a plain record has no attributes. Its own ones,
+    such as `flatten`, would hide a field of that name.
+    """
+    hidden = [name for name, *_ in fields if hasattr(np.record, name)]
+    if hidden:
+        raise ValueError(f"A record has an attribute '{hidden[0]}' of its own; give the field another name.")
+    return np.dtype((np.record, list(fields)))
 
 
 def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
@@ -80,14 +92,6 @@ def compiled_for(function: Any, arguments: Sequence[Any]) -> Any:
     if types not in function.overloads:
         function.compile(types)
     return function.overloads[types].entry_point
-
-
-def record_dtype(fields: Sequence[tuple[str, Any]]) -> np.dtype[Any]:
-    """Structured dtype (name, type of each field) whose records have their fields as attributes.
-
-    Kernels read `account.equity` of any structured dtype; plain Python, with NUMBA_DISABLE_JIT, only of `np.record`.
-    """
-    return np.dtype((np.record, list(fields)))
 
 
 class Repeated:
@@ -107,7 +111,7 @@ class Repeated:
 @cache
 def cache_folder() -> Path | None:
     """Folder in which this process caches kernels: `kernels-<digest of the sources>` inside the one numba would use."""
-    if _config().DISABLE_JIT:
+    if compiler_is_off():
         return None
     try:
         folder = Path(_njit()(cache=True)(_probe).stats.cache_path) / f"{PREFIX}{source_digest()}"
@@ -170,6 +174,11 @@ def _remove_old(folder: Path) -> None:
             continue  # another process was faster
     for other in sorted(used, key=lambda one: used[one], reverse=True)[FOLDERS_KEPT:]:
         shutil.rmtree(other, ignore_errors=True)
+
+
+def compiler_is_off() -> bool:
+    """Whether kernels are the Python functions themselves (NUMBA_DISABLE_JIT=1), to step through them in a debugger."""
+    return bool(_config().DISABLE_JIT)
 
 
 def _config() -> Any:

@@ -34,7 +34,7 @@ GUARD = record_dtype(
     ]
 )
 
-LIMITS = record_dtype(
+LIMITS = np.dtype(
     [
         ("flatten", np.int64),
         *[

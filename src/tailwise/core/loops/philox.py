@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, types
+from numba import types
 from numba.extending import intrinsic
 
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import compiler_is_off, kernel
 
 _M0, _M1 = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _W0, _W1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
@@ -22,8 +22,12 @@ _STEP_BITS, _DROPPED = np.uint64(40), np.uint64(12)
 _ONE, _HALF, _SHORT, _QUARTER = np.uint64(1), np.uint64(32), np.uint64(49), np.uint64(0xFFFF)
 
 
+def _high_word_in_python(a: np.uint64, b: np.uint64) -> np.uint64:
+    return np.uint64(int(a) * int(b) >> 64)
+
+
 @intrinsic
-def _high_word_compiled(context: Any, a: Any, b: Any) -> Any:
+def _compiled_high_word(context: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a product of two uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -34,12 +38,7 @@ def _high_word_compiled(context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-def _high_word_plain(a: Any, b: Any) -> Any:
-    """The same in Python, which has no intrinsics: for a debugger."""
-    return np.uint64(int(a) * int(b) >> 64)
-
-
-_high_word: Any = _high_word_plain if vars(config)["DISABLE_JIT"] else _high_word_compiled
+_high_word = _high_word_in_python if compiler_is_off() else _compiled_high_word
 
 
 @kernel
