@@ -37,7 +37,7 @@ GUARD = record_dtype(
     ]
 )
 
-LIMITS = record_dtype(
+LIMITS = np.dtype(
     [
         ("closes_on_halt", np.int64),
         *[
