@@ -37,7 +37,7 @@ GUARD = record_dtype(
     ]
 )
 
-LIMITS = np.dtype(
+LIMITS = record_dtype(
     [
         ("closes_on_halt", np.int64),
         *[
