@@ -316,8 +316,8 @@ MUTANTS = (
     Mutant(
         "the integral may become negative",
         "learner/constraint.py",
-        "integral = min(max(state.integral + pace * gains.ki * counted, 0.0), largest)",
-        "integral = min(state.integral + pace * gains.ki * counted, largest)",
+        "integral = min(max(state.integral + gains.ki * counted, 0.0), largest)",
+        "integral = min(state.integral + gains.ki * counted, largest)",
         MULTIPLIER,
     ),
     Mutant(

@@ -83,13 +83,6 @@ def test_the_integral_is_clipped_on_both_sides() -> None:
     assert follow([-49.0], 1.0, gains, start=start) == pytest.approx([0.98])
 
 
-def test_the_pace_is_a_factor_on_the_gain_of_the_integral_alone() -> None:
-    gains, start = Pid(kp=2.0, ki=0.1, smoothing=0.0, integral_clip=1.0), PidState(integral=1.0)
-    whole, half = (next_multiplier(start, 1.5, 1.0, gains, largest=10.0, pace=pace) for pace in (1.0, 0.5))
-    assert whole[1].integral == pytest.approx(1.05) and half[1].integral == pytest.approx(1.025)
-    assert whole[0] == pytest.approx(2.05) and half[0] == pytest.approx(2.025)
-
-
 def test_a_long_way_to_the_limit_does_not_fill_the_integral() -> None:
     """A policy that can move 2% of the limit per update, started three times beyond it. Rejects the plain integral.
 

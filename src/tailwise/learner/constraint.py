@@ -36,19 +36,17 @@ class PidState:
 
 
 def next_multiplier(
-    state: PidState, cost: float, limit: float, gains: Pid, *, largest: float, pace: float = 1.0
+    state: PidState, cost: float, limit: float, gains: Pid, *, largest: float
 ) -> tuple[float, PidState]:
     """(multiplier, new state) after a cost was seen beside its limit (both in units of the reference).
 
     cost above limit is a violation. The integral stays within [0, largest], so it neither winds up while a limit cannot
     be met nor keeps a debt from times when it was kept easily. It counts at most `integral_clip` of a violation: a
     policy moves a bounded step per update, and what the integral gathers on a long way would carry it past the limit.
-    pace: factor on the integral's gain, at most 1: a policy whose steps get smaller answers later, and an integral that
-    does not slow down with it swings around the limit.
     """
     violation = cost - limit
     counted = min(max(violation, -gains.integral_clip), gains.integral_clip)
-    integral = min(max(state.integral + pace * gains.ki * counted, 0.0), largest)
+    integral = min(max(state.integral + gains.ki * counted, 0.0), largest)
     keep = gains.smoothing
     smoothed = keep * state.violation + (1 - keep) * violation
     average = keep * state.cost + (1 - keep) * cost
@@ -101,12 +99,10 @@ class Constraint:
         spread: float,
         threshold: float | None = None,
         calibrated: bool,
-        pace: float = 1.0,
     ) -> dict[str, float]:
         """Take in the measure, spread and VaR (reward units) of the pooled return after an update; the metrics of it.
 
-        What is not finite is skipped: it would poison the controller. pace: of the policy's steps, see
-        `next_multiplier`.
+        What is not finite is skipped: it would poison the controller.
         """
         if threshold is not None and math.isfinite(threshold):
             known = threshold if self.threshold is None else self.threshold
@@ -123,7 +119,6 @@ class Constraint:
                 -self.config.limit / self.reference,
                 self.config.pid,
                 largest=self.config.max_multiplier,
-                pace=pace,
             )
             self.best = measured if self.best is None else max(self.best, measured)
             violation = (self.config.limit - measured) / self.reference

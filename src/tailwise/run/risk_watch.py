@@ -40,11 +40,8 @@ class RiskWatch:
         """Whether the policy of now may be selected: not while it breaks its limit or has not met it yet."""
         return self.constraint is None or self.constraint.kept
 
-    def after(self, update: int, rollout: Rollout, report: UpdateReport, *, pace: float) -> dict[str, float]:
-        """Take in an update; its metrics. `update` counts it already. A refused one shows nothing.
-
-        pace: the schedule's factor on the step size of that update.
-        """
+    def after(self, update: int, rollout: Rollout, report: UpdateReport) -> dict[str, float]:
+        """Take in an update; its metrics. `update` counts it already. A refused one shows nothing."""
         metrics: dict[str, float] = {}
         calibrated = False
         if self.calibration is not None:
@@ -64,7 +61,6 @@ class RiskWatch:
             spread=report.metrics["risk/spread"],
             threshold=report.metrics.get("risk/threshold"),
             calibrated=calibrated,
-            pace=pace,
         )
 
     def known(self) -> dict[str, float]:

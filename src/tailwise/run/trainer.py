@@ -226,7 +226,7 @@ class Trainer:
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
-        metrics |= self.risk.after(self.update, rollout, report, pace=step_size.schedule)
+        metrics |= self.risk.after(self.update, rollout, report)
         metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - taken)
         metrics |= {
             f"grad/term/{term}/{group}": norm
