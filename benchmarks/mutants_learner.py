@@ -316,9 +316,23 @@ MUTANTS = (
     Mutant(
         "the integral may become negative",
         "learner/constraint.py",
-        "integral = min(max(state.integral + gains.ki * counted, 0.0), largest)",
-        "integral = min(state.integral + gains.ki * counted, largest)",
+        "integral = min(max(state.integral + size * gains.ki * counted, 0.0), largest)",
+        "integral = min(state.integral + size * gains.ki * counted, largest)",
         MULTIPLIER,
+    ),
+    Mutant(
+        "gains do not follow the size of the multiplier",
+        "learner/constraint.py",
+        "size = 1.0 if gains.gain_floor is None else state.integral + gains.gain_floor",
+        "size = 1.0 if gains.gain_floor is None else gains.gain_floor",
+        MULTIPLIER,
+    ),
+    Mutant(
+        "violations are counted in the limit however small it is",
+        "learner/constraint.py",
+        "self.unit = max(abs(self.config.limit), spread) or 1.0",
+        "self.unit = self.reference",
+        CONSTRAINT,
     ),
     Mutant(
         "the derivative looks back one update instead of DELAY",

@@ -57,7 +57,30 @@ def test_the_reference_is_fixed_when_it_begins() -> None:
     assert near_zero.reference == pytest.approx(0.1)
     constant = constraint(limit=0.0, warmup={"updates": 1, "longest": 1})
     constant.see(1, measured=0.0, spread=0.0, calibrated=True)
-    assert constant.reference == 1.0
+    assert (constant.reference, constant.unit) == (1.0, 1.0)
+
+
+def test_the_controller_counts_in_the_spread_or_the_limit() -> None:
+    """Whichever is larger: a limit of -.1 on returns with a spread of 1 is broken by 10 limits at once, and gains in
+    units of the limit would switch the multiplier between 0 and its cap."""
+    tight, wide = constraint(limit=-0.1), constraint(limit=-2.0)
+    feed(tight, [-1.1, -1.1])
+    feed(wide, [-3.0, -3.0])
+    assert (tight.unit, wide.unit) == (1.0, 2.0)
+    assert tight.multiplier == pytest.approx(2 * wide.multiplier, rel=0.1)  # violations of 1 and of .5 units
+
+
+def test_a_state_without_units_counts_in_its_reference() -> None:
+    """Earlier runs have none. Rejects a constraint that stands still after it was resumed."""
+    watched, again = constraint(), constraint()
+    feed(watched, [-9.0] * 4)
+    data = {key: value for key, value in watched.state().items() if key != "unit"}
+    for earlier in (data, {**data, "unit": None}):
+        again.load(earlier)
+        assert again.unit == again.reference == 2.0
+        before = again.multiplier
+        feed(again, [-1.0], first=5)
+        assert again.multiplier != before
 
 
 def test_units_of_reward_do_not_matter() -> None:

@@ -403,7 +403,7 @@ EFFECTS: dict[str, Effect] = {
     **measure_effects("constraint", constraint),
     **{
         f"risk[constraint].pid.{key}": Effect(metric("risk/multiplier"), constraint(pid={key: 0.3}), constraint())
-        for key in ("kp", "ki", "smoothing")
+        for key in ("kp", "ki", "smoothing", "gain_floor")
     },
     "risk[constraint].pid.integral_clip": Effect(
         metric("risk/multiplier"), constraint(pid={"integral_clip": 0.01}), constraint()

@@ -16,7 +16,7 @@ DELAY = 10  # updates over which the derivative looks back
 
 @dataclass(frozen=True)
 class PidState:
-    """Everything the controller remembers. Costs are in units of the reference; a cost is minus the measure."""
+    """Everything the controller remembers. Costs are in its units (`Constraint.unit`); a cost is minus the measure."""
 
     integral: float = 0.0
     violation: float = 0.0  # moving average of cost - limit
@@ -38,25 +38,28 @@ class PidState:
 def next_multiplier(
     state: PidState, cost: float, limit: float, gains: Pid, *, largest: float
 ) -> tuple[float, PidState]:
-    """(multiplier, new state) after a cost was seen beside its limit (both in units of the reference).
+    """(multiplier, new state) after a cost was seen beside its limit (both in units of the controller).
 
-    cost above limit is a violation. The integral stays within [0, largest], so it neither winds up while a limit cannot
+    cost above limit is a violation. The gains are multiplied by integral + gain_floor: a policy that needs a multiplier
+    of 1.5 and one that needs .2 answer alike to the same share of it. The integral stays within [0, largest], so it neither winds up while a limit cannot
     be met nor keeps a debt from times when it was kept easily. It counts at most `integral_clip` of a violation: a
     policy moves a bounded step per update, and what the integral gathers on a long way would carry it past the limit.
     """
+    size = 1.0 if gains.gain_floor is None else state.integral + gains.gain_floor
     violation = cost - limit
     counted = min(max(violation, -gains.integral_clip), gains.integral_clip)
-    integral = min(max(state.integral + gains.ki * counted, 0.0), largest)
+    integral = min(max(state.integral + size * gains.ki * counted, 0.0), largest)
     keep = gains.smoothing
     smoothed = keep * state.violation + (1 - keep) * violation
     average = keep * state.cost + (1 - keep) * cost
     rise = max(0.0, average - state.costs[0])
-    multiplier = min(max(gains.kp * smoothed + integral + gains.kd * rise, 0.0), largest)
+    multiplier = min(max(size * (gains.kp * smoothed + gains.kd * rise) + integral, 0.0), largest)
     return multiplier, PidState(integral, smoothed, average, (*state.costs[1:], average))
 
 
 SMALLEST_REFERENCE = 0.1  # of the return's spread: a limit near 0 would make every violation look enormous
 THRESHOLD_RATE = 0.2  # of the newest rollout in the moving average of the VaR
+EXCESS_RATE = 0.2  # of the newest rollout in the moving average by which a limit counts as kept
 KEPT_WITHIN = 0.1  # of the reference: violations of single rollouts scatter at least as much
 AT_CAP = 0.999  # of the largest multiplier
 
@@ -74,7 +77,8 @@ class Constraint:
         self.seen = 0  # committed updates that measured something
         self.active_since: int | None = None  # update after which the constraint acts; None during warm-up
         self.trusted = False  # whether it began because the critics were calibrated
-        self.reference: float | None = None  # reward units; fixed when the constraint begins
+        self.reference: float | None = None  # what violations are reported in, reward units; fixed when it begins
+        self.unit: float | None = None  # what the controller counts violations in, likewise
         self.best: float | None = None  # highest measure since then
         self.excess: float | None = None  # moving average of the violation since it acts, in units of the reference
         self.updates_broken = 0  # in a row, with that average above what counts as kept
@@ -112,18 +116,18 @@ class Constraint:
         self.seen += 1
         if self.active_since is None:
             self._begin(update, spread, calibrated)
-        if self.active_since is not None and self.reference is not None:
+        if self.active_since is not None and self.reference is not None and self.unit is not None:
             self.multiplier, self.pid = next_multiplier(
                 self.pid,
-                -measured / self.reference,
-                -self.config.limit / self.reference,
+                -measured / self.unit,
+                -self.config.limit / self.unit,
                 self.config.pid,
                 largest=self.config.max_multiplier,
             )
             self.best = measured if self.best is None else max(self.best, measured)
             violation = (self.config.limit - measured) / self.reference
             known = violation if self.excess is None else self.excess
-            self.excess = known + (1 - self.config.pid.smoothing) * (violation - known)
+            self.excess = known + EXCESS_RATE * (violation - known)
             self.updates_broken = 0 if self.kept else self.updates_broken + 1
             violated = measured < self.config.limit
             stuck = violated and self.multiplier >= AT_CAP * self.config.max_multiplier
@@ -138,6 +142,7 @@ class Constraint:
         self.active_since = update
         self.trusted = calibrated
         self.reference = max(abs(self.config.limit), SMALLEST_REFERENCE * spread) or 1.0
+        self.unit = max(abs(self.config.limit), spread) or 1.0
 
     def metrics(self) -> dict[str, float]:
         """The controller's numbers."""
@@ -164,6 +169,7 @@ class Constraint:
             "active_since": self.active_since,
             "trusted": self.trusted,
             "reference": self.reference,
+            "unit": self.unit,
             "best": self.best,
             "updates_at_cap": self.updates_at_cap,
             "excess": self.excess,
@@ -173,7 +179,7 @@ class Constraint:
 
     def load(self, data: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        missing = sorted(self.state().keys() - data.keys())
+        missing = sorted(self.state().keys() - data.keys() - {"unit"})
         if missing:
             raise CheckpointError(f"the state of the risk constraint lacks {', '.join(missing)}")
         self.multiplier = float(data["multiplier"])
@@ -182,6 +188,8 @@ class Constraint:
         self.active_since = data["active_since"]
         self.trusted = bool(data["trusted"])
         self.reference, self.best = data["reference"], data["best"]
+        unit = data.get("unit")
+        self.unit = self.reference if unit is None else unit  # earlier runs counted in the reference
         self.updates_at_cap = int(data["updates_at_cap"])
         self.excess, self.updates_broken = data["excess"], int(data["updates_broken"])
         self.threshold = data["threshold"]

@@ -82,6 +82,7 @@ class StoredConstraint(Stored):
     active_since: Count | None
     trusted: bool
     reference: Positive | None
+    unit: Positive | None = None  # earlier runs have none: they counted in the reference
     best: Number | None
     updates_at_cap: Count
     excess: Number | None
