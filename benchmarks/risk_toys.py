@@ -21,10 +21,9 @@ Bools = npt.NDArray[np.bool_]
 # discount; single decisions do not.
 Size = tuple[int, int, int, float]
 ONE_STEP_SIZE: Size = (128, 32, 150, 2e-3)
-# The integral of the multiplier closes a gap with the time constant kp / ki = 40 updates, once the limit is reached at
-# all; 200 updates were too few: the integral came to the .45 that the problem needs when a quarter of the learning rate
-# was left, and policies ended where they had overshot (w* .2: -5%, .65: +7%, the same way by the run's own measure).
-CONTINUING_SIZE: Size = (64, 128, 400, 2e-3)
+# 400 updates were too few: some runs were still on their way back from an overshoot when the step size had gone
+# (docs/decisions/0007).
+CONTINUING_SIZE: Size = (64, 128, 800, 2e-3)
 CONTINUING_FREE_SIZE: Size = (64, 128, 200, 2e-3)  # without a limit there is nothing to settle
 LOTTERY_SIZE: Size = (128, 32, 150, 1e-3)
 CLIFF_SIZE: Size = (128, 32, 600, 1e-3)

@@ -61,19 +61,28 @@ def test_the_reference_is_fixed_when_it_begins() -> None:
 
 
 def test_the_controller_counts_in_the_spread_or_the_limit() -> None:
-    """Whichever is larger: a limit of -.1 on returns with a spread of 1 is broken by 10 limits at once, and gains in
-    units of the limit would switch the multiplier between 0 and its cap."""
+    """|limit| or half the spread: a limit of -.1 on returns with a spread of 1 may be broken by 10 limits at once, and
+    gains in units of the limit would switch the multiplier between 0 and its cap."""
     tight, wide = constraint(limit=-0.1), constraint(limit=-2.0)
-    feed(tight, [-1.1, -1.1])
-    feed(wide, [-3.0, -3.0])
-    assert (tight.unit, wide.unit) == (1.0, 2.0)
-    assert tight.multiplier == pytest.approx(2 * wide.multiplier, rel=0.1)  # violations of 1 and of .5 units
+    feed(tight, [-0.15, -0.15])
+    feed(wide, [-2.2, -2.2])
+    assert (tight.unit, wide.unit) == (0.5, 2.0)
+    assert tight.multiplier == pytest.approx(wide.multiplier) != 0.0  # both are broken by a tenth of their unit
+
+
+@pytest.mark.parametrize("limit", [-2.0, 50.0])
+def test_a_broken_limit_is_counted_from_the_first_update(limit: float) -> None:
+    """Whatever the sign of the measure: .4 x .1 an update. Rejects averages that start at 0, where a measure above 0
+    looks like a cost that falls and the integral waits for ten updates."""
+    watched = constraint(limit=limit, warmup={"updates": 0, "longest": 0})
+    feed(watched, [limit - 1e3] * 3)
+    assert watched.pid.integral == pytest.approx(0.12)
 
 
 def test_a_state_without_units_counts_in_its_reference() -> None:
     """Earlier runs have none. Rejects a constraint that stands still after it was resumed."""
     watched, again = constraint(), constraint()
-    feed(watched, [-9.0] * 4)
+    feed(watched, [-2.1] * 4)
     data = {key: value for key, value in watched.state().items() if key != "unit"}
     for earlier in (data, {**data, "unit": None}):
         again.load(earlier)

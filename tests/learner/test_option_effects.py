@@ -403,10 +403,13 @@ EFFECTS: dict[str, Effect] = {
     **measure_effects("constraint", constraint),
     **{
         f"risk[constraint].pid.{key}": Effect(metric("risk/multiplier"), constraint(pid={key: 0.3}), constraint())
-        for key in ("kp", "ki", "smoothing", "gain_floor")
+        for key in ("kp", "smoothing")
     },
+    "risk[constraint].pid.ki": Effect(
+        metric("risk/integral"), constraint(pid={"ki": 0.3}), constraint(), env="Pendulum-v1"
+    ),
     "risk[constraint].pid.integral_clip": Effect(
-        metric("risk/multiplier"), constraint(pid={"integral_clip": 0.01}), constraint()
+        metric("risk/integral"), constraint(pid={"integral_clip": 0.01}), constraint(), env="Pendulum-v1"
     ),
     "risk[constraint].pid.kd": Effect(
         metric("risk/multiplier"),

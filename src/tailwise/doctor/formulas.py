@@ -67,7 +67,7 @@ def uniform_law(count: int) -> Tensor:
 
 def pid() -> Pairs:
     """Costs 50, 50, 50, 10, 10 against a limit of 25."""
-    gains = Pid(kp=0.1, ki=0.01, kd=0.01, smoothing=0.95, integral_clip=1e9, gain_floor=None)
+    gains = Pid(kp=0.1, ki=0.01, kd=0.01, smoothing=0.95, integral_clip=1e9)
     state = PidState(integral=0.001)
     multipliers = []
     for cost in (50.0, 50.0, 50.0, 10.0, 10.0):

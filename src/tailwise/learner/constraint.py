@@ -40,24 +40,25 @@ def next_multiplier(
 ) -> tuple[float, PidState]:
     """(multiplier, new state) after a cost was seen beside its limit (both in units of the controller).
 
-    cost above limit is a violation. The gains are multiplied by integral + gain_floor: a policy that needs a multiplier
-    of 1.5 and one that needs .2 answer alike to the same share of it. The integral stays within [0, largest], so it neither winds up while a limit cannot
-    be met nor keeps a debt from times when it was kept easily. It counts at most `integral_clip` of a violation: a
-    policy moves a bounded step per update, and what the integral gathers on a long way would carry it past the limit.
+    cost above limit is a violation. Two things keep the integral from gathering more than the limit needs while a
+    policy, which moves a bounded step per update, is on its way: it counts at most `integral_clip` of a violation, and
+    nothing while the violation is shrinking (conditional integration). It stays within [0, largest], so it neither
+    winds up while a limit cannot be met nor keeps a debt from times when it was kept easily.
     """
-    size = 1.0 if gains.gain_floor is None else state.integral + gains.gain_floor
     violation = cost - limit
-    counted = min(max(violation, -gains.integral_clip), gains.integral_clip)
-    integral = min(max(state.integral + size * gains.ki * counted, 0.0), largest)
     keep = gains.smoothing
     smoothed = keep * state.violation + (1 - keep) * violation
-    average = keep * state.cost + (1 - keep) * cost
-    rise = max(0.0, average - state.costs[0])
-    multiplier = min(max(size * (gains.kp * smoothed + gains.kd * rise) + integral, 0.0), largest)
+    average = state.cost + (1 - keep) * (cost - state.cost)  # exactly the same while nothing changes
+    change = average - state.costs[0]
+    shrinking = violation * smoothed > 0 and violation * change < 0
+    counted = 0.0 if shrinking else min(max(violation, -gains.integral_clip), gains.integral_clip)
+    integral = min(max(state.integral + gains.ki * counted, 0.0), largest)
+    multiplier = min(max(gains.kp * smoothed + integral + gains.kd * max(0.0, change), 0.0), largest)
     return multiplier, PidState(integral, smoothed, average, (*state.costs[1:], average))
 
 
 SMALLEST_REFERENCE = 0.1  # of the return's spread: a limit near 0 would make every violation look enormous
+SMALLEST_UNIT = 0.5  # likewise, of what the controller counts in
 THRESHOLD_RATE = 0.2  # of the newest rollout in the moving average of the VaR
 EXCESS_RATE = 0.2  # of the newest rollout in the moving average by which a limit counts as kept
 KEPT_WITHIN = 0.1  # of the reference: violations of single rollouts scatter at least as much
@@ -115,7 +116,7 @@ class Constraint:
             return self.metrics()
         self.seen += 1
         if self.active_since is None:
-            self._begin(update, spread, calibrated)
+            self._begin(update, measured, spread, calibrated)
         if self.active_since is not None and self.reference is not None and self.unit is not None:
             self.multiplier, self.pid = next_multiplier(
                 self.pid,
@@ -134,7 +135,7 @@ class Constraint:
             self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
         return {"risk/violation": self.config.limit - measured, **self.metrics()}
 
-    def _begin(self, update: int, spread: float, calibrated: bool) -> None:
+    def _begin(self, update: int, measured: float, spread: float, calibrated: bool) -> None:
         assert isinstance(self.config, RiskConstraint)
         warmup = self.config.warmup
         if self.seen < warmup.updates or not (calibrated or self.seen >= warmup.longest):
@@ -142,7 +143,9 @@ class Constraint:
         self.active_since = update
         self.trusted = calibrated
         self.reference = max(abs(self.config.limit), SMALLEST_REFERENCE * spread) or 1.0
-        self.unit = max(abs(self.config.limit), spread) or 1.0
+        self.unit = max(abs(self.config.limit), SMALLEST_UNIT * spread) or 1.0
+        cost = -measured / self.unit
+        self.pid = PidState(cost=cost, costs=(cost,) * DELAY)  # from 0 the first costs would look like a change
 
     def metrics(self) -> dict[str, float]:
         """The controller's numbers."""

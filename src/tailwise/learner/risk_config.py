@@ -34,25 +34,20 @@ MEASURE = Field(default=CvarMeasure(), description="what is measured on the pool
 
 
 class Pid(Section):
-    """Gains of the multiplier (Stooke et al. 2020) on the violation, in units of the return's spread or of |limit|,
-    whichever is larger when the constraint begins."""
+    """Gains of the multiplier (Stooke et al. 2020) on the violation.
 
-    kp: float = Field(8.0, ge=0, le=1000, description="gain on the smoothed violation")
-    ki: float = Field(0.15, ge=0, le=1000, description="gain on the sum of violations; what stays when it is kept")
-    gain_floor: float | None = Field(
-        0.5,
-        gt=0,
-        le=1000,
-        description="all gains are multiplied by the sum plus this, so that they fit the multiplier which the limit "
-        "needs; null: they count as they are",
-    )
+    Its unit is |limit| or half the return's spread, whichever is larger when the constraint begins.
+    """
+
+    kp: float = Field(20.0, ge=0, le=1000, description="gain on the smoothed violation")
+    ki: float = Field(0.4, ge=0, le=1000, description="gain on the sum of violations; what stays when it is kept")
     integral_clip: float = Field(
         0.1,
         gt=0,
         description="largest violation that the sum counts: far from the limit the policy needs time, not weight",
     )
     kd: float = Field(0.0, ge=0, le=1000, description="gain on a rising measure of the last 10 updates")
-    smoothing: float = Field(0.5, ge=0, lt=1, description="share of the old value in the moving averages of P and D")
+    smoothing: float = Field(0.7, ge=0, lt=1, description="share of the old value in the moving averages of P and D")
 
     @model_validator(mode="after")
     def _acts(self) -> Pid:
