@@ -14,6 +14,14 @@ from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.frontier import (
+    cell_config,
+    check_base,
+    check_folder,
+    market_score,
+    plan,
+    play_rewards,
+)
 from tailwise.evaluate.frontier_result import (
     MOST_LIKELY,
     SAMPLED,
@@ -23,19 +31,15 @@ from tailwise.evaluate.frontier_result import (
     Result,
     Score,
     band,
+    legend,
+    shown_band,
     summarise,
+    table_rows,
+    verdict,
+    warnings_about,
 )
-from tailwise.evaluate.frontier_runs import (
-    cell_config,
-    check_base,
-    check_folder,
-    market_score,
-    plan,
-    play_rewards,
-)
-from tailwise.evaluate.frontier_words import legend, shown_band, table_rows, verdict, warnings_about
+from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO

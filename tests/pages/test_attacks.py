@@ -23,19 +23,18 @@ from tailwise import backtest
 from tailwise.bars.builtin import sp500
 from tailwise.doctor.check import Check
 from tailwise.doctor.page import write_audit
-from tailwise.evaluate.background import Background
-from tailwise.evaluate.compare_accounts import compare_accounts
+from tailwise.evaluate.compare import compare_accounts
 from tailwise.evaluate.findings import Findings, weigh
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
-from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
-from tailwise.evaluate.limit import LimitVerdict
+from tailwise.evaluate.judge import Background
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, judge_rule
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.pages.compare import write_comparison
-from tailwise.pages.environment import environment, printable, write_page
 from tailwise.pages.frontier import FrontierPage, write_frontier_page
 from tailwise.pages.report import write_report
+from tailwise.pages.views import environment, printable, write_page
 from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tailwise.evaluate.compare import RunComparison, compare_runs
-from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
+from tailwise.evaluate.compare import PAIR_HEADS, Compared, RunComparison, compare_runs, pair_rows
 from tailwise.evaluate.words import bounds, glossary_rows, plain
-from tailwise.pages.curves import Curve, lines_panel
-from tailwise.pages.environment import write_page
-from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes
+from tailwise.pages.account_panels import Curve, lines_panel
+from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes, write_page
 
 PAGE = "compare.html"
 

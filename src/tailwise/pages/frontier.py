@@ -13,9 +13,13 @@ from plotly.subplots import make_subplots
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate.frontier import plan_frontier
-from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Row
-from tailwise.evaluate.frontier_words import (
+from tailwise.evaluate.frontier_result import (
+    MOST_LIKELY,
+    SAMPLED,
     UNCONSTRAINED,
+    Band,
+    Frontier,
+    Row,
     headings,
     legend,
     shown,
@@ -27,9 +31,8 @@ from tailwise.evaluate.frontier_words import (
     warnings_about,
 )
 from tailwise.evaluate.study import open_study, run_study, warn_about
-from tailwise.pages.environment import write_page
 from tailwise.pages.figures import GRID, INK
-from tailwise.pages.views import Page, Paragraphs, Table
+from tailwise.pages.views import Page, Paragraphs, Table, write_page
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 

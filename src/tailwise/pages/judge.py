@@ -1,16 +1,19 @@
-"""`tailwise.judge`: a trained run on the bars of its test window, kept with its paths and its report."""
+"""`tailwise.judge`: a trained run on the bars of its test window, kept with its report; reports of runs made anew."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.core.atomic import atomic_folder
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.background import Playing, background_of, how_played
-from tailwise.evaluate.judge import RunJudgement, findings_of, save_judgement
-from tailwise.evaluate.opened_run import Team, first_free, open_team
+from tailwise.evaluate.findings import headline_of
+from tailwise.evaluate.judge import Playing, RunJudgement, background_of, findings_of, how_played, save_judgement
+from tailwise.evaluate.opened_run import Team, first_free, open_market_run, open_team
+from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
 from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
 
 PAGE = "report.html"
 
@@ -83,3 +86,53 @@ def _new_folder(path: Path) -> Path:
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise DataError(f"{path} exists; an evaluation is kept in a folder of its own, so name one that does not.")
     return path
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A page that was written. verdict: what it says first; notes: about checkpoints that cannot be used."""
+
+    file: Path
+    verdict: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def write_run_report(
+    run: Path,
+    file: Path,
+    *,
+    stochastic: bool = False,
+    checkpoint: str | None = None,
+    stress: bool = True,
+    trust: bool = False,
+) -> WrittenReport:
+    """Write the report of a run on a market, or of a walk-forward, into `file`.
+
+    The options are those of `tailwise.judge`; a walk-forward, whose folds have been played, has none of them.
+    """
+    if (run / SUMMARY).exists():
+        if stochastic or checkpoint is not None:
+            raise ConfigError(
+                f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic and "
+                "--checkpoint, or give the folder of one of its runs."
+            )
+        folds = read_walk_forward(run)
+        write_folds_report(file, folds, run)
+        return WrittenReport(file, folds.verdict)
+    otherwise = f", and a report is about trading; use: tailwise evaluate {run}"
+    opened = open_market_run(run, checkpoint, otherwise=otherwise, trust=trust)
+    policy, config = opened.policy, opened.policy.config
+    deterministic = policy.deterministic and not stochastic
+    played = Playing(opened.checkpoint.name, deterministic, config.seed, trained=opened.trained)
+    world = policy.market()
+    findings = findings_of(policy, played, world, run=run, stressed=stress)
+    write_report(
+        file,
+        findings,
+        title=f"{run.resolve().name}: {world.name.removeprefix('market ')}, out of sample",
+        how=how_played(config, played),
+        gamma=config.learner.gamma,
+        background=background_of(config, world, played, run),
+    )
+    verdict = tuple(f"{account.judged.symbol}: {headline_of(account)[0]}" for account in findings)
+    return WrittenReport(file, verdict, opened.notes)

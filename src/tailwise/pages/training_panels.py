@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
-from tailwise.evaluate.background import Background
+from tailwise.evaluate.judge import Background
 from tailwise.evaluate.words import percent
 from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
 from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plots, Table

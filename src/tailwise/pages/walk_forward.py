@@ -12,25 +12,32 @@ import plotly.graph_objects as go
 import yaml
 
 from tailwise.core.errors import DataError
-from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.evidence import Comparison
+from tailwise.evaluate.findings import unchecked_headline
+from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.verdict_words import unchecked_headline
-from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
-from tailwise.evaluate.walk_forward_words import reserved
+from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward, reserved
 from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
-from tailwise.pages.curves import Curve, lines_panel, months_panel, rolling_panel
-from tailwise.pages.environment import write_page
+from tailwise.pages.account_panels import Curve, lines_panel, months_panel, rolling_panel, trading_panel
 from tailwise.pages.figures import colours_of, layout, legend
-from tailwise.pages.return_panels import distribution_panel
-from tailwise.pages.stress_panels import odds_panel
-from tailwise.pages.trading_panel import trading_panel
+from tailwise.pages.report import comparison_panel
+from tailwise.pages.risk_panels import distribution_panel, odds_panel
 from tailwise.pages.training_panels import background_panels
-from tailwise.pages.verdict import comparison_panel
-from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, with_suffixes
+from tailwise.pages.views import (
+    Panel,
+    Paragraphs,
+    Part,
+    Plot,
+    ReportPage,
+    Table,
+    Top,
+    Verdict,
+    with_suffixes,
+    write_page,
+)
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
