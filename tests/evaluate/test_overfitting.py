@@ -1,4 +1,4 @@
-"""Deflated Sharpe ratios and the probability of backtest overfitting: by hand, on noise, with an edge, by plain loops."""
+"""Deflated Sharpe ratios and the probability of backtest overfitting: by hand, on noise, with an edge, by a loop."""
 
 from __future__ import annotations
 

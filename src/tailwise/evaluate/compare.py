@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.findings import repetitions_for
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
 from tailwise.evaluate.opened_run import open_market_run
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
-from tailwise.evaluate.words import bounds, percent, plain
+from tailwise.evaluate.words import bounds, difference_cells, difference_heads, signed_percent
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
+
+PAIR_HEADS = ("", *difference_heads(LEVEL))
 
 
 @dataclass(frozen=True)
@@ -37,30 +40,23 @@ class Compared:
             "symbol": self.symbol,
             "statistics": {name: asdict(numbers) for name, numbers in self.statistics.items()},
             "pairs": [
-                {
-                    "first": first,
-                    "second": second,
-                    "mean_return": asdict(one.mean_return),
-                    "sharpe": asdict(one.sharpe),
-                    "verdict": one.verdict,
-                }
-                for (first, second), one in self.pairs.items()
+                {"first": first, "second": second, **one.to_json()} for (first, second), one in self.pairs.items()
             ],
         }
 
     def sentences(self) -> list[str]:
         """A sentence per pair, differences beyond noise first."""
         words = {"better": "is better than", "worse": "is worse than"}
-        told = [
-            f"{a} {words[one.verdict]} {b}: {_points(one.mean_return.estimate)} of log-return per year "
-            f"({bounds(one.mean_return, _points)})."
+        sentences = [
+            f"{a} {words[one.verdict]} {b}: {signed_percent(one.mean_return.estimate)} of log-return per year "
+            f"({bounds(one.mean_return, signed_percent)})."
             for (a, b), one in self.pairs.items()
             if one.verdict in words
         ]
         alike = [f"{a} against {b}" for (a, b), one in self.pairs.items() if one.verdict not in words]
         if alike:
-            told.append(f"No evidence of a difference: {'; '.join(alike)}.")
-        return told
+            sentences.append(f"No evidence of a difference: {'; '.join(alike)}.")
+        return sentences
 
 
 def compare_accounts(
@@ -93,23 +89,9 @@ def compare_accounts(
 def pair_rows(compared: Compared) -> list[tuple[str, ...]]:
     """Cells of the table of pairs."""
     return [
-        (
-            f"{a} minus {b}",
-            _points(one.mean_return.estimate),
-            bounds(one.mean_return, _points),
-            plain(one.sharpe.estimate),
-            bounds(one.sharpe, plain),
-            one.verdict,
-        )
-        for (a, b), one in compared.pairs.items()
+        (f"{first} minus {second}", *difference_cells(one.mean_return, one.sharpe, one.verdict))
+        for (first, second), one in compared.pairs.items()
     ]
-
-
-PAIR_HEADS = ("", "return per year", "95% interval", "Sharpe ratio", "95% interval", "verdict")
-
-
-def _points(value: float | None) -> str:
-    return percent(value, 2) if value is None else f"{100 * value + 0.0:+.1f}%"
 
 
 @dataclass(frozen=True)
@@ -206,8 +188,7 @@ def _check_same_bars(worlds: dict[str, MarketWorld]) -> None:
     (first, world), *others = worlds.items()
     own, label = world.dataset.hashes().get("test"), _span(world)
     for name, other in others:
-        found = other.dataset.hashes().get("test")
-        if found == own:
+        if other.dataset.hashes().get("test") == own:
             continue
         theirs = _span(other)
         why = (
@@ -221,7 +202,7 @@ def _check_same_bars(worlds: dict[str, MarketWorld]) -> None:
 
 
 def _span(world: MarketWorld) -> str:
-    told = []
-    for bars, window in zip(world.dataset.bars, world.dataset.window("test"), strict=True):
-        told.append(f"{bars.symbol} {str(bars.time[window.first])[:10]} to {str(bars.time[window.end - 1])[:10]}")
-    return ", ".join(told)
+    return ", ".join(
+        f"{bars.symbol} {str(bars.time[window.first])[:10]} to {str(bars.time[window.end - 1])[:10]}"
+        for bars, window in zip(world.dataset.bars, world.dataset.window("test"), strict=True)
+    )

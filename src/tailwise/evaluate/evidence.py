@@ -53,11 +53,10 @@ class PathEvidence:
         Both ask whether the mean is 0; the one of the Sharpe ratio knows more about skewness. A short history of steady
         gains and rare crashes fools the mean alone.
         """
-        found = self.mean_return.verdict
-        return found if found == self.sharpe.verdict else "no evidence"
+        verdict = self.mean_return.verdict
+        return verdict if verdict == self.sharpe.verdict else "no evidence"
 
     def to_json(self) -> dict[str, Any]:
-        """Every interval, and the verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
 
@@ -74,7 +73,6 @@ class Comparison:
         return {"above zero": "better", "below zero": "worse"}.get(self.mean_return.verdict, "no evidence")
 
     def to_json(self) -> dict[str, Any]:
-        """Both intervals, and the verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
 
@@ -159,7 +157,7 @@ def account_odds(
     repetitions: int = FUTURES,
     seed: int = 0,
 ) -> AccountOdds:
-    """Odds of an account with log-returns [n] over the next `bars` bars (default: as many as were seen)."""
+    """Odds of an account with log-returns [n] over the next `bars` bars (default: n)."""
     horizon = len(returns) if bars is None else bars
     if len(returns) < 2 or horizon < 1 or repetitions < 1:
         raise ConfigError(
@@ -197,6 +195,12 @@ def account_odds(
         wealth=tuple((level, float(np.quantile(ends, level))) for level in QUANTILES),
         error=float(np.sqrt(max(p * (1 - p) for p in (ruin, loss, *odds)) / repetitions)),
     )
+
+
+def odds_of_next_year(path: AccountPath, *, repetitions: int = FUTURES, seed: int = 0) -> AccountOdds:
+    """Odds over a year, or over as many bars as the window has where those are fewer."""
+    bars = min(path.planned, max(round(path.periods_per_year), 1))
+    return account_odds(window_returns(path), path.periods_per_year, bars=bars, repetitions=repetitions, seed=seed)
 
 
 def _rows(bars: int, horizon: int, block: int, count: int, seed: int, number: int) -> npt.NDArray[np.int64]:

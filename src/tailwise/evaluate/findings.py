@@ -11,20 +11,26 @@ import numpy as np
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.ensemble import Trader
-from tailwise.evaluate.evidence import AccountOdds, Comparison, PathEvidence, account_odds, compare_paths, path_evidence
+from tailwise.evaluate.evidence import (
+    AccountOdds,
+    Comparison,
+    PathEvidence,
+    compare_paths,
+    odds_of_next_year,
+    path_evidence,
+)
 from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED, Judgement, LimitVerdict
 from tailwise.evaluate.overfitting import DeflatedSharpe
-from tailwise.evaluate.statistics import annualisation_doubt, window_returns
+from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent, plain, reservations
 from tailwise.market.leaks.own_features import LeakVerdict
-from tailwise.market.path import AccountPath
 from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld
 
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 1000
 _RESAMPLED = 4_000_000  # values per statistic: more bars get fewer resamples, so that minutes do not become hours
-_FUTURES = 2000
+_FUTURES, _DRAWN = 2000, 20_000_000  # resampled futures, and values of all of them together
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,6 @@ def weigh(
     policy, tried = judged.paths[POLICY], trials or Trials()
     alpha = judged.statistics[POLICY].alpha
     count = repetitions_for(policy.planned)
-    chosen = {name: judged.paths[name] for name in (POLICY, judged.reference)}
     return Findings(
         judged=judged,
         evidence=path_evidence(
@@ -97,7 +102,11 @@ def weigh(
             for name, path in judged.paths.items()
             if name != POLICY and not name.startswith(f"{POLICY}, ")
         },
-        odds={name: _odds(path, seed) for name, path in chosen.items() if path.planned > 1},
+        odds={
+            name: odds_of_next_year(path, repetitions=_futures_for(path.planned), seed=seed)
+            for name, path in judged.paths.items()
+            if name in (POLICY, judged.reference) and path.planned > 1
+        },
         repetitions=count,
         doubt=annualisation_doubt(policy),
         trials=tried,
@@ -114,11 +123,8 @@ def repetitions_for(bars: int) -> int:
     return int(np.clip(_RESAMPLED // bars, LEAST_REPETITIONS, MOST_REPETITIONS))
 
 
-def _odds(path: AccountPath, seed: int) -> AccountOdds:
-    """Over a year, or over as many bars as were seen where those are fewer."""
-    bars = min(path.planned, max(round(path.periods_per_year), 1))
-    futures = int(np.clip(20_000_000 // path.planned, LEAST_REPETITIONS, _FUTURES))
-    return account_odds(window_returns(path), path.periods_per_year, bars=bars, repetitions=futures, seed=seed)
+def _futures_for(bars: int) -> int:
+    return int(np.clip(_DRAWN // bars, LEAST_REPETITIONS, _FUTURES))
 
 
 def stress_policy(

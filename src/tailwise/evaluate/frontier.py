@@ -21,9 +21,8 @@ from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
 from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
 from tailwise.evaluate.statistics import forward_returns, window_returns
-from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_fact
+from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_facts
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
-from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
@@ -34,7 +33,7 @@ from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook
-from tailwise.run.worlds import World, make_world
+from tailwise.run.worlds import MarketWorld, World, make_world
 
 SUMMARY = "frontier.json"
 Floats = npt.NDArray[np.float64]
@@ -61,8 +60,8 @@ def plan_frontier(
     require_environment(effective)
     base = effective.config
     check_base(base)
-    chosen = named_seeds(seeds, first=base.seed)
-    cells = plan(limits, seeds=chosen, unconstrained=unconstrained)
+    seeds = named_seeds(seeds, first=base.seed)
+    cells = cells_of(limits, seeds=seeds, unconstrained=unconstrained)
     configs = [cell_config(base, cell) for cell in cells]
     if episodes is not None and base.env.judged_whole:
         raise ConfigError(
@@ -76,8 +75,8 @@ def plan_frontier(
     return FrontierStudy(
         name=effective.name,
         base=base,
-        seeds=chosen,
-        facts=tuple(_facts(base, world, leaks)),
+        seeds=seeds,
+        facts=(*(world.describe() or [f"environment {world.name}"]), *training_facts(base, leaks)),
         warnings=warned,
         leak_check=leaks,
         cells=tuple(cells),
@@ -89,12 +88,7 @@ def plan_frontier(
 
 @dataclass(frozen=True, eq=False)
 class FrontierStudy(Study[Result, Frontier]):
-    """Every limit with every seed.
-
-    cells, configs   of each run
-    episodes         played per run, outside the market
-    world            that runs are judged on
-    """
+    """Every limit with every seed. episodes: played per run, outside the market; world: that runs are judged on."""
 
     cells: tuple[Cell, ...]
     configs: tuple[Config, ...]
@@ -141,15 +135,36 @@ class LimitJob(StudyJob[Result]):
     episodes: int
 
     def judge(self, run: Trained) -> Result:
-        trainer = run.agent.trainer
-        return judge_run(
-            self.cell,
-            self.training.folder,
-            run.agent.world(),
-            episodes=self.episodes,
-            steps=trainer.steps,
+        """Play the newest checkpoint out of sample, with sampled and with the most likely actions.
+
+        The newest one and not `best`: all runs are then judged after the same number of steps.
+        """
+        folder, world = self.training.folder, run.agent.world()
+        newest, rejected = ckpt.latest_good(folder)
+        if newest is None:
+            why = "; ".join(item.reason for item in rejected) or "none was written yet"
+            raise CheckpointError(f"{folder} has no usable checkpoint: {why}")
+        policy = policy_of(load_policy(newest, trust=world.config))
+        torch.set_num_threads(policy.config.run.threads)
+        references: dict[str, Score] = {}
+        if world.config.env.judged_whole:
+            sampled, likely, references = _market_scores(policy, world.market())
+        else:
+            sampled, likely = (
+                episode_score(policy, world, episodes=self.episodes, deterministic=choice) for choice in (False, True)
+            )
+        behind = ckpt.training_behind(newest)
+        return Result(
+            cell=self.cell,
+            folder=str(folder),
+            checkpoint=newest.name,
+            steps=run.agent.trainer.steps,
             ended=run.ended,
-            refused=trainer.failed,
+            refused=run.agent.trainer.failed,
+            updates=behind.updates,
+            limit_acted=behind.limit_acted,
+            scores={SAMPLED: sampled, MOST_LIKELY: likely},
+            references=references,
         )
 
 
@@ -166,10 +181,8 @@ def _check_limits(limits: Sequence[float]) -> None:
 def _checked_world(base: Config, episodes: int) -> World:
     """Build what the runs will be judged on; raise when it cannot judge them."""
     world = make_world(base)
-    driver = world.judging("test", episodes=episodes, seed=base.seed)
-    driver.close()
-    horizon = tail_horizon(base.learner.gamma)
-    world.check_tail(horizon)
+    world.judging("test", episodes=episodes, seed=base.seed).close()
+    world.check_tail(tail_horizon(base.learner.gamma))
     return world
 
 
@@ -184,21 +197,13 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
     ]
 
 
-def _facts(base: Config, world: World, verdict: LeakVerdict | None) -> list[str]:
-    """What is trained, a sentence each."""
-    facts = world.describe() or [f"environment {world.name}"]
-    if verdict is not None and verdict.features:
-        facts.append(f"leak-check: {verdict.sentence}")
-    return [*facts, training_fact(base)]
-
-
 # ---------------------------------------------------------------- what is trained
 
 
-def plan(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
+def cells_of(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
     """Every run: seed by seed, so that whole comparisons are there early; unconstrained first, then looser limits."""
-    found: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
-    return [Cell(limit, seed) for seed in seeds for limit in found]
+    ordered: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
+    return [Cell(limit, seed) for seed in seeds for limit in ordered]
 
 
 def check_base(base: Config) -> None:
@@ -258,48 +263,16 @@ class Episode:
     over: bool
 
 
-def judge_run(
-    cell: Cell, folder: Path, world: World, *, episodes: int, steps: int, ended: str, refused: bool
-) -> Result:
-    """Play the newest checkpoint out of sample, with sampled and with the most likely actions.
-
-    The newest one and not `best`: all runs are then judged after the same number of steps.
-    """
-    newest, rejected = ckpt.latest_good(folder)
-    if newest is None:
-        why = "; ".join(item.reason for item in rejected) or "none was written yet"
-        raise CheckpointError(f"{folder} has no usable checkpoint: {why}")
-    policy = policy_of(load_policy(newest, trust=world.config))
-    torch.set_num_threads(policy.config.run.threads)
-    references: dict[str, Score] = {}
-    if world.config.env.judged_whole:
-        market, alpha, gamma = world.market(), alpha_of(policy.config), policy.config.learner.gamma
-        judged = judge_policy(policy, deterministic=True, market=market)
-        paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
-        found = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
-        likely = found.pop(POLICY)
-        sampled = found.pop(SAMPLED_POLICY, None)  # judge plays it too where there is a limit
-        if sampled is None:
-            sampled = market_score(policy.trade(deterministic=False, market=market), alpha=alpha, gamma=gamma)
-        references = {name: score for name, score in found.items() if name != NO_POINT}
-    else:
-        sampled, likely = (
-            episode_score(policy, world, episodes=episodes, deterministic=choice) for choice in (False, True)
-        )
-    scores = {SAMPLED: sampled, MOST_LIKELY: likely}
-    behind = ckpt.training_behind(newest)
-    return Result(
-        cell=cell,
-        folder=str(folder),
-        checkpoint=newest.name,
-        steps=steps,
-        ended=ended,
-        refused=refused,
-        updates=behind.updates,
-        limit_acted=behind.limit_acted,
-        scores=scores,
-        references=references,
-    )
+def _market_scores(policy: Policy, market: MarketWorld) -> tuple[Score, Score, dict[str, Score]]:
+    """Scores with sampled actions, with the most likely ones, and of the simple rules on the same bars."""
+    alpha, gamma = alpha_of(policy.config), policy.config.learner.gamma
+    judged = judge_policy(policy, deterministic=True, market=market)
+    paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
+    if SAMPLED_POLICY not in paths:  # it is played too where there is a limit
+        paths[SAMPLED_POLICY] = policy.trade(deterministic=False, market=market)
+    scores = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
+    likely, sampled = scores.pop(POLICY), scores.pop(SAMPLED_POLICY)
+    return sampled, likely, {name: score for name, score in scores.items() if name != NO_POINT}
 
 
 def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
@@ -343,20 +316,20 @@ def play_rewards(policy: Policy, driver: Any, *, episodes: int, deterministic: b
     envs = driver.num_envs
     quota = [len(range(i, episodes, envs)) for i in range(envs)]
     running: list[list[float]] = [[] for _ in range(envs)]
-    found: list[list[Episode]] = [[] for _ in range(envs)]
+    finished: list[list[Episode]] = [[] for _ in range(envs)]
     for result in played_by(ModelPlayer(policy.model, deterministic=deterministic, seed=seed), driver):
         for i in range(envs):
-            if len(found[i]) == quota[i] or not result.valid[i]:
+            if len(finished[i]) == quota[i] or not result.valid[i]:
                 continue
             running[i].append(float(result.reward[i]))
             if result.terminated[i] or result.truncated[i]:
-                found[i].append(Episode(np.array(running[i]), bool(result.terminated[i])))
+                finished[i].append(Episode(np.array(running[i]), bool(result.terminated[i])))
                 running[i] = []
-        if sum(map(len, found)) == episodes:
+        if sum(map(len, finished)) == episodes:
             break
         if max(map(len, running)) >= LONGEST_EPISODE:
             raise EnvironmentContractError(
                 f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
                 "set of episodes to evaluate is finite"
             )
-    return [found[i % envs][i // envs] for i in range(episodes)]
+    return [finished[i % envs][i // envs] for i in range(episodes)]

@@ -95,16 +95,16 @@ class Row:
 
 def band(values: Sequence[float | None]) -> Band:
     """Mean of values, one per seed, with the half width of its 95% t interval."""
-    known = np.array([value for value in values if value is not None])
-    if len(known) < len(values):
+    if any(value is None for value in values):
         return Band(None, None)
-    mean = float(known.mean())
-    if len(known) == 1:
+    scores = np.array(values, dtype=np.float64)
+    mean = float(scores.mean())
+    if len(scores) == 1:
         return Band(mean, None)
     from scipy.stats import t
 
-    error = float(known.std(ddof=1)) / len(known) ** 0.5
-    return Band(mean, float(t.ppf(0.5 + CONFIDENCE / 2, len(known) - 1)) * error)
+    error = float(scores.std(ddof=1)) / len(scores) ** 0.5
+    return Band(mean, float(t.ppf(0.5 + CONFIDENCE / 2, len(scores) - 1)) * error)
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:
@@ -114,8 +114,8 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 
 def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
-    chosen = [one for one in results if one.cell.limit == limit]
-    scores = [one.scores[played] for one in chosen]
+    runs = [one for one in results if one.cell.limit == limit]
+    scores = [one.scores[played] for one in runs]
     tail = band([score.cvar_return for score in scores])
     kept, seeds_kept = None, None
     if limit is not None and tail.mean is not None:
@@ -130,7 +130,7 @@ def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
         band([score.cvar_bar for score in scores]),
         kept,
         seeds_kept,
-        None if limit is None else sum(one.limit_acted is True for one in chosen),
+        None if limit is None else sum(one.limit_acted is True for one in runs),
     )
 
 
@@ -201,20 +201,20 @@ class Frontier:
         }
 
 
-def shown(value: float | None, frontier: Frontier, digits: int = 1) -> str:
+def format_value(value: float | None, frontier: Frontier, digits: int = 1) -> str:
     """A return or a tail: percent on a market, reward units elsewhere."""
     if frontier.market:
         return percent(value, digits)
     return "-" if value is None else f"{value:.4g}"
 
 
-def shown_band(one: Band, frontier: Frontier, digits: int = 1) -> str:
+def format_band(one: Band, frontier: Frontier, digits: int = 1) -> str:
     """Mean and half width of the interval."""
-    half = "" if one.half is None else f" ± {shown(one.half, frontier, digits)}"
-    return shown(one.mean, frontier, digits) + half
+    half = "" if one.half is None else f" ± {format_value(one.half, frontier, digits)}"
+    return format_value(one.mean, frontier, digits) + half
 
 
-def shown_limit(limit: float | None, frontier: Frontier) -> str:
+def format_limit(limit: float | None, frontier: Frontier) -> str:
     """A limit as it was given, not rounded."""
     if limit is None:
         return UNCONSTRAINED
@@ -238,25 +238,19 @@ def table_rows(frontier: Frontier, played: str) -> list[tuple[str, ...]]:
     """Cells of the table of one way of playing: a row per limit, then the rules."""
     rows: list[tuple[str, ...]] = [
         (
-            shown_limit(row.limit, frontier),
-            shown_band(row.mean_return, frontier),
-            shown_band(row.cvar_return, frontier),
-            shown_band(row.cvar_bar, frontier, 2),
+            format_limit(row.limit, frontier),
+            format_band(row.mean_return, frontier),
+            format_band(row.cvar_return, frontier),
+            format_band(row.cvar_bar, frontier, 2),
             verdict(row),
         )
         for row in frontier.rows
         if row.played == played
     ]
-    rows += [
-        (
-            name,
-            shown(score.mean_return, frontier),
-            shown(score.cvar_return, frontier),
-            shown(score.cvar_bar, frontier, 2),
-            "",
-        )
-        for name, score in frontier.references.items()
-    ]
+    for name, score in frontier.references.items():
+        means = (score.mean_return, score.cvar_return)
+        cells = [format_value(value, frontier) for value in means]
+        rows.append((name, *cells, format_value(score.cvar_bar, frontier, 2), ""))
     return rows
 
 
@@ -307,19 +301,19 @@ def legend(frontier: Frontier) -> list[str]:
 
 def warnings_about(frontier: Frontier) -> list[str]:
     """Sentences about runs and numbers that are not what they should be."""
-    found = [f"{one.cell.label}: {one.ended}" for one in frontier.results if one.refused]
+    sentences = [f"{one.cell.label}: {one.ended}" for one in frontier.results if one.refused]
     idle = [one for one in frontier.results if one.limit_acted is False]
     if idle:
         labels = "; ".join(one.cell.label for one in idle)
         limited = [one for one in frontier.results if one.cell.limit is not None]
-        found.append(
+        sentences.append(
             f"The limit never acted in {len(idle)} of {len(limited)} runs that have one ({labels}): training ended "
             f"within the warm-up, after {max(one.updates for one in idle)} updates, so that they follow the mean "
             "alone; train longer (risk.warmup says when a limit begins)."
         )
     if any(row.cvar_return.mean is None for row in frontier.rows):
-        found.append(
+        sentences.append(
             f"Episodes are cut before {frontier.horizon} steps, the horizon of gamma {frontier.gamma:g}, so that no "
             "return over it is known: the tail is not measured; lower learner.gamma or lengthen the episodes."
         )
-    return found
+    return sentences

@@ -3,7 +3,7 @@ reaches into the training; whose folder it is, what is finished, how a trained r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +19,18 @@ from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored
 from tailwise.evaluate.ensemble import Ensemble, How, Trader
-from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
+from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.splits import Fold, Range, Times, check_fold, common_clock, least_purge, walk_forward
+from tailwise.evaluate.splits import (
+    Fold,
+    Range,
+    Times,
+    check_fold,
+    common_clock,
+    least_purge,
+    rows_of_symbol,
+    walk_forward,
+)
 from tailwise.evaluate.walk_forward_result import (
     FORMAT,
     PLAN,
@@ -35,14 +44,14 @@ from tailwise.evaluate.walk_forward_result import (
 )
 from tailwise.features.spec import FeatureSpec, longest_warm_up
 from tailwise.features.table import columns_of
-from tailwise.market.action_kinds import action_kind
-from tailwise.market.dataset import PURPOSES, load_data
+from tailwise.market.dataset import PURPOSES, Purpose, load_data
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config, parse_config
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_files import LARGE, check_links, read_json, read_stored
 from tailwise.run.run_folder import CONFIG
+from tailwise.run.training_job import Trained
 from tailwise.run.worlds import MarketWorld
 
 Kind = Literal["anchored", "rolling"]
@@ -53,7 +62,7 @@ PLAYED = "summary.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command was told. purge None: as long as features look back and decisions look ahead."""
+    """How the folds are cut. purge None: as long as features look back and decisions look ahead."""
 
     folds: int = 5
     kind: Kind = "anchored"
@@ -77,9 +86,7 @@ class Plan:
 
     def split(self, fold: Fold) -> TimesSplit:
         """The windows of a fold as a configuration names them."""
-        windows = {"train": fold.train[0], "select": fold.select, "test": fold.test[0]}
-        moments = {name: None if part is None else self._moments(part) for name, part in windows.items()}
-        return TimesSplit(**moments)
+        return TimesSplit(**{purpose: self._moments(part) for purpose, part in _parts(fold).items()})
 
     def _moments(self, part: Range) -> tuple[datetime, datetime]:
         end = self.clock[part.end] if part.end < len(self.clock) else self.clock[-1] + self.bar
@@ -87,20 +94,22 @@ class Plan:
 
     def windows(self, fold: Fold) -> Windows:
         """train, select and test by the common clock."""
-        train, test = fold.train[0], fold.test[0]
-        return Windows(
-            train=span_of(self.clock[train.first : train.end]),
-            select=None if fold.select is None else span_of(self.clock[fold.select.first : fold.select.end]),
-            test=span_of(self.clock[test.first : test.end]),
-        )
+        spans = {purpose: span_of(self.clock[part.first : part.end]) for purpose, part in _parts(fold).items()}
+        return Windows(train=spans["train"], select=spans.get("select"), test=spans["test"])
 
     def identity(self) -> dict[str, Any]:
         """What another call must share to continue this one, as JSON values."""
         return {**asdict(self.settings), "purge": self.purge, "clock_bars": len(self.clock)}
 
 
+def _parts(fold: Fold) -> dict[Purpose, Range]:
+    """Rows of each window; select is missing where nothing is selected."""
+    parts: dict[Purpose, Range] = {"train": fold.train[0], "test": fold.test[0]}
+    return parts if fold.select is None else parts | {"select": fold.select}
+
+
 def as_kind(text: str) -> Kind:
-    """A kind by its name."""
+    """Return the kind of that name."""
     for kind in KINDS:
         if text == kind:
             return kind
@@ -179,19 +188,14 @@ def check_world(world: MarketWorld, plan: Plan, fold: Fold) -> None:
     fitted on the train rows of the fold and nothing else.
     """
     check_fold(fold, len(plan.clock), label_horizon=plan.label_horizon, look_back=plan.look_back)
-    named = {"train": fold.train[0], "select": fold.select, "test": fold.test[0]}
     for at, bars in enumerate(world.dataset.bars):
-        for purpose in PURPOSES:
-            part = named[purpose]
-            if part is None:
-                continue
+        for purpose, part in _parts(fold).items():
             window = world.dataset.window(purpose)[at]
-            rows = _rows_within(bars, plan, part)
-            if (window.first, window.end) != rows:
+            rows = rows_of_symbol(bars.time, plan.clock, part)
+            if Range(window.first, window.end) != rows:
                 raise DataError(
                     f"fold {fold.number + 1}: the {purpose} window of {bars.symbol} has the rows "
-                    f"[{window.first}, {window.end}), and the fold [{rows[0]}, {rows[1]}); the run was built on "
-                    "another cut."
+                    f"[{window.first}, {window.end}), and the fold {rows}; the run was built on another cut."
                 )
     check_fitted(world.features, world.dataset.bars, plan, fold)
 
@@ -199,32 +203,28 @@ def check_world(world: MarketWorld, plan: Plan, fold: Fold) -> None:
 def check_fitted(spec: FeatureSpec, bars: Sequence[Bars], plan: Plan, fold: Fold) -> None:
     """Raise unless the features were fitted on exactly the train rows of the fold."""
     for one in bars:
-        first, end = _rows_within(one, plan, fold.train[0])
-        known = spec.windows.get(one.symbol)
-        if known is None or known.data_hash != one.slice(first, end).data_hash():
-            seen = "nothing" if known is None else f"{known.rows} bars, {known.first[:10]} to {known.last[:10]}"
+        rows = rows_of_symbol(one.time, plan.clock, fold.train[0])
+        window = spec.windows.get(one.symbol)
+        if window is None or window.data_hash != one.slice(rows.first, rows.end).data_hash():
+            fitted = "nothing" if window is None else f"{window.rows} bars, {window.first[:10]} to {window.last[:10]}"
             raise DataError(
-                f"fold {fold.number + 1}: the features of {one.symbol} were fitted on {seen}, and the train window is "
-                f"{end - first} bars, {str(one.time[first])[:10]} to {str(one.time[end - 1])[:10]}; what is fitted "
-                "must see the train rows of its fold and nothing else."
+                f"fold {fold.number + 1}: the features of {one.symbol} were fitted on {fitted}, and the train window "
+                f"is {len(rows)} bars, {str(one.time[rows.first])[:10]} to {str(one.time[rows.end - 1])[:10]}; what is "
+                "fitted must see the train rows of its fold and nothing else."
             )
 
 
 def windows_of_account(world: MarketWorld, symbol: str) -> Windows:
     """train, select and test of one symbol; of all of them for an account that holds them all."""
-    found: dict[str, Span | None] = {}
-    for purpose in PURPOSES:
-        windows = world.dataset.windows.get(purpose)
-        if windows is None:
-            found[purpose] = None
-            continue
+    spans: dict[str, Span | None] = dict.fromkeys(PURPOSES)
+    for purpose, windows in world.dataset.windows.items():
         times = [
             bars.time[window.first : window.end]
             for bars, window in zip(world.dataset.bars, windows, strict=True)
             if world.portfolio or bars.symbol == symbol
         ]
-        found[purpose] = span_of(common_clock(times))
-    return Windows.model_validate(found)
+        spans[purpose] = span_of(common_clock(times))
+    return Windows.model_validate(spans)
 
 
 def span_of(times: Times) -> Span:
@@ -237,19 +237,13 @@ def iso(moment: np.datetime64) -> str:
     return f"{moment.astype('datetime64[s]')}Z"
 
 
-def _rows_within(bars: Bars, plan: Plan, part: Range) -> tuple[int, int]:
-    """Rows [first, end) of a symbol whose bars open in the rows `part` of the clock."""
-    first = int(np.searchsorted(bars.time, plan.clock[part.first]))
-    return first, int(np.searchsorted(bars.time, plan.clock[part.end - 1], side="right"))
-
-
 def _moment(time: np.datetime64) -> datetime:
     whole = time.astype("datetime64[us]")
     if whole != time:
         raise DataError(f"a bar opens at {time}, between two microseconds; round the times of the bars.")
-    found = whole.astype(datetime)
-    assert isinstance(found, datetime)
-    return found.replace(tzinfo=UTC)
+    moment = whole.astype(datetime)
+    assert isinstance(moment, datetime)
+    return moment.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -266,11 +260,6 @@ class Cell:
     @property
     def folder(self) -> str:
         return f"fold_{self.fold}_{'ensemble' if self.seed is None else f'seed_{self.seed}'}"
-
-
-def cells_of(plan: Plan, seeds: Sequence[int]) -> list[Cell]:
-    """Every run: seed by seed, so that a whole walk-forward of the first seed is there early."""
-    return [Cell(fold.number + 1, seed) for seed in seeds for fold in plan.folds]
 
 
 # ---------------------------------------------------------------- whose folder it is
@@ -329,31 +318,23 @@ def _result(path: Path) -> FoldResult | None:
 # ---------------------------------------------------------------- one fold and seed
 
 
-@dataclass(frozen=True)
-class _Behind:
-    """The training behind what is tested, as a row tells it."""
-
-    folder: str | None
-    checkpoint: str | None
-    updates: int
-    limit_acted: bool | None
-    steps: int | None
-    ended: str | None
-    refused: bool | None
-
-
-def judge_cell(
-    cell: Cell, out: Path, world: MarketWorld, plan: Plan, *, steps: int, ended: str, refused: bool
-) -> tuple[FoldRow, ...]:
+def judge_cell(cell: Cell, out: Path, run: Trained, plan: Plan) -> tuple[FoldRow, ...]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
-    run = out / cell.folder
-    policy, checkpoint, behind = _policy(run, world.config)
-    fold = plan.folds[cell.fold - 1]
+    folder, world = out / cell.folder, run.agent.market()
+    policy, checkpoint, behind = _policy(folder, world.config)
     assert policy.features is not None
-    check_fitted(policy.features, world.dataset.bars, plan, fold)
-    training = _Behind(cell.folder, checkpoint, behind.updates, behind.limit_acted, steps, ended, refused)
+    check_fitted(policy.features, world.dataset.bars, plan, plan.folds[cell.fold - 1])
+    training = {
+        "folder": cell.folder,
+        "checkpoint": checkpoint,
+        "updates": behind.updates,
+        "limit_acted": behind.limit_acted,
+        "steps": run.agent.trainer.steps,
+        "ended": run.ended,
+        "refused": run.agent.trainer.failed,
+    }
     rows = _test(cell, policy, world, out, f"{cell.folder}/{EVALUATION}", training)
-    _write_result(run / RESULT, {"format": FORMAT}, rows)
+    _write_result(folder / RESULT, {"format": FORMAT}, rows)
     return rows
 
 
@@ -369,7 +350,7 @@ def judge_ensemble(fold: Fold, seeds: Sequence[int], out: Path, world: MarketWor
         return result.rows
     ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
     behind = ckpt.least_trained([training for _, _, training in members.values()])
-    training = _Behind(None, None, behind.updates, behind.limit_acted, None, None, None)
+    training = {"updates": behind.updates, "limit_acted": behind.limit_acted, "refused": None}
     rows = _test(cell, ensemble, world, out, cell.folder, training)
     _write_result(path, {"format": FORMAT, "how": how, "members": checkpoints}, rows)
     return rows
@@ -377,13 +358,6 @@ def judge_ensemble(fold: Fold, seeds: Sequence[int], out: Path, world: MarketWor
 
 def _write_result(path: Path, head: dict[str, Any], rows: Sequence[FoldRow]) -> None:
     write_json(path, {**head, "rows": [row.model_dump(mode="json") for row in rows]})
-
-
-def ensemble_kind(config: Config) -> How:
-    """Votes where actions are choices, averages where they are numbers."""
-    market = config.env.market
-    assert market is not None  # the plan refuses anything else
-    return action_kind(market.action).together
 
 
 def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
@@ -394,28 +368,27 @@ def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
 
 
 def _test(
-    cell: Cell, trader: Trader, world: MarketWorld, out: Path, evaluation: str, training: _Behind
+    cell: Cell, trader: Trader, world: MarketWorld, out: Path, evaluation: str, training: Mapping[str, Any]
 ) -> tuple[FoldRow, ...]:
-    config = trader.config
-    torch.set_num_threads(config.run.threads)
+    """Play the test window and keep its paths. training: fields of a row that tell the training behind the trader."""
+    torch.set_num_threads(trader.config.run.threads)
     judgements = judge_policy(trader, deterministic=trader.deterministic, market=world)
     folder = out / evaluation
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:
         save_paths(draft, {judged.symbol: judged.paths for judged in judgements})
         write_json(draft / PLAYED, {"name": cell.label, "symbols": [judged.to_json() for judged in judgements]})
-    return tuple(_row(cell, judged, world, evaluation, training) for judged in judgements)
-
-
-def _row(cell: Cell, judged: Judgement, world: MarketWorld, evaluation: str, training: _Behind) -> FoldRow:
-    return FoldRow(
-        fold=cell.fold,
-        seed=cell.seed,
-        account=judged.symbol,
-        **vars(training),
-        evaluation=evaluation,
-        windows=windows_of_account(world, judged.symbol),
-        statistics=dict(judged.statistics),
-        cvar_return=judged.statistics[POLICY].cvar_return,
-        limit=FoldLimit.of(judged.limits.get(POLICY)),
+    return tuple(
+        FoldRow(
+            fold=cell.fold,
+            seed=cell.seed,
+            account=judged.symbol,
+            **training,
+            evaluation=evaluation,
+            windows=windows_of_account(world, judged.symbol),
+            statistics=dict(judged.statistics),
+            cvar_return=judged.statistics[POLICY].cvar_return,
+            limit=FoldLimit.of(judged.limits.get(POLICY)),
+        )
+        for judged in judgements
     )

@@ -55,13 +55,10 @@ class Windows(Stored):
     test: Span
 
 
-class FoldWindows(Stored):
+class FoldWindows(Windows):
     """The windows of a fold by the common clock of all symbols."""
 
     fold: Count = Field(description="number of the fold, from 1")
-    train: Span
-    select: Span | None
-    test: Span
 
 
 class FoldLimit(Stored):
@@ -274,31 +271,32 @@ class WalkForward(Stored):
 
 
 def read_walk_forward(folder: str | Path) -> WalkForward:
-    """The result that a walk-forward left in its folder."""
+    """Read the result that a walk-forward left in its folder."""
     place = Path(folder)
     file = place / SUMMARY
     try:
-        found = read_stored(file, WalkForward, root=place, limit=LARGE)
-        if len(found.verdict) < len(found.doubts) + 2:
+        result = read_stored(file, WalkForward, root=place, limit=LARGE)
+        if len(result.verdict) < len(result.doubts) + 2:
             raise DataError(f"{file}: the verdict needs two sentences after the doubts.")
     except (OSError, DataError) as error:
         raise DataError(
             f"{error}\n{file} cannot be read. Run the walk-forward again with --out {place}: nothing is trained again."
         ) from error
-    return found.model_copy(update={"folder": place})
+    return result.model_copy(update={"folder": place})
 
 
 def verdict(result: WalkForward) -> list[str]:
     """What was tested, whether it earns, against whom, after how many trials, how seeds differ, is the limit kept."""
-    found = [_what(result)]
+    sentences = [_what(result)]
     for one in result.headlines:
-        found += [_earns(result, one), _against(one), *_deflated(one), _odds(one)]
-    found += [*_seeds(result), *_overfitting(result)]
+        sentences += [_earns(result, one), _against(one), _deflated(one), _odds(one)]
+    sentences += [*_seeds(result), *_overfitting(result)]
     for one in result.headlines:
         if one.limit is not None:
-            said = one.limit.sentence + (f" ({NEVER_ACTED})" if result.limit_acted(one) is False else "")
-            found.append(f"{_of(result, one)}{said[0].upper() if not _of(result, one) else said[0]}{said[1:]}.")
-    return found
+            end = f" ({NEVER_ACTED})" if result.limit_acted(one) is False else ""
+            sentence = f"{_of(result, one)}{one.limit.sentence}{end}."
+            sentences.append(sentence if _of(result, one) else sentence[0].upper() + sentence[1:])
+    return sentences
 
 
 def who(result: WalkForward) -> str:
@@ -322,34 +320,29 @@ def _always_in(row: FoldRow | StitchedPath) -> str:
 
 def table_rows(result: WalkForward) -> list[list[str]]:
     """One row per fold and seed of each account, then the stitched paths."""
-    found = []
-    several = len(result.symbols) > 1
-    for row in result.rows:
-        speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
-        name = f"fold {row.fold}, {speaker}" + (f", {row.account}" if several else "")
-        test = row.windows.test
-        found.append(_line(name, test.first_bar, test.last_bar, row, row.limit_acted))
-    for one in result.stitched:
-        speaker = "ensemble" if one.seed is None else f"seed {one.seed}"
-        name = f"all folds, {speaker}" + (f", {one.account}" if several else "")
-        found.append(_line(name, one.first_bar, one.last_bar, one, result.limit_acted(one)))
-    return found
+    folds = [
+        _line(result, f"fold {row.fold}", row, row.windows.test.first_bar, row.windows.test.last_bar, row.limit_acted)
+        for row in result.rows
+    ]
+    return folds + [
+        _line(result, "all folds", one, one.first_bar, one.last_bar, result.limit_acted(one)) for one in result.stitched
+    ]
 
 
-def _line(name: str, first: str, last: str, row: FoldRow | StitchedPath, acted: bool | None) -> list[str]:
-    own = row.statistics[POLICY]
-    held = row.statistics[_always_in(row)]
-    limit = row.limit
-    kept = "-" if limit is None else limit_word(limit.kept, acted)
+def _line(
+    result: WalkForward, folds: str, row: FoldRow | StitchedPath, first: str, last: str, acted: bool | None
+) -> list[str]:
+    own, rule = row.statistics[POLICY], row.statistics[_always_in(row)]
+    speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
     return [
-        name,
+        f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),
         f"{first[:10]} to {last[:10]}",
         plain(own.sharpe),
         percent(own.total_return),
         percent(-own.max_drawdown),
         percent(own.cvar_return),
-        kept,
-        f"{plain(held.sharpe)} / {percent(held.total_return)}",
+        "-" if row.limit is None else limit_word(row.limit.kept, acted),
+        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
     ]
 
 
@@ -369,11 +362,12 @@ def _what(result: WalkForward) -> str:
 
 def _earns(result: WalkForward, one: StitchedPath) -> str:
     mean, sharpe = one.evidence.mean_return, one.evidence.sharpe
-    said = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
+    sentence = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
     ratio = "undefined" if one.statistics[POLICY].sharpe is None else plain(sharpe.estimate)
     return (
-        f"{_of(result, one)}{who(result)}: {said[0].lower()}{said[1:]}. Log-return {percent(mean.estimate)} per year, "
-        f"{_interval(mean, percent)}; Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
+        f"{_of(result, one)}{who(result)}: {sentence[0].lower()}{sentence[1:]}. "
+        f"Log-return {percent(mean.estimate)} per year, {_interval(mean, percent)}; "
+        f"Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )
 
 
@@ -398,17 +392,17 @@ def _against(one: StitchedPath) -> str:
     return f"Against simple rules on the same bars: {'; '.join(parts)}."
 
 
-def _deflated(one: StitchedPath) -> list[str]:
+def _deflated(one: StitchedPath) -> str:
     deflated = one.evidence.deflated
     if deflated is None:
-        return ["The account never moved, so there is no Sharpe ratio to deflate."]
+        return "The account never moved, so there is no Sharpe ratio to deflate."
     count = deflated.trials
-    return [
+    return (
         f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} counted: without any "
         f"edge the best of them is expected to show a Sharpe ratio of {plain(deflated.expected_best)}; the "
         f"probability that the true one is above that is {percent(deflated.deflated, 0)} (above 0: "
         f"{percent(deflated.probabilistic, 0)})."
-    ]
+    )
 
 
 def _odds(one: StitchedPath) -> str:
@@ -423,20 +417,20 @@ def _odds(one: StitchedPath) -> str:
 
 
 def _seeds(result: WalkForward) -> list[str]:
-    found = result.across_seeds.sharpe
-    if found is None or found.low is None:
+    sharpe = result.across_seeds.sharpe
+    if sharpe is None or sharpe.low is None:
         return []
     return [
-        f"Over {found.seeds} seeds and {found.tasks} tests the interquartile mean of the Sharpe ratio is "
-        f"{plain(found.iqm)}, {100 * found.level:g}% interval {plain(found.low)} to {plain(found.high)}."
+        f"Over {sharpe.seeds} seeds and {sharpe.tasks} tests the interquartile mean of the Sharpe ratio is "
+        f"{plain(sharpe.iqm)}, {100 * sharpe.level:g}% interval {plain(sharpe.low)} to {plain(sharpe.high)}."
     ]
 
 
 def _overfitting(result: WalkForward) -> list[str]:
-    found = result.overfitting
-    if found is None:
+    pbo = result.overfitting
+    if pbo is None:
         return []
     return [
-        f"Choosing the best of {found.trials} trials by half of these bars puts it into the worse half on the other "
-        f"bars with probability {percent(found.probability, 0)} (PBO; 50% is chance)."
+        f"Choosing the best of {pbo.trials} trials by half of these bars puts it into the worse half on the other "
+        f"bars with probability {percent(pbo.probability, 0)} (PBO; 50% is chance)."
     ]

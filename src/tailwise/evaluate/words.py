@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -36,9 +37,36 @@ def held(numbers: PathStatistics) -> str:
     return f"{long} long" if numbers.short_exposure == 0 else f"{long} long and {short} short"
 
 
+def signed_percent(value: float | None) -> str:
+    """A difference in percent, with its sign."""
+    return "-" if value is None else f"{100 * value + 0.0:+.1f}%"  # + 0.0 turns -0.0 into 0.0
+
+
+def signed(value: float | None) -> str:
+    """A difference of ratios, with its sign."""
+    return "-" if value is None else f"{value + 0.0:+.2f}"
+
+
 def bounds(interval: Interval, show: Callable[[float | None], str]) -> str:
     """'low to high', or a dash where there are no bounds."""
     return "-" if interval.low is None else f"{show(interval.low)} to {show(interval.high)}"
+
+
+def difference_heads(level: float) -> tuple[str, ...]:
+    """Titles of the columns of `difference_cells`; level: probability that an interval holds the truth."""
+    interval = f"{100 * level:g}% interval"
+    return ("return per year", interval, "Sharpe ratio", interval, "verdict")
+
+
+def difference_cells(mean_return: Interval, sharpe: Interval, verdict: str) -> tuple[str, ...]:
+    """One path minus another: log-return per year and Sharpe ratio, each with its interval, and the verdict."""
+    return (
+        signed_percent(mean_return.estimate),
+        bounds(mean_return, signed_percent),
+        signed(sharpe.estimate),
+        bounds(sharpe, signed),
+        verdict,
+    )
 
 
 HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
@@ -47,13 +75,13 @@ FEW_UPDATES = 20  # of training, below which a policy is close to its random sta
 
 def reservations(gross_exposure: float, updates: int | None) -> list[str]:
     """What keeps a result from being praised, as ends of a sentence; updates: of training, None for a rule."""
-    found = []
+    reasons = []
     if gross_exposure < HARDLY_INVESTED:
-        found.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
+        reasons.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
     if updates is not None and updates < FEW_UPDATES:
         count = "1 update" if updates == 1 else f"{updates} updates"
-        found.append(f"it was trained for {count} only, which leaves it close to its random start")
-    return found
+        reasons.append(f"it was trained for {count} only, which leaves it close to its random start")
+    return reasons
 
 
 def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
@@ -72,8 +100,8 @@ RANDOM = "random, same turnover"  # the rule that trades as often as a policy, a
 
 def listed(names: Sequence[str]) -> str:
     """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
-    shown = ["random positions" if name == RANDOM else name for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    *others, last = ["random positions" if name == RANDOM else name for name in names]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def chance(probability: float, repetitions: int) -> str:
@@ -124,10 +152,16 @@ def columns(example: PathStatistics) -> list[Column]:
 
 
 def glossary_rows(example: PathStatistics) -> list[tuple[str, str, Callable[[PathStatistics], str], str]]:
-    """Every number: name of its field, what it is called, how it is shown, and what it means in a sentence."""
+    """Every number: its key, what it is called, how it is printed, and what it means in a sentence."""
     tail = f"{100 * example.alpha:g}%"
     count: Callable[[float], str] = "{:,.0f}".format
     return [
+        (
+            "log_return",
+            "log-return per year",
+            lambda s: percent(math.log1p(s.total_return) / s.years if s.total_return > -1 else None),
+            "mean of log-returns per bar x bars per year; what intervals and comparisons speak of",
+        ),
         ("total_return", "total return", lambda s: percent(s.total_return), "last equity over first, minus 1"),
         ("annual_return", "return per year (CAGR)", lambda s: percent(s.annual_return), "geometric; - below a year"),
         ("annual_volatility", "volatility per year", lambda s: percent(s.annual_volatility), "of log-returns per bar"),

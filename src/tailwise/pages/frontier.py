@@ -20,11 +20,11 @@ from tailwise.evaluate.frontier_result import (
     Band,
     Frontier,
     Row,
+    format_band,
+    format_limit,
+    format_value,
     headings,
     legend,
-    shown,
-    shown_band,
-    shown_limit,
     table_rows,
     title,
     verdict,
@@ -159,9 +159,9 @@ def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: F
         showlegend=False,
     )
     for row in known:
-        name = UNCONSTRAINED if row.limit is None else f"limit {shown_limit(row.limit, frontier)}"
+        name = UNCONSTRAINED if row.limit is None else f"limit {format_limit(row.limit, frontier)}"
         colour = colours[row.limit]
-        band = f"{shown_band(row.mean_return, frontier)} at CVaR {shown_band(row.cvar_return, frontier)}"
+        band = f"{format_band(row.mean_return, frontier)} at CVaR {format_band(row.cvar_return, frontier)}"
         marker = {"color": colour, "size": 12, "symbol": "diamond" if row.limit is None else "circle"}
         point = _points([row.cvar_return.mean], [row.mean_return.mean], name, f"{name}: {band} {verdict(row)}", marker)
         yield point.update(error_x=_bars(row.cvar_return, colour), error_y=_bars(row.mean_return, colour))
@@ -188,9 +188,9 @@ def _rules(frontier: Frontier) -> Iterator[go.Scatter]:
     symbols = ("x", "cross", "star", "triangle-up", "square")
     for (name, score), symbol in zip(frontier.references.items(), cycle(symbols)):
         if score.cvar_return is not None:
-            text = f"{name}: {shown(score.mean_return, frontier)} at CVaR {shown(score.cvar_return, frontier)}"
+            mean, tail = (format_value(value, frontier) for value in (score.mean_return, score.cvar_return))
             marker = {"color": INK, "size": 10, "symbol": symbol}
-            yield _points([score.cvar_return], [score.mean_return], name, text, marker)
+            yield _points([score.cvar_return], [score.mean_return], name, f"{name}: {mean} at CVaR {tail}", marker)
 
 
 def _points(x: Any, y: Any, name: str, text: str | list[str], marker: dict[str, Any]) -> go.Scatter:

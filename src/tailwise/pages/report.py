@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings, headline_of, verdict_sentences
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY
-from tailwise.evaluate.words import bounds, costly_impact, glossary_rows, held, percent, plain, ruins
+from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.walk_forward_result import RuleComparison
+from tailwise.evaluate.words import (
+    bounds,
+    costly_impact,
+    difference_cells,
+    difference_heads,
+    glossary_rows,
+    held,
+    percent,
+    plain,
+    ruins,
+    signed_percent,
+)
 from tailwise.pages.account_panels import Curve, lines_panel, months_panel, rolling_panel, trading_panel
 from tailwise.pages.risk_panels import distribution_panel, odds_panel, stress_panels, tail_panel
 from tailwise.pages.training_panels import background_panels
@@ -77,7 +90,7 @@ def _panels(account: Findings, gamma: float) -> list[Panel]:
         tail_panel(judged, gamma),
         *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
         odds_panel(account.odds) if account.odds else None,
-        metrics_panel(account),
+        _account_metrics(account),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -89,42 +102,32 @@ def _no_stress(reason: str | None) -> Panel | None:
     return Panel("stress", "Stress tests", caption, [Paragraphs([f"Not played: {reason}"], "verdict")])
 
 
-def metrics_panel(account: Findings) -> Panel:
-    """Every number of every account, with intervals where there are some, and what each means."""
+def _account_metrics(account: Findings) -> Panel:
+    """Every number of every account, with intervals where there are some."""
     judged, evidence = account.judged, account.evidence
-    example = judged.statistics[POLICY]
     intervals = {
+        "log_return": bounds(evidence.mean_return, percent),
         "sharpe": bounds(evidence.sharpe, plain),
         "annual_volatility": bounds(evidence.volatility, percent),
         "cvar_bar": bounds(evidence.cvar_bar, lambda value: percent(value, 2)),
     }
-    yearly = [
-        _with_interval(percent(_yearly(s.total_return, s.years)), bounds(evidence.mean_return, percent), who)
-        for who, s in judged.statistics.items()
-    ]
-    hint = "mean of log-returns per bar x bars per year; what intervals and comparisons speak of"
-    rows = [[Cell("log-return per year", hint), *yearly]]
-    for field, name, show, hint in glossary_rows(example):
-        cells = [_with_interval(show(s), intervals.get(field), who) for who, s in judged.statistics.items()]
-        rows.append([Cell(name, hint), *cells])
     level = f"{100 * evidence.mean_return.level:g}%"
-    return Panel(
-        "metrics",
-        "Every number",
+    caption = (
         f"All accounts over the same bars. Below some numbers of the policy: its {level} interval, stationary "
-        f"bootstrap, {account.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds.",
-        [Table(("after all costs", *judged.statistics), rows, kind="metrics")],
+        f"bootstrap, {account.repetitions:,} resamples. A dash is undefined. A drawdown has no interval; see the odds."
     )
+    return metrics_panel(judged.statistics, caption, {POLICY: intervals})
 
 
-def _yearly(total: float, years: float) -> float | None:
-    """Mean log-return per year; None for an account that lost everything."""
-    return math.log1p(total) / years if total > -1 else None
-
-
-def _with_interval(value: str, interval: str | None, who: str) -> Cell:
-    """A number; that of the policy with its interval below, where it has one."""
-    return Cell(value, interval if who == POLICY else None)
+def metrics_panel(
+    statistics: Mapping[str, PathStatistics], caption: str, intervals: Mapping[str, Mapping[str, str]]
+) -> Panel:
+    """Every number of every account and its meaning. intervals: what stands below a number, by account and field."""
+    rows = [
+        [Cell(name, hint), *(Cell(show(one), intervals.get(who, {}).get(field)) for who, one in statistics.items())]
+        for field, name, show, hint in glossary_rows(next(iter(statistics.values())))
+    ]
+    return Panel("metrics", "Every number", caption, [Table(("after all costs", *statistics), rows, kind="metrics")])
 
 
 def verdict_of(account: Findings, how: str) -> Verdict:
@@ -154,36 +157,29 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     below.append(Paragraphs([f"Annual numbers: {rhythm}"], "small"))
     sentence, colour = headline_of(account)
     against = [
-        (_AGAINST[one.verdict], name, f"{_signed(one.mean_return.estimate)} ({bounds(one.mean_return, _signed)})")
+        (
+            _AGAINST[one.verdict],
+            name,
+            f"{signed_percent(one.mean_return.estimate)} ({bounds(one.mean_return, signed_percent)})",
+        )
         for name, one in account.against.items()
     ]
-    level = _level(account.against)
-    title = f"Against the baselines, difference of log-return per year and its {level} interval, same bars:"
+    level = account.evidence.mean_return.level
+    title = f"Against the baselines, difference of log-return per year and its {100 * level:g}% interval, same bars:"
     return Verdict(sentence, colour, verdict_sentences(account, tested), against, title, below)
 
 
-def comparison_panel(against: Mapping[str, Comparison], repetitions: int) -> Panel:
+def comparison_panel(against: Mapping[str, Comparison | RuleComparison], repetitions: int) -> Panel:
     """The paired differences as a table."""
-    rows = [
-        (
-            name,
-            _signed(one.mean_return.estimate),
-            bounds(one.mean_return, _signed),
-            _ratio(one.sharpe.estimate),
-            bounds(one.sharpe, _ratio),
-            one.verdict,
-        )
-        for name, one in against.items()
-    ]
-    level = _level(against)
-    heads = ("policy minus ...", "return per year", f"{level} interval", "Sharpe ratio", f"{level} interval", "verdict")
+    rows = [(name, *difference_cells(one.mean_return, one.sharpe, one.verdict)) for name, one in against.items()]
+    level = next((one.mean_return.level for one in against.values()), LEVEL)
     return Panel(
         "baselines",
         "Against the baselines",
         "The policy minus each rule, bar by bar over the same bars with the same costs, so that what they share, the "
         "market, cancels. An interval that holds 0 is no evidence. Rules that anybody could have followed: if none is "
         f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
-        [Table(heads, rows, marks=True)],
+        [Table(("policy minus ...", *difference_heads(level)), rows, marks=True)],
     )
 
 
@@ -208,16 +204,3 @@ def cards_of(account: Findings) -> list[tuple[str, str, str]]:
             f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
         ),
     ]
-
-
-def _level(against: Mapping[str, Comparison]) -> str:
-    """Confidence of the intervals; empty without any."""
-    return next((f"{100 * one.mean_return.level:g}%" for one in against.values()), "")
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value + 0.0:+.1f}%"
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value + 0.0:+.2f}"

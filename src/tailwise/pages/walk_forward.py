@@ -5,7 +5,7 @@ Made from the result and the files beside it; nothing is played again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -13,17 +13,15 @@ import yaml
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate.bootstrap import REPETITIONS
-from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import unchecked_headline
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
 from tailwise.evaluate.path_files import read_paths
-from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward, reserved
-from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
+from tailwise.evaluate.words import EXPOSURES, exposures, limit_word, percent, plain
 from tailwise.pages.account_panels import Curve, lines_panel, months_panel, rolling_panel, trading_panel
 from tailwise.pages.figures import colours_of, layout, legend
-from tailwise.pages.report import comparison_panel
+from tailwise.pages.report import comparison_panel, metrics_panel
 from tailwise.pages.risk_panels import distribution_panel, odds_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.views import (
@@ -101,18 +99,17 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path) ->
         "The test windows of all folds one after the other, after all costs; each was played by a policy that had seen "
         f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
     )
-    against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
     panels = [
         lines_panel(curves, POLICY, kind="equity", caption=caption),
         _folds_panel(folds, stitched.account),
         lines_panel(curves, POLICY, kind="drawdown"),
-        comparison_panel(against, REPETITIONS) if against else None,
+        comparison_panel(stitched.against, REPETITIONS) if stitched.against else None,
         months_panel(curves[POLICY], POLICY),
         trading_panel(paths[POLICY]),
         rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
         distribution_panel(curves, POLICY, rule, numbers),
         odds_panel({POLICY: stitched.odds}) if stitched.odds is not None else None,
-        _metrics(statistics),
+        metrics_panel(statistics, "All accounts over the same bars. A dash is undefined.", {}),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -164,19 +161,6 @@ def _folds_panel(folds: WalkForward, account: str) -> Panel:
 
 def _points(rows: Sequence[FoldRow]) -> tuple[list[int], list[float]]:
     return [row.fold for row in rows], [row.statistics[POLICY].total_return for row in rows]
-
-
-def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
-    rows = [
-        (f"{name}: {hint}", *(show(numbers) for numbers in statistics.values()))
-        for _, name, show, hint in glossary_rows(statistics[POLICY])
-    ]
-    return Panel(
-        "metrics",
-        "Every number",
-        "All accounts over the same bars, after all costs. A dash is undefined.",
-        [Table(("", *statistics), rows, kind="metrics")],
-    )
 
 
 def _background(folds: WalkForward) -> Background:
