@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import fft, stats
@@ -10,18 +12,24 @@ from scipy.signal import lfilter
 from tailwise.core.errors import ConfigError, ShapeError
 from tailwise.evaluate import bootstrap
 from tailwise.evaluate.bootstrap import (
+    Interval,
     Statistic,
     block_length,
     interquartile_mean,
     long_run_variance,
     resampled_rows,
     standard_error,
-    studentised_interval,
+    studentised_intervals,
     summarise_seeds,
 )
 from tailwise.evaluate.performance import empirical_cvar
 
 YEAR = 252.0
+
+
+def studentised_interval(series: Any, statistic: Statistic, **options: Any) -> Interval:
+    (interval,) = studentised_intervals(series, [statistic], **options)
+    return interval
 
 
 def fat(count: int, seed: int, *, phi: float = 0.0, mean: float = 0.0) -> np.ndarray:

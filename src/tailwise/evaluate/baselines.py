@@ -137,21 +137,21 @@ def _weights(
     close: Floats, begun: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_], row: int, span: int, alpha: float
 ) -> Floats:
     """Weights [A] at one row of the clock from the `span` returns up to it."""
-    found = np.zeros(close.shape[1])
+    weights = np.zeros(close.shape[1])
     if row < span:
-        return found
+        return weights
     usable = np.flatnonzero(begun[row - span] & now)
     if not len(usable):
-        return found
+        return weights
     past = close[row - span : row + 1, usable]
     returns = past[1:] / past[:-1] - 1
     moving = returns.std(axis=0) > 0  # a price that stood still all the time is no asset
     usable, returns = usable[moving], returns[:, moving]
     if len(usable) == 1:
-        found[usable] = 1.0
+        weights[usable] = 1.0
     elif len(usable) > 1:
-        found[usable] = _smallest_cvar(returns, alpha)
-    return found
+        weights[usable] = _smallest_cvar(returns, alpha)
+    return weights
 
 
 def _smallest_cvar(returns: Floats, alpha: float) -> Floats:

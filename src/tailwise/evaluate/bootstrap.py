@@ -102,17 +102,10 @@ def resampled_rows(bars: int, block: int, repetitions: int, *, seed: int, name: 
     if repetitions < 1:
         raise ConfigError(f"{repetitions} resamples were asked for; at least 1 is needed.")
     source = StationaryBootstrap(block, np.arange(bars), seed=Streams(seed).integer(f"evaluate/{name}"))
-    found = np.empty((repetitions, bars), dtype=np.int64)
+    rows = np.empty((repetitions, bars), dtype=np.int64)
     for row, (positional, _) in enumerate(source.bootstrap(repetitions)):
-        found[row] = positional[0]
-    return found
-
-
-def studentised_interval(
-    series: Floats, statistic: Statistic, *, level: float = LEVEL, repetitions: int = REPETITIONS, seed: int = 0
-) -> Interval:
-    """The interval of a statistic of series [k, n]; the same resampled bars for all k."""
-    return studentised_intervals(series, [statistic], level=level, repetitions=repetitions, seed=seed)[0]
+        rows[row] = positional[0]
+    return rows
 
 
 def studentised_intervals(
@@ -127,31 +120,31 @@ def studentised_intervals(
     if not 0.5 < level < 1:
         raise ConfigError(f"the level of an interval is {level}; it lies between 0.5 and 1, for instance 0.95.")
     drawn: dict[int, Rows] = {}
-    found = []
+    intervals = []
     for statistic in statistics:
         estimate = float(statistic.value(series))
         influence = statistic.influence(series)
         if series.shape[-1] < FEWEST_BARS or not float(standard_error(influence)) > NOTHING:
-            found.append(Interval(estimate, None, None, level, None, None))
+            intervals.append(Interval(estimate, None, None, level, None, None))
             continue
         block = block_length(influence)
         if block not in drawn:
             drawn[block] = resampled_rows(series.shape[-1], block, repetitions, seed=seed, name="bootstrap")
         ratios = _ratios(series, statistic, estimate, drawn[block])
-        found.append(_interval(estimate, influence, ratios, level, block, repetitions))
-    return found
+        intervals.append(_interval(estimate, influence, ratios, level, block, repetitions))
+    return intervals
 
 
 def _ratios(series: Floats, statistic: Statistic, estimate: float, rows: Rows) -> Floats:
     """(statistic - estimate) / standard error of each resample that has any spread: float64 [at most repetitions]."""
     part = max(_LARGEST_PART // series.size, 1)
-    found = []
+    ratios = []
     for first in range(0, len(rows), part):
         resampled = series[:, rows[first : first + part]].swapaxes(0, 1)  # [r, k, n]
         errors = standard_error(statistic.influence(resampled))
         usable = errors > NOTHING
-        found.append((statistic.value(resampled)[usable] - estimate) / errors[usable])
-    return np.concatenate(found)
+        ratios.append((statistic.value(resampled)[usable] - estimate) / errors[usable])
+    return np.concatenate(ratios)
 
 
 def _interval(

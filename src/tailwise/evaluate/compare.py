@@ -13,7 +13,7 @@ from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
 from tailwise.evaluate.findings import repetitions_for
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
-from tailwise.evaluate.opened_run import open_market_run
+from tailwise.evaluate.opened_run import open_run, require_market
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import bounds, difference_cells, difference_heads, signed_percent
 from tailwise.market.leaks.own_features import LeakVerdict
@@ -138,10 +138,9 @@ def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunCompa
         given = "one run was" if folders else "no runs were"
         raise ConfigError(f"{given} given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(folders)
-    otherwise = "; runs are compared on the test bars of a market."
-    opened = {
-        name: open_market_run(run, otherwise=otherwise, trust=trust) for name, run in zip(names, folders, strict=True)
-    }
+    for run in folders:
+        require_market(run, "; runs are compared on the test bars of a market.")
+    opened = {name: open_run(run, trust=trust) for name, run in zip(names, folders, strict=True)}
     worlds = {name: one.policy.market() for name, one in opened.items()}
     _check_same_bars(worlds)
     first = names[0]

@@ -116,17 +116,17 @@ def vote(answers: npt.NDArray[Any], scale: npt.NDArray[np.float64] | None = None
     Whole numbers only. Ties: see `Ensemble`.
     """
     flat = answers.reshape(len(answers), -1)
-    found = np.empty(flat.shape[1], dtype=answers.dtype)
+    winners = np.empty(flat.shape[1], dtype=answers.dtype)
     for at, votes in enumerate(flat.T):
         choices, counts = np.unique(votes, return_counts=True)
         tied = choices[counts == counts.max()]
         if len(tied) == 1:
-            found[at] = tied[0]
+            winners[at] = tied[0]
         elif scale is None:
-            found[at] = next(one for one in votes if one in tied)
+            winners[at] = next(one for one in votes if one in tied)
         else:
-            found[at] = tied[np.argmin(np.abs(scale[tied] - scale[votes].mean()))]
-    return found.reshape(answers.shape[1:])
+            winners[at] = tied[np.argmin(np.abs(scale[tied] - scale[votes].mean()))]
+    return winners.reshape(answers.shape[1:])
 
 
 def nearest_position(wanted: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -66,7 +66,7 @@ class Findings:
             "evidence": self.evidence.to_json(),
             "leak_check": None if self.leak_check is None else self.leak_check.model_dump(mode="json"),
             "against": {name: comparison.to_json() for name, comparison in self.against.items()},
-            "odds": {name: asdict(found) for name, found in self.odds.items()},
+            "odds": {name: asdict(odds) for name, odds in self.odds.items()},
             "stress": {
                 name: [
                     {"group": row.group, "value": row.value, "label": row.label, "statistics": asdict(row.statistics)}
@@ -155,14 +155,14 @@ def stress_policy(
     }, None
 
 
-def headline_of(found: Findings) -> tuple[str, str]:
+def headline_of(findings: Findings) -> tuple[str, str]:
     """The headline of one account, and its colour; where own features may look ahead, that comes first."""
-    judged = found.judged
-    trained = found.trained
+    judged = findings.judged
+    trained = findings.trained
     reserved = reservations(judged.statistics[POLICY].mean_exposure, None if trained is None else trained.updates)
     acted = None if trained is None else trained.limit_acted
-    sentence, colour = headline(found.evidence, found.against, judged.limits, reserved, limit_acted=acted)
-    if found.leak_check is None or not found.leak_check.doubtful:
+    sentence, colour = headline(findings.evidence, findings.against, judged.limits, reserved, limit_acted=acted)
+    if findings.leak_check is None or not findings.leak_check.doubtful:
         return sentence, colour
     return unchecked_headline(sentence), "bad"
 
@@ -180,7 +180,7 @@ def headline(
     limits: by name of the path, the policy's first; reserved: what keeps the result from being praised;
     limit_acted: whether the limit ever acted in training (None: not known, or there is none).
     """
-    told = earned(evidence.verdict, evidence.mean_return.estimate, reserved)
+    earns = earned(evidence.verdict, evidence.mean_return.estimate, reserved)
     better, worse, alike = (_named(against, word) for word in ("better", "worse", "no evidence"))
     if not against:
         beaten = ""
@@ -202,7 +202,7 @@ def headline(
     else:
         praised = evidence.verdict == "above zero" and len(better) == len(against) and not reserved
         colour = "good" if praised else ""
-    return f"{told}{beaten}{_limit(limits, kept, limit_acted)}.", colour
+    return f"{earns}{beaten}{_limit(limits, kept, limit_acted)}.", colour
 
 
 def unchecked_headline(sentence: str) -> str:
@@ -214,16 +214,16 @@ def _limit(limits: Mapping[str, LimitVerdict], kept: bool | None, acted: bool | 
     """Whether the limit was kept, as the end of a sentence; played the other way too, where that differs."""
     if kept is None:
         return "; the limit could not be judged" if limits else ""
-    said = f"; the limit was {'kept' if kept else 'missed'}"
+    sentence = f"; the limit was {'kept' if kept else 'missed'}"
     for name, how in ((SAMPLED, "with sampled actions"), (MOST_LIKELY, "with the most likely action")):
         if name in limits and limits[name].kept is not None and limits[name].kept != kept:
-            said += f", but {'missed' if kept else 'kept'} {how}"
-    return f"{said} ({NEVER_ACTED})" if acted is False else said
+            sentence += f", but {'missed' if kept else 'kept'} {how}"
+    return f"{sentence} ({NEVER_ACTED})" if acted is False else sentence
 
 
-def verdict_sentences(found: Findings, tested: str) -> list[str]:
+def verdict_sentences(findings: Findings, tested: str) -> list[str]:
     """What was tested, what it earned, after how many trials, the limit; a sentence or two each."""
-    judged, evidence = found.judged, found.evidence
+    judged, evidence = findings.judged, findings.evidence
     level = f"{100 * evidence.mean_return.level:g}%"
     mean = evidence.mean_return
     if mean.low is None:
@@ -236,23 +236,22 @@ def verdict_sentences(found: Findings, tested: str) -> list[str]:
             f"ratio {ratio}."
         )
     limit = [sentence[0].upper() + sentence[1:] + "." for sentence in judged.limit_sentences()]
-    return [tested, *limit, result, trials_sentence(evidence.deflated, found.trials)]
+    return [tested, *limit, result, trials_sentence(evidence.deflated, findings.trials)]
 
 
 def trials_sentence(deflated: DeflatedSharpe | None, trials: Trials) -> str:
     """How many were tried, and what that leaves of the Sharpe ratio."""
     count = trials.counted if deflated is None else deflated.trials
-    told = "1 trial is counted" if count == 1 else f"{count:,} trials are counted"
-    said = f"{told} on these data ({trials.source})"
+    counted = f"{'1 trial is' if count == 1 else f'{count:,} trials are'} counted on these data ({trials.source})"
     if deflated is None:
-        return f"{said}."
+        return f"{counted}."
     if deflated.trials == 1:
         return (
-            f"{said}: the probability that the true Sharpe ratio is above 0 is {percent(deflated.probabilistic, 0)}. "
-            "What was tried elsewhere and left out would lower it."
+            f"{counted}: the probability that the true Sharpe ratio is above 0 is "
+            f"{percent(deflated.probabilistic, 0)}. What was tried elsewhere and left out would lower it."
         )
     return (
-        f"{said}: the best of so many without edge is expected to show a Sharpe ratio of "
+        f"{counted}: the best of so many without edge is expected to show a Sharpe ratio of "
         f"{plain(deflated.expected_best)}; the probability that the true one lies above that is "
         f"{percent(deflated.deflated, 0)}."
     )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tailwise.core.atomic import write_json
 from tailwise.core.config import dump_yaml
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import judge_policy
+from tailwise.evaluate.opened_run import Team
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
 from tailwise.run.checkpoint import Training
@@ -48,6 +48,13 @@ class Playing:
             return f"{len(self.members) - 1} policies together ({self.members[0]}): {how}"
         return f"checkpoint {self.checkpoint}: {how}"
 
+    def policy_sentence(self, config: Config) -> str:
+        """Who decided, and how, for the verdict; config: of the run."""
+        how = "its most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        if self.members:
+            return f"{len(self.members) - 1} policies decide together ({self.members[0]}), by {how}."
+        return f"Policy: checkpoint {self.checkpoint} of the run with seed {config.seed}, by {how}."
+
 
 @dataclass(frozen=True)
 class Background:
@@ -82,24 +89,16 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
     )
 
 
-def how_played(config: Config, played: Playing) -> str:
-    """Who decided, and how, as a sentence for the verdict."""
-    how = "its most likely action" if played.deterministic else f"sampled actions, seed {played.seed}"
-    if played.members:
-        return f"{len(played.members) - 1} policies decide together ({played.members[0]}), by {how}."
-    return f"Policy: checkpoint {played.checkpoint} of the run with seed {config.seed}, by {how}."
-
-
 def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
     """The last calibration that the training of a run wrote, names without `calibration/`; None if it wrote none."""
     rows = read(run_dir)
     names = [name for name in rows if name.startswith(PREFIX)]
     if not names:
         return None
-    known = rows[names].dropna()
-    if known.empty:
+    complete = rows[names].dropna()
+    if complete.empty:
         return None
-    return {name.removeprefix(PREFIX): float(value) for name, value in known.iloc[-1].items()}
+    return {name.removeprefix(PREFIX): float(value) for name, value in complete.iloc[-1].items()}
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class RunJudgement:
 
     run        its folder; of an ensemble that of the first
     played     which checkpoint, and how
-    accounts   what was found of each account: numbers, evidence, odds, stress tests
+    accounts   numbers, evidence, odds and stress tests of each account
     folder     with summary.json, the paths as Parquet and report.html
     notes      sentences about checkpoints that cannot be used
     """
@@ -123,24 +122,17 @@ class RunJudgement:
         return {
             "run_dir": str(self.run),
             **asdict(self.played),
-            "symbols": [found.to_json() for found in self.accounts],
+            "symbols": [account.to_json() for account in self.accounts],
             "folder": str(self.folder),
         }
 
 
-def findings_of(
-    policy: Trader,
-    played: Playing,
-    world: MarketWorld,
-    *,
-    run: Path,
-    stressed: bool,
-    others: Sequence[Path] = (),
-) -> list[Findings]:
-    """Judge every account of the test window, and weigh what was found; the first few are put to stress tests."""
-    found = []
-    trials = known_trials(run)
-    leaks = worst_verdict(read_leak_verdict(one, world.features) for one in (run, *others))
+def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bool) -> list[Findings]:
+    """Judge every account of the test window and weigh the evidence; the first few are put to stress tests."""
+    policy, findings = team.trader, []
+    counted = count_trials(team.run)
+    trials = Trials(counted.counted, counted.sharpes, counted.file.name)
+    leaks = worst_verdict(read_leak_verdict(one.run, world.features) for one in team.runs)
     for number, judged in enumerate(
         judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
     ):
@@ -153,7 +145,7 @@ def findings_of(
         elif stressed:
             reason = f"only the first {MOST_STRESSED} symbols are, to save time."
         rhythm = world.dataset.bars[number].frequency.sentence
-        found.append(
+        findings.append(
             weigh(
                 judged,
                 trials=trials,
@@ -164,13 +156,7 @@ def findings_of(
                 leak_check=leaks,
             )
         )
-    return found
-
-
-def known_trials(run: Path) -> Trials:
-    """The trials on the bars of a run, itself included, as they were written down."""
-    found = count_trials(run)
-    return Trials(found.counted, found.sharpes, found.file.name)
+    return findings
 
 
 def save_judgement(
@@ -180,7 +166,7 @@ def save_judgement(
 
     name: title of the report; calibration: the newest of the run's training.
     """
-    symbols = [found.to_json() for found in judgement.accounts]
+    symbols = [account.to_json() for account in judgement.accounts]
     summary = {"name": name, **asdict(judgement.played), "calibration": calibration, "symbols": symbols}
     write_json(folder / SUMMARY, summary)
-    save_paths(folder, {found.judged.symbol: found.judged.paths for found in judgement.accounts})
+    save_paths(folder, {account.judged.symbol: account.judged.paths for account in judgement.accounts})

@@ -96,11 +96,11 @@ class LimitVerdict:
     def _shown(self) -> tuple[str, str]:
         """Realised and allowed, with as many digits as tell them apart."""
         realised = self.limit if self.realised is None else self.realised
-        shown, digits = (small_percent(realised), small_percent(self.limit)), 3
-        while shown[0] == shown[1] and realised != self.limit:
+        texts, digits = (small_percent(realised), small_percent(self.limit)), 3
+        while texts[0] == texts[1] and realised != self.limit:
             digits += 1
-            shown = f"{100 * realised:.{digits}g}%", f"{100 * self.limit:.{digits}g}%"
-        return shown
+            texts = f"{100 * realised:.{digits}g}%", f"{100 * self.limit:.{digits}g}%"
+        return texts
 
     @property
     def short(self) -> str | None:
@@ -192,13 +192,13 @@ class Judgement:
         if not self.limits:
             return []
         where = "out of sample" if self.purpose == "test" else f"on the {self.purpose} window"
-        told = [self.limits[POLICY].sentence(where)]
+        sentences = [self.limits[POLICY].sentence(where)]
         for name, how in _THE_OTHER_WAY.items():
             if name in self.limits and self.limits[name].short is not None:
-                told.append(f"{how} it is {self.limits[name].short}")
+                sentences.append(f"{how} it is {self.limits[name].short}")
         rule = rule_sentence(self.reference, self.limits[self.reference])
         return [
-            *told,
+            *sentences,
             *([rule] if rule else []),
             f"an account that holds nothing keeps any limit below 0: the policy held {held(self.statistics[POLICY])} "
             f"on average ({self.reference} {held(self.statistics[self.reference])}), as multiples of equity",

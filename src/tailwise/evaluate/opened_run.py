@@ -50,22 +50,21 @@ def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = Fa
     return OpenedRun(place, folder, policy, ckpt.training_behind(folder), notes)
 
 
-def open_market_run(run: str | Path, checkpoint: str | None = None, *, otherwise: str, trust: bool) -> OpenedRun:
-    """`open_run` of a run on a market; `otherwise` ends the sentence about any other run."""
-    config = read_config(Path(run))
-    if config.env.market is None:
-        raise ConfigError(f"{run} was trained on {config.env.gym_id}{otherwise}")
-    return open_run(run, checkpoint, trust=trust)
+def require_market(run: str | Path, otherwise: str) -> None:
+    """Raise ConfigError unless a run was trained on a market; `otherwise` ends the sentence."""
+    env = read_config(Path(run)).env
+    if env.market is None:
+        raise ConfigError(f"{run} was trained on {env.gym_id}{otherwise}")
 
 
 def _find_checkpoint(run: Path, name: str | None) -> tuple[Path, tuple[str, ...]]:
     if name is None:
         folder, rejected = choose_checkpoint(run)
         return folder, tuple(f"checkpoint {item.path.name} cannot be used: {item.reason}" for item in rejected)
-    known = {path.name: path for path in ckpt.checkpoints_in(run)}
-    if name not in known:
-        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(known) or 'none yet'}.")
-    return known[name], ()
+    checkpoints = {path.name: path for path in ckpt.checkpoints_in(run)}
+    if name not in checkpoints:
+        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(checkpoints) or 'none yet'}.")
+    return checkpoints[name], ()
 
 
 @dataclass(frozen=True)

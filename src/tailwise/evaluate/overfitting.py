@@ -70,15 +70,15 @@ def deflated_sharpe(
     if ratio is None or skew is None or excess is None:
         return None
     bars = len(returns)
-    known = np.asarray(trial_sharpes, dtype=np.float64)
-    seen = float(known.var(ddof=1)) / periods_per_year if len(known) > 1 else 0.0
-    best = expected_best_sharpe(max(trials, len(known)), max(seen, 1 / bars))
+    sharpes = np.asarray(trial_sharpes, dtype=np.float64)
+    variance = float(sharpes.var(ddof=1)) / periods_per_year if len(sharpes) > 1 else 0.0
+    best = expected_best_sharpe(max(trials, len(sharpes)), max(variance, 1 / bars))
     moments = {"skew": skew, "kurtosis": excess + 3}
     return DeflatedSharpe(
         probabilistic=probabilistic_sharpe(ratio, bars, **moments),
         deflated=probabilistic_sharpe(ratio, bars, **moments, benchmark=best),
         expected_best=best * float(np.sqrt(periods_per_year)),
-        trials=max(trials, len(known)),
+        trials=max(trials, len(sharpes)),
     )
 
 

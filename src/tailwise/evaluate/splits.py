@@ -92,14 +92,14 @@ def walk_forward(
             f"{rows} rows are too few for {folds} folds that test {tested:.0%} of them, with {select} rows to select "
             f"and gaps of {gap}: {max(length, 0)} are left to train on; use fewer folds, smaller gaps or more bars."
         )
-    found = []
+    cuts = []
     for number in range(folds):
         first = begin + number * size
         end = first - before
-        chosen = Range(first - gap - select, first - gap) if select else None
+        selected = Range(first - gap - select, first - gap) if select else None
         train = Range(0 if anchored else end - length, end)
-        found.append(Fold(number, (train,), chosen, (Range(first, first + size),), purge, embargo))
-    return found
+        cuts.append(Fold(number, (train,), selected, (Range(first, first + size),), purge, embargo))
+    return cuts
 
 
 def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo: int = 0) -> list[Fold]:
@@ -114,19 +114,19 @@ def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo
         raise ConfigError("combinatorial folds need skfolio; pip install 'tailwise[portfolio]'.") from error
     try:
         cross = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=purge, embargo_size=embargo)
-        cuts = list(cross.split(np.zeros((rows, 1))))
+        splits = list(cross.split(np.zeros((rows, 1))))
     except ValueError as error:
         raise ConfigError(
             f"combinatorial folds, {test_folds} of {folds} over {rows} rows with purge {purge} and embargo {embargo}: "
             f"{error}"
         ) from error
     names = cross.get_path_ids()
-    found = []
-    for number, (train, tests) in enumerate(cuts):
+    cuts = []
+    for number, (train, tests) in enumerate(splits):
         ranges = tuple(Range(int(test[0]), int(test[-1]) + 1) for test in tests)
         paths = tuple(int(name) for name in names[number])
-        found.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
-    return found
+        cuts.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
+    return cuts
 
 
 def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> None:
@@ -141,18 +141,18 @@ def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> 
             f"{name}: its purge of {fold.purge} bars is shorter than the label horizon {label_horizon} or the "
             f"look-back {look_back}; purge at least {needed}."
         )
-    chosen = () if fold.select is None else (fold.select,)
+    selects = () if fold.select is None else (fold.select,)
     if not fold.train or not fold.test:
         raise DataError(f"{name}: there are no rows to train or to test on.")
-    for one in (*fold.train, *chosen, *fold.test):
+    for one in (*fold.train, *selects, *fold.test):
         if not 0 <= one.first < one.end <= rows:
             raise DataError(f"{name}: the rows {one} are empty or outside the {rows} rows of the data.")
     after = fold.purge + fold.embargo
     before = fold.purge if fold.paths else after  # combinatorial folds have their embargo after a test range only
-    for train, select in ((t, s) for t in fold.train for s in chosen):
+    for train, select in ((t, s) for t in fold.train for s in selects):
         _apart(name, "train", train, "select", select, before, after)
     for test in fold.test:
-        for what, ranges in (("train", fold.train), ("select", chosen)):
+        for what, ranges in (("train", fold.train), ("select", selects)):
             for one in ranges:
                 _apart(name, what, one, "test", test, before, after)
     for one, other in pairwise(sorted(fold.test, key=lambda r: r.first)):

@@ -70,28 +70,28 @@ def stress(
     play_many: plays all changed bars at once, where the player has a faster way to do that.
     """
     base = play(bars, costs)
-    chosen = default_scenarios() if scenarios is None else scenarios
-    changed = [bars if one.bars is None else one.bars(bars, base) for one in chosen]
-    together = [at for at, one in enumerate(chosen) if one.costs is None]
+    scenarios = default_scenarios() if scenarios is None else scenarios
+    changed = [bars if one.bars is None else one.bars(bars, base) for one in scenarios]
+    together = [at for at, one in enumerate(scenarios) if one.costs is None]
     paths: dict[int, AccountPath] = {}
     if play_many is not None and together:
         paths = dict(zip(together, play_many([changed[at] for at in together], costs), strict=True))
-    found = [StressResult("none", 0.0, "as it was", path_statistics(base, alpha=alpha, gamma=gamma))]
-    for at, one in enumerate(chosen):
+    results = [StressResult("none", 0.0, "as it was", path_statistics(base, alpha=alpha, gamma=gamma))]
+    for at, one in enumerate(scenarios):
         paid = costs if one.costs is None else one.costs(costs)
         path = paths[at] if at in paths else play(changed[at], paid)
         numbers = path_statistics(path, alpha=alpha, gamma=gamma)
-        found.append(StressResult(one.group, one.value, one.label, numbers))
-    return found
+        results.append(StressResult(one.group, one.value, one.label, numbers))
+    return results
 
 
 def default_scenarios(*, seed: int = 0) -> list[Scenario]:
     """Costs from 0 to 5 times, latency up to 5 bars, crashes of 10 to 40%, volatility doubled, bars missing."""
-    found = [cost_scenario(factor) for factor in (0.0, 0.5, 2.0, 3.0, 5.0)]
-    found += [latency_scenario(extra) for extra in (1, 2, 5)]
-    found += [crash_scenario(size) for size in (0.1, 0.2, 0.4)]
-    found.append(volatility_scenario(2.0))
-    return [*found, missing_scenario(0.02, seed=seed), missing_scenario(0.10, seed=seed)]
+    scenarios = [cost_scenario(factor) for factor in (0.0, 0.5, 2.0, 3.0, 5.0)]
+    scenarios += [latency_scenario(extra) for extra in (1, 2, 5)]
+    scenarios += [crash_scenario(size) for size in (0.1, 0.2, 0.4)]
+    scenarios.append(volatility_scenario(2.0))
+    return [*scenarios, missing_scenario(0.02, seed=seed), missing_scenario(0.10, seed=seed)]
 
 
 def cost_scenario(factor: float) -> Scenario:
@@ -233,8 +233,8 @@ def policy_player(
 
     def play(bars: Bars, costs: CostConfig) -> AccountPath:
         own = costs.model_copy(update={"latency": world.costs.latency})
-        known = bars is item.bars and own == world.costs and base is not None
-        path = base if known and base is not None else play_many([bars], own)[0]
+        unchanged = bars is item.bars and own == world.costs
+        path = base if unchanged and base is not None else play_many([bars], own)[0]
         return path if costs == own else _later(path, bars, costs, world.settings)
 
     # Sampled actions depend on the place of an account in its batch: those are played one by one.
@@ -257,14 +257,14 @@ def _world_on(world: MarketWorld, versions: Sequence[Bars], costs: CostConfig, s
     old = data.bars[symbol].time
     windows = {}
     for purpose, cut in data.windows.items():
-        found = []
+        parts = []
         for bars in versions:
             first = int(np.searchsorted(bars.time, old[cut[symbol].first]))
             end = int(np.searchsorted(bars.time, old[cut[symbol].end - 1], side="right"))
             if end <= first:
                 raise DataError(f"{bars.symbol}: no bar is left in the {purpose} window after the change.")
-            found.append(Window(first, end))
-        windows[purpose] = tuple(found)
+            parts.append(Window(first, end))
+        windows[purpose] = tuple(parts)
     changed = copy.copy(world)
     features = tuple(data.spec.table(bars) for bars in versions)
     changed.dataset = Dataset(tuple(Loaded(bars, {}) for bars in versions), data.spec, features, windows)

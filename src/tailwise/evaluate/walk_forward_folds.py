@@ -175,9 +175,7 @@ def fold_config(base: Config, plan: Plan, fold: Fold, seed: int) -> Config:
 def base_config(config: Config) -> dict[str, Any]:
     """What all runs of a walk-forward share: JSON values without seed and split."""
     data = config.model_dump(mode="json")
-    data.pop("seed")
-    if data["data"] is not None:
-        data["data"].pop("split")
+    del data["seed"], data["data"]["split"]
     return data
 
 

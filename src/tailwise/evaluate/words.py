@@ -13,6 +13,13 @@ from tailwise.market.costs import COMPONENTS, cost_words
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import LEAST_IMPACT
 
+EXPOSURES = "exposure: long / short / net"
+HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
+FEW_UPDATES = 20  # of training, below which a policy is close to its random start
+RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
+NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
+Column = tuple[str, Callable[[PathStatistics], str]]
+
 
 def percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f}%"  # + 0.0 turns -0.0 into 0.0
@@ -21,9 +28,6 @@ def percent(value: float | None, digits: int = 1) -> str:
 def plain(value: float | None, digits: int = 2) -> str:
     """A number with so many digits after the point, never "-0.00"; a dash when it is undefined."""
     return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
-
-
-EXPOSURES = "exposure: long / short / net"
 
 
 def exposures(numbers: PathStatistics) -> str:
@@ -69,10 +73,6 @@ def difference_cells(mean_return: Interval, sharpe: Interval, verdict: str) -> t
     )
 
 
-HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
-FEW_UPDATES = 20  # of training, below which a policy is close to its random start
-
-
 def reservations(gross_exposure: float, updates: int | None) -> list[str]:
     """What keeps a result from being praised, as ends of a sentence; updates: of training, None for a rule."""
     reasons = []
@@ -95,9 +95,6 @@ def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
     return f"It {'earned' if side == 'above' else 'lost'} money beyond noise"
 
 
-RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
-
-
 def listed(names: Sequence[str]) -> str:
     """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
     *others, last = ["random positions" if name == RANDOM else name for name in names]
@@ -109,9 +106,6 @@ def chance(probability: float, repetitions: int) -> str:
     if probability == 0:
         return f"< {100 / repetitions:.2g}%"
     return f"{100 * probability:.1f}%"
-
-
-NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
 
 
 def limit_word(kept: bool | None, acted: bool | None) -> str:
@@ -127,9 +121,6 @@ def small_percent(value: float) -> str:
     """One digit after the point; more where a small number needs them."""
     points = 100 * value + 0.0  # + 0.0 turns -0.0 into 0.0
     return f"{points:.1f}%" if abs(points) >= 1 or points == 0 else f"{points:.2g}%"
-
-
-Column = tuple[str, Callable[[PathStatistics], str]]
 
 
 def columns(example: PathStatistics) -> list[Column]:
@@ -226,13 +217,3 @@ def costly_impact(path: AccountPath) -> list[str]:
         "units, not ticks or lots, and that the account is not too large for this market; costs.impact_bps: 0 turns "
         "it off."
     ]
-
-
-def legend(example: PathStatistics, *, gamma: float) -> str:
-    """What the columns mean, in a few sentences."""
-    return (
-        "Returns after all costs. Volatility and Sharpe: log-returns per bar, annualised, without a risk-free rate. "
-        f"CVaR: mean log-return of the worst {100 * example.alpha:g}%, of single bars and of the gamma {gamma:g} "
-        f"discounted log-return over the next {example.horizon} bars from every bar. Turnover: notional traded per "
-        "year as a multiple of equity. Exposure: mean positions as multiples of equity; net is long minus short."
-    )

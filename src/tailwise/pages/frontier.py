@@ -148,8 +148,8 @@ def figure(frontier: Frontier) -> Any:
 
 def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
     """A pale line through the means, and a point with its band for each."""
-    known = [row for row in rows if row.cvar_return.mean is not None]
-    ordered = sorted(known, key=lambda row: row.cvar_return.mean or 0.0)
+    measured = [row for row in rows if row.cvar_return.mean is not None]
+    ordered = sorted(measured, key=lambda row: row.cvar_return.mean or 0.0)
     yield go.Scatter(
         x=[row.cvar_return.mean for row in ordered],
         y=[row.mean_return.mean for row in ordered],
@@ -158,7 +158,7 @@ def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: F
         hoverinfo="skip",
         showlegend=False,
     )
-    for row in known:
+    for row in measured:
         name = UNCONSTRAINED if row.limit is None else f"limit {format_limit(row.limit, frontier)}"
         colour = colours[row.limit]
         band = f"{format_band(row.mean_return, frontier)} at CVaR {format_band(row.cvar_return, frontier)}"
@@ -176,11 +176,11 @@ def _bars(one: Band, colour: str) -> dict[str, Any] | None:
 def _seeds(played: str, colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
     """Small pale points; with one seed the mean is that seed."""
     if len(frontier.seeds) > 1:
-        known = [one for one in frontier.results if one.scores[played].cvar_return is not None]
-        scores = [one.scores[played] for one in known]
+        measured = [one for one in frontier.results if one.scores[played].cvar_return is not None]
+        scores = [one.scores[played] for one in measured]
         x, y = [score.cvar_return for score in scores], [score.mean_return for score in scores]
-        marker = {"color": [colours[one.cell.limit] for one in known], "size": 6, "opacity": 0.4}
-        labels = [one.cell.label for one in known]
+        marker = {"color": [colours[one.cell.limit] for one in measured], "size": 6, "opacity": 0.4}
+        labels = [one.cell.label for one in measured]
         yield _points(x, y, "single seeds", labels, marker).update(showlegend=False)
 
 

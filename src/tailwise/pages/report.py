@@ -51,19 +51,13 @@ def write_report(
 
     how: a sentence that says who decided, and how; gamma: discount per bar of the long tail.
     """
-    write_page(path, report_page(findings, title=title, how=how, gamma=gamma, background=background))
-
-
-def report_page(
-    findings: Sequence[Findings], *, title: str, how: str, gamma: float, background: Background
-) -> ReportPage:
-    """What `write_report` writes, as view data."""
     last = Part(background_panels(background, findings[0].judged.statistics[POLICY].alpha))
     if len(findings) == 1:
         (account,) = findings
         part = Part(_panels(account, gamma))
         top = Top([*part.links, *last.links], verdict_of(account, how), cards_of(account))
-        return ReportPage(title, top, [part, last])
+        write_page(path, ReportPage(title, top, [part, last]))
+        return
     parts, overview = [], []
     for suffix, account in with_suffixes(findings):
         symbol, anchor = account.judged.symbol, f"account{suffix}"
@@ -71,7 +65,7 @@ def report_page(
         parts.append(replace(part, top=Top(part.links, verdict_of(account, how), cards_of(account))))
         overview.append((anchor, symbol, headline_of(account)[0]))
     top = Top(last.links, overview=overview)
-    return ReportPage(title, top, [*parts, replace(last, heading="The run")])
+    write_page(path, ReportPage(title, top, [*parts, replace(last, heading="The run")]))
 
 
 def _panels(account: Findings, gamma: float) -> list[Panel]:

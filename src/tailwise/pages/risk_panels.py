@@ -172,10 +172,10 @@ def _group_panel(group: str, results: Mapping[str, Sequence[StressResult]]) -> P
     titles = ("Total return", "Worst drawdown")
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.16, subplot_titles=titles)
     for who, scenarios in results.items():
-        chosen = _ordered(group, scenarios)
-        x = [_short(group, row, unchanged) for row in chosen]
+        ordered = _ordered(group, scenarios)
+        x = [_short(group, row, unchanged) for row in ordered]
         for column, y in enumerate(
-            ([r.statistics.total_return for r in chosen], [-r.statistics.max_drawdown for r in chosen]), start=1
+            ([r.statistics.total_return for r in ordered], [-r.statistics.max_drawdown for r in ordered]), start=1
         ):
             marker = {"color": colours[who], "size": 8}
             line = {"color": colours[who], "width": 1.6}
