@@ -7,7 +7,6 @@ from benchmarks.mutant import Mutant
 METRICS = ("tests/evaluate/test_performance.py",)
 STATISTICS = ("tests/evaluate/test_performance.py", "tests/evaluate/test_statistics.py")
 BOOTSTRAP = ("tests/evaluate/test_bootstrap.py",)
-SHARPE = ("tests/evaluate/test_overfitting.py",)
 OVERFITTING = ("tests/evaluate/test_overfitting.py",)
 TRIPS = ("tests/evaluate/test_trips.py",)
 
@@ -213,35 +212,35 @@ MUTANTS = (
         "evaluate/overfitting.py",
         "spread = 1 - skew * ratio +",
         "spread = 1 + skew * ratio +",
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "the kurtosis of a Sharpe ratio is taken as excess",
         "evaluate/overfitting.py",
         '"kurtosis": excess + 3}',
         '"kurtosis": excess}',
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "the expected best of many trials is that of one",
         "evaluate/overfitting.py",
         "((1 - np.euler_gamma) * upper + np.euler_gamma * outer)",
         "((1 - np.euler_gamma) * upper)",
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "trials without known ratios have no variance",
         "evaluate/overfitting.py",
-        "max(seen, 1 / bars))",
-        "seen)",
-        SHARPE,
+        "max(variance, 1 / bars))",
+        "variance)",
+        OVERFITTING,
     ),
     Mutant(
         "the variance of annual ratios is used per bar",
         "evaluate/overfitting.py",
-        "seen = float(known.var(ddof=1)) / periods_per_year if",
-        "seen = float(known.var(ddof=1)) if",
-        SHARPE,
+        "variance = float(sharpes.var(ddof=1)) / periods_per_year if",
+        "variance = float(sharpes.var(ddof=1)) if",
+        OVERFITTING,
     ),
     Mutant(
         "the best trial is judged where it was chosen",

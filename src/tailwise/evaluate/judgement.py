@@ -6,7 +6,7 @@ The limit is judged by the measure of realised returns over the horizon that the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -185,7 +185,7 @@ class Judgement:
     @property
     def reference(self) -> str:
         """The rule that is always in the market."""
-        return next(name for name in ALWAYS_IN if name in self.paths)
+        return always_in(self.paths)
 
     def limit_sentences(self) -> list[str]:
         """Kept or missed, played both ways, and whether these bars put the limit to the test."""
@@ -227,6 +227,11 @@ class Judgement:
             "limits": {name: verdict.to_json() for name, verdict in self.limits.items()},
             "verdict": self.limit_sentences(),
         }
+
+
+def always_in(names: Container[str]) -> str:
+    """Return the rule among `names` that is always in the market."""
+    return next(name for name in ALWAYS_IN if name in names)
 
 
 def judge_policy(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ Player = Callable[[Bars, CostConfig], AccountPath]
 ManyPlayer = Callable[[Sequence[Bars], CostConfig], list[AccountPath]]
 
 _PRICES = ("open", "high", "low", "close")
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -183,14 +182,17 @@ def _changed(bars: Bars, columns: dict[str, npt.NDArray[np.generic] | None], wha
 
 
 def rule_player(
-    rule: Callable[[Bars], Floats],
+    rule: Callable[[Bars], Any],
     *,
     config: MarketEnvConfig | None = None,
     start: np.datetime64 | None = None,
     end: np.datetime64 | None = None,
 ) -> Player:
-    """A rule that gives a target for every bar (baselines.py), deciding at the closes of the bars that open in
-    [start, end); it is asked anew about changed bars."""
+    """A rule, deciding at the closes of the bars that open in [start, end).
+
+    rule: called with the bars, changed ones too; returns the targets of all of them (baselines.py), or whatever else
+    `play_rule` takes.
+    """
 
     def play(bars: Bars, costs: CostConfig) -> AccountPath:
         first = 0 if start is None else int(np.searchsorted(bars.time, start))

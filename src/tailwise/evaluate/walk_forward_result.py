@@ -16,7 +16,7 @@ from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored
 from tailwise.evaluate.bootstrap import Interval, SeedSummary
 from tailwise.evaluate.evidence import AccountOdds
-from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_in
 from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
@@ -310,12 +310,8 @@ def who(result: WalkForward) -> str:
 def headings(result: WalkForward) -> tuple[str, ...]:
     """Titles of the columns of `table_rows`, with their units."""
     tail = f"CVaR {100 * result.alpha:g}%, {result.horizon:,} bars"
-    rule = _always_in(result.rows[0])
+    rule = always_in(result.rows[0].statistics)
     return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
-
-
-def _always_in(row: FoldRow | StitchedPath) -> str:
-    return next(rule for rule in ALWAYS_IN if rule in row.statistics)
 
 
 def table_rows(result: WalkForward) -> list[list[str]]:
@@ -332,7 +328,7 @@ def table_rows(result: WalkForward) -> list[list[str]]:
 def _line(
     result: WalkForward, folds: str, row: FoldRow | StitchedPath, first: str, last: str, acted: bool | None
 ) -> list[str]:
-    own, rule = row.statistics[POLICY], row.statistics[_always_in(row)]
+    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
     speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
     return [
         f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),

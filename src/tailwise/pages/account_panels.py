@@ -45,10 +45,6 @@ class Curve:
     wealth: Floats
     periods_per_year: float
 
-    @classmethod
-    def of_path(cls, path: AccountPath) -> Curve:
-        return cls(path.time, path.wealth, path.periods_per_year)
-
     @property
     def returns(self) -> Floats:
         """Log-returns float64 [n]; wealth of nothing counts as a millionth."""
@@ -59,6 +55,10 @@ class Curve:
         """[n + 1]: one step before the first bar, where it starts at 1, then the bars."""
         step = self.time[1] - self.time[0] if len(self.time) > 1 else np.timedelta64(1, "D")
         return np.concatenate([self.time[:1] - step, self.time])
+
+
+def curves_of(paths: Mapping[str, AccountPath]) -> dict[str, Curve]:
+    return {name: Curve(path.time, path.wealth, path.periods_per_year) for name, path in paths.items()}
 
 
 def lines_panel(curves: Mapping[str, Curve], own: str, *, kind: str, caption: str | None = None) -> Panel:

@@ -96,14 +96,10 @@ def _stress(
     start, end = bars.time[first], first + path.planned + 1
     stop = None if end >= len(bars) else bars.time[end]
 
-    def play(changed: Bars, paid: CostConfig) -> AccountPath:
-        begin = int(np.searchsorted(changed.time, start))
-        last = len(changed) - 1 if stop is None else int(np.searchsorted(changed.time, stop)) - 1
-        return play_rule(rule, changed, paid, config=config, first=begin, last=last)
-
     scenarios = default_scenarios()
     if not callable(rule):  # targets are one for each bar: nobody knows them for other bars
         scenarios = [one for one in scenarios if one.group != "missing bars"]
+    play = rule_player(lambda _: rule, config=config, start=start, end=stop)
     always_in = rule_player(buy_and_hold, config=config, start=start, end=stop)
     return {
         POLICY: stress(play, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailwise.evaluate.compare import PAIR_HEADS, Compared, RunComparison, compare_runs, pair_rows
 from tailwise.evaluate.words import bounds, plain
-from tailwise.pages.account_panels import Curve, lines_panel
+from tailwise.pages.account_panels import curves_of, lines_panel
 from tailwise.pages.report import metrics_panel
 from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes, write_page
 
@@ -46,7 +46,7 @@ def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, fa
 
 def _panels(compared: Compared) -> list[Panel]:
     own = next(iter(compared.paths))
-    curves = {name: Curve.of_path(one) for name, one in compared.paths.items()}
+    curves = curves_of(compared.paths)
     intervals = {name: {"sharpe": bounds(one.sharpe, plain)} for name, one in compared.evidence.items()}
     return [
         lines_panel(curves, own, kind="equity"),

@@ -10,7 +10,7 @@ from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings, headline_of, verdict_sentences
 from tailwise.evaluate.judge import Background
-from tailwise.evaluate.judgement import POLICY
+from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward_result import RuleComparison
 from tailwise.evaluate.words import (
@@ -25,7 +25,8 @@ from tailwise.evaluate.words import (
     ruins,
     signed_percent,
 )
-from tailwise.pages.account_panels import Curve, lines_panel, months_panel, rolling_panel, trading_panel
+from tailwise.market.path import AccountPath
+from tailwise.pages.account_panels import curves_of, lines_panel, months_panel, rolling_panel, trading_panel
 from tailwise.pages.risk_panels import distribution_panel, odds_panel, stress_panels, tail_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.views import (
@@ -69,22 +70,33 @@ def write_report(
 
 
 def _panels(account: Findings, gamma: float) -> list[Panel]:
-    judged = account.judged
-    numbers = judged.statistics[POLICY]
-    curves = {name: Curve.of_path(path) for name, path in judged.paths.items()}
-    reference = judged.reference
+    judged, paths = account.judged, account.judged.paths
     panels = [
-        lines_panel(curves, POLICY, kind="equity"),
-        lines_panel(curves, POLICY, kind="drawdown"),
-        comparison_panel(account.against, account.repetitions),
-        months_panel(curves[POLICY], POLICY),
-        trading_panel(judged.paths[POLICY]),
-        rolling_panel(curves, POLICY, [POLICY, reference], numbers.alpha),
-        distribution_panel(curves, POLICY, reference, numbers),
+        lines_panel(curves_of(paths), POLICY, kind="equity"),
+        *path_panels(paths, judged.statistics[POLICY], account.against, account.repetitions),
         tail_panel(judged, gamma),
         *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
         odds_panel(account.odds) if account.odds else None,
         _account_metrics(account),
+    ]
+    return [panel for panel in panels if panel is not None]
+
+
+def path_panels(
+    paths: Mapping[str, AccountPath],
+    numbers: PathStatistics,
+    against: Mapping[str, Comparison | RuleComparison],
+    repetitions: int,
+) -> list[Panel]:
+    """The path of a policy beside those of the rules. numbers: of the policy; against: the policy minus each rule."""
+    curves, rule = curves_of(paths), always_in(paths)
+    panels = [
+        lines_panel(curves, POLICY, kind="drawdown"),
+        comparison_panel(against, repetitions) if against else None,
+        months_panel(curves[POLICY], POLICY),
+        trading_panel(paths[POLICY]),
+        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
+        distribution_panel(curves, POLICY, rule, numbers),
     ]
     return [panel for panel in panels if panel is not None]
 
