@@ -62,7 +62,7 @@ class Compared:
 def compare_accounts(
     paths: Mapping[str, AccountPath], rule: str, statistics: Mapping[str, PathStatistics], *, seed: int = 0
 ) -> Compared:
-    """All pairs of the given paths; the last one is the rule. Raises where they are not over the same bars."""
+    """Compare all pairs of paths, the last of which is the rule; raise where they are not over the same bars."""
     first = next(iter(paths.values()))
     for name, path in paths.items():
         if path.assets != first.assets:
@@ -173,7 +173,7 @@ def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunCompa
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Names of the folders; whole paths where two are alike."""
+    """Name runs by their folders; by whole paths where two are alike."""
     short = [run.resolve().name for run in runs]
     names = short if len(set(short)) == len(short) else [str(run) for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)

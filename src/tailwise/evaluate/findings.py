@@ -88,7 +88,7 @@ def weigh(
     leak_check: LeakVerdict | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Intervals of the policy, its differences to every baseline, and odds; stress tests are given, if any were run."""
+    """Compute intervals of the policy, its differences to every baseline, and odds; stressed: stress tests, if any ran."""
     policy, tried = judged.paths[POLICY], trials or Trials()
     alpha = judged.statistics[POLICY].alpha
     count = repetitions_for(policy.planned)
@@ -130,7 +130,7 @@ def _futures_for(bars: int) -> int:
 def stress_policy(
     policy: Trader, judged: Judgement, symbol: int, *, world: MarketWorld, deterministic: bool, seed: int
 ) -> tuple[dict[str, list[StressResult]], str | None]:
-    """The policy and buy and hold through every scenario; or nothing, with the reason."""
+    """Play every scenario with the policy and with buy and hold; return nothing and the reason where that cannot be."""
     numbers = judged.statistics[POLICY]
     try:
         player = policy_player(
@@ -206,7 +206,7 @@ def headline(
 
 
 def unchecked_headline(sentence: str) -> str:
-    """What takes the place of `sentence` where own features may look ahead."""
+    """Replace the headline `sentence` where own features may look ahead."""
     return f"No evidence of anything: its own features were not checked for look-ahead. ({sentence})"
 
 

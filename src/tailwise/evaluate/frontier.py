@@ -201,7 +201,7 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
 
 
 def cells_of(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
-    """Every run: seed by seed, so that whole comparisons are there early; unconstrained first, then looser limits."""
+    """List the runs, seed by seed, so that whole comparisons are there early: unconstrained, then looser limits first."""
     ordered: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
     return [Cell(limit, seed) for seed in seeds for limit in ordered]
 
@@ -221,7 +221,7 @@ def check_base(base: Config) -> None:
 
 
 def cell_config(base: Config, cell: Cell) -> Config:
-    """The configuration of one run: its seed, its limit, and of the section `risk` whatever fits."""
+    """Build the configuration of one run: its seed, its limit, and of the section `risk` whatever fits."""
     alpha = {} if isinstance(base.risk, RiskOff) else {"alpha": base.risk.alpha}
     risk: RiskReport | RiskConstraint
     if cell.limit is None:
@@ -276,7 +276,7 @@ def _market_scores(policy: Policy, market: MarketWorld) -> tuple[Score, Score, d
 
 
 def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
-    """Of the accounts of one policy, one path each."""
+    """Score the accounts of one policy, one path each."""
     yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
     forward = np.concatenate([forward_returns(path, gamma) for path in paths])
     bars = np.concatenate([window_returns(path) for path in paths])
@@ -284,7 +284,7 @@ def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) ->
 
 
 def episode_score(policy: Policy, world: World, *, episodes: int, deterministic: bool) -> Score:
-    """Of seeded test episodes of an environment that is not a market."""
+    """Score seeded test episodes of an environment that is not a market."""
     config = policy.config
     driver = world.judging("test", episodes=episodes, seed=config.seed)
     try:
@@ -312,7 +312,7 @@ def alpha_of(config: Config) -> float:
 
 
 def play_rewards(policy: Policy, driver: Any, *, episodes: int, deterministic: bool, seed: int) -> list[Episode]:
-    """The rewards of `episodes` episodes, fixed before the first step: environment i plays i, i + B, i + 2B, ..."""
+    """Play `episodes` episodes, fixed before the first step: environment i plays i, i + B, i + 2B, ..."""
     envs = driver.num_envs
     quota = [len(range(i, episodes, envs)) for i in range(envs)]
     running: list[list[float]] = [[] for _ in range(envs)]

@@ -70,7 +70,7 @@ class Background:
 
 
 def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:
-    """Where a policy comes from: what its run wrote down."""
+    """Read what the run of a policy wrote down."""
     facts = [
         *world.dataset.describe(),
         f"Core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
@@ -90,7 +90,7 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
 
 
 def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
-    """The last calibration that the training of a run wrote, names without `calibration/`; None if it wrote none."""
+    """Read the last calibration of a training, names without `calibration/`; None if it wrote none."""
     rows = read(run_dir)
     names = [name for name in rows if name.startswith(PREFIX)]
     if not names:

@@ -74,12 +74,12 @@ class LimitVerdict:
 
     @property
     def kept(self) -> bool | None:
-        """None when it cannot be told."""
+        """Whether the realised measure is at least the limit; None when nothing was realised."""
         return None if self.realised is None else self.realised >= self.limit
 
     def sentence(self, where: str = "out of sample") -> str:
         """Kept or missed, with the numbers."""
-        realised, limit = self._shown
+        realised, limit = self._texts
         allowed = f"the limit is {limit}"
         if self.realised is None:
             return (
@@ -93,7 +93,7 @@ class LimitVerdict:
         )
 
     @property
-    def _shown(self) -> tuple[str, str]:
+    def _texts(self) -> tuple[str, str]:
         """Realised and allowed, with as many digits as tell them apart."""
         realised = self.limit if self.realised is None else self.realised
         texts, digits = (small_percent(realised), small_percent(self.limit)), 3
@@ -122,7 +122,7 @@ class LimitVerdict:
 
 
 def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
-    """The verdict on one path; None unless risk acts as a constraint.
+    """Judge the limit on one path; None unless risk acts as a constraint.
 
     It is judged on the measure that the run was given, whichever that is.
     """
@@ -269,7 +269,7 @@ def judge_rule(
     gamma: float = 0.99,
     seed: int = 0,
 ) -> Judgement:
-    """The path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
+    """Judge the path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
     first = int(np.searchsorted(bars.time, path.time[0])) - 1
     others = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
     paths = {POLICY: path} | others
@@ -293,7 +293,7 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -
 def _baselines(
     world: MarketWorld, purpose: Literal["select", "test"], played: Sequence[AccountPath]
 ) -> list[dict[str, AccountPath]]:
-    """Paths of the rules by name, for each account that a policy has in this window; played: its own paths."""
+    """Play the rules for each account that a policy has in this window: paths by name. played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
         label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
@@ -333,7 +333,7 @@ def _rules(
     last: int,
     seed: int,
 ) -> dict[str, AccountPath]:
-    """Paths of the rules for one asset by name; path: what the random one imitates."""
+    """Play the rules for one asset: paths by name. path: what the random one imitates."""
     targets = {name: rule(bars) for name, rule in BASELINES.items()}
     targets[RANDOM] = random_matched(bars, path, seed=seed)
     return {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

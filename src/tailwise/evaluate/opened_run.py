@@ -11,7 +11,7 @@ import numpy as np
 
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, ConfigError
-from tailwise.evaluate.ensemble import Ensemble, Trader, as_how
+from tailwise.evaluate.ensemble import Ensemble, Trader, ensemble_method
 from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
@@ -116,11 +116,11 @@ def open_team(
     opened = tuple(open_run(run, checkpoint, trust=trust) for run in runs)
     if ensemble is None:
         return Team(opened, opened[0].policy, opened[0].checkpoint.name, None)
-    return Team(opened, Ensemble([one.policy for one in opened], as_how(ensemble)), ENSEMBLE, ensemble)
+    return Team(opened, Ensemble([one.policy for one in opened], ensemble_method(ensemble)), ENSEMBLE, ensemble)
 
 
 def first_free(run: Path, name: str, ending: str = "") -> Path:
-    """RUN/evaluations/<name>-<n><ending> with the first n that is not taken."""
+    """Return RUN/evaluations/<name>-<n><ending> with the first n that is free."""
     folder = run / EVALUATIONS
     folder.mkdir(exist_ok=True)
     number = 1
@@ -131,7 +131,7 @@ def first_free(run: Path, name: str, ending: str = "") -> Path:
 
 @dataclass(frozen=True)
 class EpisodesPlayed:
-    """What came of a set of episodes; returns are sums of rewards.
+    """The results of a set of episodes; returns are sums of rewards.
 
     run_dir, checkpoint   what was played; members: of an ensemble, how they decide together, then run/checkpoint of
                           each
@@ -171,22 +171,22 @@ class EpisodesPlayed:
 def play_and_keep(
     team: Team, *, episodes: int | None = None, stochastic: bool = False, seed: int | None = None
 ) -> tuple[EpisodesPlayed, Path]:
-    """Play seeded test episodes; the result, and its file RUN/evaluations/<checkpoint>-<n>.json.
+    """Play seeded test episodes; return the result and its file RUN/evaluations/<checkpoint>-<n>.json.
 
     episodes: default evaluate.episodes; stochastic: sample actions; seed: default that of the run.
     """
     config, trader = team.trader.config, team.trader
     deterministic = trader.deterministic and not stochastic
-    used_seed = config.seed if seed is None else seed
+    seed = config.seed if seed is None else seed
     count = config.evaluate.episodes if episodes is None else episodes
-    played = trader.evaluate(episodes=count, deterministic=deterministic, seed=used_seed)
+    played = trader.evaluate(episodes=count, deterministic=deterministic, seed=seed)
     returns = played.returns
     result = EpisodesPlayed(
         run_dir=str(team.run),
         checkpoint=team.name,
         members=team.members,
         environment=config.env.gym_id,
-        seed=used_seed,
+        seed=seed,
         deterministic=deterministic,
         episodes=len(returns),
         mean_return=played.mean,

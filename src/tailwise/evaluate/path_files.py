@@ -97,7 +97,7 @@ class _Described(Stored):
 
 
 def save_paths(folder: str | Path, paths: Paths) -> list[Path]:
-    """Write the three files into a folder (made if need be), each whole or not at all."""
+    """Write the three files into a folder, which is created if need be; each whole or not at all."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     each = [(account, name, path) for account, named in paths.items() for name, path in named.items()]
@@ -182,7 +182,7 @@ def trades_frame(paths: Paths) -> pd.DataFrame:
 
 
 def read_frame(file: str | Path) -> pd.DataFrame:
-    """One of the three files; `frame.attrs["units"]` has the unit and meaning of each column."""
+    """Read one of the three files; `frame.attrs["units"]` has the unit and meaning of each column."""
     path = Path(file)
     if not path.exists():
         raise DataError(f"{path}: there is no such file; evaluate, walk-forward and backtest(out=...) write it.")
@@ -196,7 +196,7 @@ def read_frame(file: str | Path) -> pd.DataFrame:
 
 
 def read_paths(folder: str | Path, *, root: Path | None = None) -> dict[str, dict[str, AccountPath]]:
-    """The paths that `save_paths` wrote, as they were: account -> name -> path.
+    """Read the paths that `save_paths` wrote, as they were: account -> name -> path.
 
     root: the folder of the run or walk-forward that must hold them; default: `folder` itself.
     """
@@ -257,7 +257,7 @@ def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
 
 
 def _parquet(frame: pd.DataFrame, facts: Mapping[str, Any]) -> bytes:
-    """A frame as Parquet with units in the metadata of its fields."""
+    """Encode a frame as Parquet with units in the metadata of its fields."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -273,7 +273,7 @@ def _parquet(frame: pd.DataFrame, facts: Mapping[str, Any]) -> bytes:
 
 
 def _base(name: str, paths: Sequence[Mapping[str, Any]]) -> str:
-    """Of the column "units BTC" of a portfolio: "units"."""
+    """Strip the asset from a column of a portfolio: "units BTC" becomes "units"."""
     for asset in paths[0]["assets"]:
         if name.endswith(f" {asset}"):
             return name[: -len(asset) - 1]

@@ -74,7 +74,7 @@ def walk_forward(
     tested: float = 0.5,
     select: int = 0,
 ) -> list[Fold]:
-    """Test windows one after the other over the newest share `tested` of the rows, each with the rows before it.
+    """Cut test windows one after the other from the newest share `tested` of the rows, each with the rows before it.
 
     anchored: training begins at row 0 and grows; otherwise it rolls with the length that the first fold has
     select: rows of the window that selects, between train and test; 0: none
@@ -150,11 +150,11 @@ def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> 
     after = fold.purge + fold.embargo
     before = fold.purge if fold.paths else after  # combinatorial folds have their embargo after a test range only
     for train, select in ((t, s) for t in fold.train for s in selects):
-        _apart(name, "train", train, "select", select, before, after)
+        _check_gap(name, "train", train, "select", select, before, after)
     for test in fold.test:
         for what, ranges in (("train", fold.train), ("select", selects)):
             for one in ranges:
-                _apart(name, what, one, "test", test, before, after)
+                _check_gap(name, what, one, "test", test, before, after)
     for one, other in pairwise(sorted(fold.test, key=lambda r: r.first)):
         if other.first < one.end:
             raise DataError(f"{name}: the test rows {one} and {other} overlap.")
@@ -186,7 +186,7 @@ def _ranges(rows: npt.NDArray[np.int64]) -> Iterator[Range]:
         yield Range(int(part[0]), int(part[-1]) + 1)
 
 
-def _apart(name: str, what: str, one: Range, other_name: str, other: Range, before: int, after: int) -> None:
+def _check_gap(name: str, what: str, one: Range, other_name: str, other: Range, before: int, after: int) -> None:
     """Raise unless `one` ends at least `before` rows before `other`, or begins at least `after` rows after it."""
     if one.end <= other.first:
         gap, needed, where = other.first - one.end, before, "before"
@@ -202,7 +202,7 @@ def _apart(name: str, what: str, one: Range, other_name: str, other: Range, befo
 
 
 def stitch(paths: Sequence[AccountPath]) -> AccountPath:
-    """One path of paths that follow one another in time.
+    """Join paths that follow one another in time.
 
     Each fold begins flat with what the fold before ended with: its last position counts at the last close, without the
     costs of a sale. Everything in money or units is scaled by that; prices, exposures and returns are as they were.

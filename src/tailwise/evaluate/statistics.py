@@ -24,7 +24,7 @@ _SHORTEST_SPAN = np.timedelta64(30, "D")  # below, weekends alone can explain su
 
 @dataclass(frozen=True)
 class PathStatistics:
-    """One path. Both tails are always there, each with its horizon: DESIGN calls them cvar_return and cvar_bar."""
+    """Statistics of one path. Both tails are always there: of single bars and of returns over `horizon` bars."""
 
     bars: int  # of the window
     periods_per_year: float  # bars per year: what every number per year was made with
@@ -64,7 +64,9 @@ class PathStatistics:
 
 
 def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathStatistics:
-    """Statistics of one path over its whole window; alpha: tail probability, gamma: discount per bar of the long tail.
+    """Compute the statistics of a path over its whole window.
+
+    alpha: tail probability; gamma: discount per bar of the long tail.
 
     A ruined account earns, holds and pays nothing for the rest of the window. Its ruin counts in the long tail of every
     bar from which it was within the horizon.

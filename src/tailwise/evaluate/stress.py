@@ -64,7 +64,7 @@ def stress(
     gamma: float = 0.99,
     play_many: ManyPlayer | None = None,
 ) -> list[StressResult]:
-    """Statistics without any change ("as it was", the first row), then in every scenario.
+    """Play without any change ("as it was", the first row), then every scenario.
 
     play_many: plays all changed bars at once, where the player has a faster way to do that.
     """
@@ -237,7 +237,7 @@ def policy_player(
         own = costs.model_copy(update={"latency": world.costs.latency})
         unchanged = bars is item.bars and own == world.costs
         path = base if unchanged and base is not None else play_many([bars], own)[0]
-        return path if costs == own else _later(path, bars, costs, world.settings)
+        return path if costs == own else _delayed(path, bars, costs, world.settings)
 
     # Sampled actions depend on the place of an account in its batch: those are played one by one.
     return PolicyPlayer(play, play_many if deterministic else None, item.bars, world.costs)
@@ -254,7 +254,7 @@ class PolicyPlayer:
 
 
 def _world_on(world: MarketWorld, versions: Sequence[Bars], costs: CostConfig, symbol: int) -> MarketWorld:
-    """A market with versions of the bars of one symbol, each an account, its windows cut at the same times."""
+    """Build a market of versions of the bars of one symbol, each an account, its windows cut at the same times."""
     data = world.dataset
     old = data.bars[symbol].time
     windows = {}
@@ -274,8 +274,8 @@ def _world_on(world: MarketWorld, versions: Sequence[Bars], costs: CostConfig, s
     return changed
 
 
-def _later(path: AccountPath, bars: Bars, costs: CostConfig, config: MarketEnvConfig) -> AccountPath:
-    """The decisions of a path again, with the latency of `costs`."""
+def _delayed(path: AccountPath, bars: Bars, costs: CostConfig, config: MarketEnvConfig) -> AccountPath:
+    """Play the decisions of a path again with the latency of `costs`."""
     first = int(np.searchsorted(bars.time, path.time[0])) - 1
     targets = np.zeros(len(bars))
     targets[first : first + len(path)] = path.target[:, 0]

@@ -12,7 +12,7 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import DataError
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
-from tailwise.evaluate.ensemble import How
+from tailwise.evaluate.ensemble import EnsembleMethod
 from tailwise.evaluate.evidence import compare_paths, odds_of_next_year, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, judge_limit
 from tailwise.evaluate.overfitting import BLOCKS, overfitting
@@ -154,7 +154,7 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
     kind = "walk-forward"
 
     @property
-    def ensemble(self) -> How | None:
+    def ensemble(self) -> EnsembleMethod | None:
         """How the seeds decide together: by vote where actions are choices, else by their mean; None with one seed."""
         market = self.base.env.market
         assert market is not None  # the plan refuses anything else

@@ -18,7 +18,7 @@ from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored
-from tailwise.evaluate.ensemble import Ensemble, How, Trader
+from tailwise.evaluate.ensemble import Ensemble, EnsembleMethod, Trader
 from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import (
@@ -85,7 +85,7 @@ class Plan:
     label_horizon: int
 
     def split(self, fold: Fold) -> TimesSplit:
-        """The windows of a fold as a configuration names them."""
+        """Return the windows of a fold as a configuration names them."""
         return TimesSplit(**{purpose: self._moments(part) for purpose, part in _parts(fold).items()})
 
     def _moments(self, part: Range) -> tuple[datetime, datetime]:
@@ -165,7 +165,7 @@ def _select_rows(base: Config, settings: Settings, rows: int) -> int:
 
 
 def fold_config(base: Config, plan: Plan, fold: Fold, seed: int) -> Config:
-    """The configuration of one run: its windows and its seed."""
+    """Build the configuration of one run: its windows and its seed."""
     data = base.model_dump(mode="json")
     data["seed"] = seed
     data["data"]["split"] = plan.split(fold).model_dump(mode="json")
@@ -294,7 +294,7 @@ def claim_folder(folder: Path, base: Config, plan: Plan, *, data_hash: str) -> N
 
 
 def finished(folder: Path) -> tuple[FoldRow, ...] | None:
-    """The rows of a fold and seed that was trained and tested before; None when there is something left to do."""
+    """Read the rows of a fold and seed that was trained and tested before; None when there is something left to do."""
     path = folder / RESULT
     if not path.exists():
         return None
@@ -303,7 +303,7 @@ def finished(folder: Path) -> tuple[FoldRow, ...] | None:
 
 
 def _result(path: Path) -> FoldResult | None:
-    """The rows of a fold; None where another version wrote them."""
+    """Read the result of a fold; None where another version wrote it."""
     try:
         data = read_json(path, root=path.parent, limit=LARGE)
         if isinstance(data, dict) and data.get("format") != FORMAT:
@@ -336,7 +336,9 @@ def judge_cell(cell: Cell, out: Path, run: Trained, plan: Plan) -> tuple[FoldRow
     return rows
 
 
-def judge_ensemble(fold: Fold, seeds: Sequence[int], out: Path, world: MarketWorld, *, how: How) -> tuple[FoldRow, ...]:
+def judge_ensemble(
+    fold: Fold, seeds: Sequence[int], out: Path, world: MarketWorld, *, how: EnsembleMethod
+) -> tuple[FoldRow, ...]:
     """Test all seeds of a fold as one; what was tested before with the same seeds is read."""
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
@@ -359,8 +361,10 @@ def _write_result(path: Path, head: dict[str, Any], rows: Sequence[FoldRow]) -> 
 
 
 def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
-    """The policy that speaks for a run, the name of its checkpoint, and the training behind it; the code that `config`
-    names is executed already."""
+    """Load the policy that speaks for a run; return it, the name of its checkpoint and the training behind it.
+
+    config: of the run; the code that it names is executed already.
+    """
     checkpoint, _ = choose_checkpoint(run)
     return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name, ckpt.training_behind(checkpoint)
 

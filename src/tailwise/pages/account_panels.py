@@ -193,7 +193,7 @@ def trading_panel(path: AccountPath) -> Panel:
 
 
 def _orders(figure: Any, path: AccountPath) -> tuple[int, int]:
-    """Draw the price and the orders; how many orders were drawn, of how many."""
+    """Draw the price and the orders; return how many orders were drawn, and of how many."""
     close = path.close[:, 0]
     rows = thin(close)
     figure.add_trace(line(path.time[rows], close[rows], "price", _PRICE, width=1.2), row=1, col=1)

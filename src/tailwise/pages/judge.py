@@ -96,7 +96,7 @@ def _write(
 
 
 def _new_folder(path: Path) -> Path:
-    """The folder that is to be written; raises where something lies there, which would be replaced."""
+    """Return `path`; raise where something lies there, which would be replaced."""
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise DataError(f"{path} exists; an evaluation is kept in a folder of its own, so name one that does not.")
     return path
