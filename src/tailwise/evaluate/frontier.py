@@ -201,7 +201,7 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
 
 
 def cells_of(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
-    """List the runs, seed by seed, so that whole comparisons are there early: unconstrained, then looser limits first."""
+    """List the runs, seed by seed, so that whole comparisons are there early: unconstrained, then looser limits."""
     ordered: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
     return [Cell(limit, seed) for seed in seeds for limit in ordered]
 

@@ -295,15 +295,14 @@ def claim_folder(folder: Path, base: Config, plan: Plan, *, data_hash: str) -> N
 
 def finished(folder: Path) -> tuple[FoldRow, ...] | None:
     """Read the rows of a fold and seed that was trained and tested before; None when there is something left to do."""
-    path = folder / RESULT
-    if not path.exists():
-        return None
-    result = _result(path)
+    result = _read_result(folder / RESULT)
     return None if result is None else result.rows
 
 
-def _result(path: Path) -> FoldResult | None:
-    """Read the result of a fold; None where another version wrote it."""
+def _read_result(path: Path) -> FoldResult | None:
+    """Read the result of a fold; None where there is none, or another version wrote it."""
+    if not path.exists():
+        return None
     try:
         data = read_json(path, root=path.parent, limit=LARGE)
         if isinstance(data, dict) and data.get("format") != FORMAT:
@@ -345,7 +344,7 @@ def judge_ensemble(
     members = {str(seed): _policy(out / Cell(cell.fold, seed).folder, world.config) for seed in seeds}
     checkpoints = {seed: checkpoint for seed, (_, checkpoint, _) in members.items()}
     path = folder / RESULT
-    result = _result(path) if path.exists() else None
+    result = _read_result(path)
     if result is not None and (result.how, result.members) == (how, checkpoints):
         return result.rows
     ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
