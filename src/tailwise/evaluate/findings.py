@@ -88,7 +88,7 @@ def weigh(
     leak_check: LeakVerdict | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Compute intervals of the policy, its differences to every baseline, and odds; stressed: results of stress tests."""
+    """Compute intervals of the policy, its differences to every baseline, and odds; stressed: of stress tests."""
     policy, tried = judged.paths[POLICY], trials or Trials()
     alpha = judged.statistics[POLICY].alpha
     count = repetitions_for(policy.planned)
