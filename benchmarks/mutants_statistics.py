@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from benchmarks.mutant import Mutant
 
-METRICS = ("tests/evaluate/test_metrics.py",)
-STATISTICS = ("tests/evaluate/test_metrics.py", "tests/evaluate/test_statistics.py")
+METRICS = ("tests/evaluate/test_performance.py",)
+STATISTICS = ("tests/evaluate/test_performance.py", "tests/evaluate/test_statistics.py")
 BOOTSTRAP = ("tests/evaluate/test_bootstrap.py",)
-SHARPE = ("tests/evaluate/test_sharpe.py",)
 OVERFITTING = ("tests/evaluate/test_overfitting.py",)
 TRIPS = ("tests/evaluate/test_trips.py",)
 
@@ -49,70 +48,70 @@ MUTANTS = (
     ),
     Mutant(
         "drawdowns are measured from the highest wealth of the whole path",
-        "evaluate/drawdowns.py",
+        "evaluate/performance.py",
         "1 - wealth / np.maximum.accumulate(wealth, axis=-1)",
         "1 - wealth / wealth.max(axis=-1, keepdims=True)",
         STATISTICS,
     ),
     Mutant(
         "a drawdown that is still open is not the longest one",
-        "evaluate/drawdowns.py",
+        "evaluate/performance.py",
         "return max(recovered, last - int(at_peak[-1]))",
         "return recovered",
         STATISTICS,
     ),
     Mutant(
         "the start counts as a bar of the conditional drawdown",
-        "evaluate/drawdowns.py",
+        "evaluate/performance.py",
         "return -empirical_cvar(-drawdowns(wealth)[1:], alpha)",
         "return -empirical_cvar(-drawdowns(wealth), alpha)",
         STATISTICS,
     ),
     Mutant(
         "the conditional drawdown is that of the smallest ones",
-        "evaluate/drawdowns.py",
+        "evaluate/performance.py",
         "return -empirical_cvar(-drawdowns(wealth)[1:], alpha)",
         "return empirical_cvar(drawdowns(wealth)[1:], alpha)",
         STATISTICS,
     ),
     Mutant(
         "the tail drops the fraction of a return at its border",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "rest = max(mass - whole, 0.0)",
         "rest = 0.0",
         STATISTICS,
     ),
     Mutant(
         "value at risk is one rank too high",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "[max(rank, 1) - 1])",
         "[min(max(rank, 1), len(values) - 1)])",
         STATISTICS,
     ),
     Mutant(
         "the excess kurtosis of a normal law is 3",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "return None if moment is None else moment - 3.0",
         "return moment",
         STATISTICS,
     ),
     Mutant(
         "forward returns keep what lies beyond their horizon",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "return whole[: len(beyond)] - beyond",
         "return whole[: len(beyond)]",
         STATISTICS,
     ),
     Mutant(
         "forward returns look backwards",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]",
         "np.asarray(lfilter([1.0], [1.0, -gamma], returns))",
         STATISTICS,
     ),
     Mutant(
         "the tail ratio compares the lower tail with itself",
-        "evaluate/tails.py",
+        "evaluate/performance.py",
         "return value_at_risk(-values, alpha) / lower",
         "return value_at_risk(values, alpha) / lower",
         STATISTICS,
@@ -196,52 +195,52 @@ MUTANTS = (
     ),
     Mutant(
         "the influence on a Sharpe ratio leaves the deviation out",
-        "evaluate/estimates.py",
+        "evaluate/bootstrap.py",
         "scaled - 0.5 * ratio * (scaled**2 - 1), 0.0)",
         "scaled, 0.0)",
         BOOTSTRAP,
     ),
     Mutant(
         "the influence on CVaR is not divided by alpha",
-        "evaluate/estimates.py",
+        "evaluate/bootstrap.py",
         "border.reshape(shape) + below / alpha - mean.reshape(shape)",
         "border.reshape(shape) + below - mean.reshape(shape)",
         BOOTSTRAP,
     ),
     Mutant(
         "losses make a Sharpe ratio more certain",
-        "evaluate/sharpe.py",
+        "evaluate/overfitting.py",
         "spread = 1 - skew * ratio +",
         "spread = 1 + skew * ratio +",
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "the kurtosis of a Sharpe ratio is taken as excess",
-        "evaluate/sharpe.py",
+        "evaluate/overfitting.py",
         '"kurtosis": excess + 3}',
         '"kurtosis": excess}',
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "the expected best of many trials is that of one",
-        "evaluate/sharpe.py",
+        "evaluate/overfitting.py",
         "((1 - np.euler_gamma) * upper + np.euler_gamma * outer)",
         "((1 - np.euler_gamma) * upper)",
-        SHARPE,
+        OVERFITTING,
     ),
     Mutant(
         "trials without known ratios have no variance",
-        "evaluate/sharpe.py",
-        "max(seen, 1 / bars))",
-        "seen)",
-        SHARPE,
+        "evaluate/overfitting.py",
+        "max(variance, 1 / bars))",
+        "variance)",
+        OVERFITTING,
     ),
     Mutant(
         "the variance of annual ratios is used per bar",
-        "evaluate/sharpe.py",
-        "seen = float(known.var(ddof=1)) / periods_per_year if",
-        "seen = float(known.var(ddof=1)) if",
-        SHARPE,
+        "evaluate/overfitting.py",
+        "variance = float(sharpes.var(ddof=1)) / periods_per_year if",
+        "variance = float(sharpes.var(ddof=1)) if",
+        OVERFITTING,
     ),
     Mutant(
         "the best trial is judged where it was chosen",

@@ -14,9 +14,16 @@ from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.evaluate.backtest import backtest_portfolio
-from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
-from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
-from tailwise.evaluate.tails import empirical_cvar
+from tailwise.evaluate.baselines import (
+    buy_and_hold,
+    equal_weights,
+    flat,
+    min_cvar_weights,
+    momentum,
+    random_matched,
+    volatility_target,
+)
+from tailwise.evaluate.performance import empirical_cvar
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.tables import SymbolTable
 

@@ -1,25 +1,35 @@
-"""Intervals of dependent returns: long-run variance, influence functions, level and power."""
+"""Intervals: long-run variance, influence functions, level and power over bars; the interquartile mean over seeds."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import fft, stats
 from scipy.signal import lfilter
 
-from tailwise.core.errors import ConfigError
-from tailwise.evaluate import estimates
+from tailwise.core.errors import ConfigError, ShapeError
+from tailwise.evaluate import bootstrap
 from tailwise.evaluate.bootstrap import (
+    Interval,
     Statistic,
     block_length,
+    interquartile_mean,
     long_run_variance,
     resampled_rows,
     standard_error,
-    studentised_interval,
+    studentised_intervals,
+    summarise_seeds,
 )
-from tailwise.evaluate.tails import empirical_cvar
+from tailwise.evaluate.performance import empirical_cvar
 
 YEAR = 252.0
+
+
+def studentised_interval(series: Any, statistic: Statistic, **options: Any) -> Interval:
+    (interval,) = studentised_intervals(series, [statistic], **options)
+    return interval
 
 
 def fat(count: int, seed: int, *, phi: float = 0.0, mean: float = 0.0) -> np.ndarray:
@@ -50,12 +60,12 @@ def test_long_run_variance_is_the_mean_power_of_the_slowest_cosines() -> None:
 @pytest.mark.parametrize(
     "statistic",
     [
-        estimates.mean_return(YEAR),
-        estimates.volatility(YEAR),
-        estimates.sharpe(YEAR),
-        estimates.cvar(0.05),
-        estimates.mean_difference(YEAR),
-        estimates.sharpe_difference(YEAR),
+        bootstrap.mean_return(YEAR),
+        bootstrap.volatility(YEAR),
+        bootstrap.sharpe(YEAR),
+        bootstrap.cvar(0.05),
+        bootstrap.mean_difference(YEAR),
+        bootstrap.sharpe_difference(YEAR),
     ],
     ids=lambda s: s.name,
 )
@@ -78,7 +88,7 @@ def test_influence_is_the_derivative(statistic: Statistic) -> None:
 def test_standard_error_is_that_of_simulated_sharpe_ratios() -> None:
     """Rejects sqrt((1 + SR**2 / 2) / n), which knows neither autocorrelation nor fat tails."""
     series = np.stack([fat(2000, seed, phi=0.2, mean=0.001) for seed in range(400)])[:, None]
-    statistic = estimates.sharpe(1.0)
+    statistic = bootstrap.sharpe(1.0)
     truth = float(statistic.value(series).std())
     errors = standard_error(statistic.influence(series))
     assert errors.mean() == pytest.approx(truth, rel=0.08)
@@ -91,11 +101,11 @@ def test_estimates_are_those_of_the_statistics() -> None:
 
     returns = fat(800, 3, mean=0.0003)
     found = path_statistics(path_of(returns), alpha=0.05, gamma=0.9)
-    assert float(estimates.sharpe(YEAR).value(returns[None])) == pytest.approx(found.sharpe, rel=1e-12)
-    assert float(estimates.volatility(YEAR).value(returns[None])) == pytest.approx(found.annual_volatility, rel=1e-12)
-    assert float(estimates.cvar(0.05).value(returns[None])) == pytest.approx(found.cvar_bar, rel=1e-12)
+    assert float(bootstrap.sharpe(YEAR).value(returns[None])) == pytest.approx(found.sharpe, rel=1e-12)
+    assert float(bootstrap.volatility(YEAR).value(returns[None])) == pytest.approx(found.annual_volatility, rel=1e-12)
+    assert float(bootstrap.cvar(0.05).value(returns[None])) == pytest.approx(found.cvar_bar, rel=1e-12)
     many = np.stack([returns[:333], returns[-333:]])[:, None]
-    assert estimates.cvar(0.031).value(many).tolist() == [empirical_cvar(row[0], 0.031) for row in many]
+    assert bootstrap.cvar(0.031).value(many).tolist() == [empirical_cvar(row[0], 0.031) for row in many]
 
 
 def test_rows_are_blocks_around_a_circle_and_seeded() -> None:
@@ -124,7 +134,7 @@ def test_the_level_holds_where_plain_variants_do_not() -> None:
     rows = resampled_rows(252, 10, 250, seed=0, name="test")
     for seed in range(200):
         returns = fat(252, seed, phi=0.5)
-        found = studentised_interval(returns[None], estimates.mean_return(YEAR), repetitions=250)
+        found = studentised_interval(returns[None], bootstrap.mean_return(YEAR), repetitions=250)
         ours += found.verdict != "no evidence"
         plain += abs(returns.mean() / returns.std(ddof=1) * np.sqrt(252)) > 1.97
         low, high = np.quantile(returns[rows].mean(axis=1), [0.025, 0.975])
@@ -139,7 +149,7 @@ def test_power() -> None:
     for seed in range(30):
         noise = fat(1260, 1000 + seed, phi=0.05)
         returns = noise + 2 / np.sqrt(YEAR) * noise.std()
-        found.append(studentised_interval(returns[None], estimates.sharpe(YEAR), repetitions=400))
+        found.append(studentised_interval(returns[None], bootstrap.sharpe(YEAR), repetitions=400))
     assert sum(f.verdict == "above zero" for f in found) >= 28
     assert sum(f.low < 2 < f.high for f in found if f.low is not None and f.high is not None) >= 26
     small = [f.above_zero for f in found if f.above_zero is not None]
@@ -151,7 +161,7 @@ def test_bounds_lean_where_the_law_is_skewed() -> None:
     quantiles of the resamples that are taken over without being turned around."""
     shocks = np.random.default_rng(3).standard_exponential(120) ** 2
     for series, lean in ((shocks, 1), (-shocks, -1)):
-        found = studentised_interval(series[None], estimates.mean_return(1.0), repetitions=1000)
+        found = studentised_interval(series[None], bootstrap.mean_return(1.0), repetitions=1000)
         assert found.low is not None and found.high is not None
         upper, lower = found.high - found.estimate, found.estimate - found.low
         assert (upper > 1.15 * lower) if lean > 0 else (lower > 1.15 * upper)
@@ -161,7 +171,7 @@ def test_bounds_are_never_nearer_than_students() -> None:
     """Rejects the bootstrap alone, which in some of these series puts a bound nearer."""
     for seed in range(8):
         series = fat(150, 40 + seed)[None]
-        found = studentised_interval(series, estimates.mean_return(1.0), repetitions=100, seed=seed)
+        found = studentised_interval(series, bootstrap.mean_return(1.0), repetitions=100, seed=seed)
         assert found.low is not None and found.high is not None
         reach = stats.t.ppf(0.975, int(0.4 * 150 ** (2 / 3))) * float(standard_error(series[0] - series.mean()))
         assert min(found.high - found.estimate, found.estimate - found.low) >= reach * (1 - 1e-9)
@@ -170,11 +180,11 @@ def test_bounds_are_never_nearer_than_students() -> None:
 def test_a_p_value_is_never_smaller_than_the_resamples_and_student_allow() -> None:
     """An edge that no resample reaches has 1 / (1 + resamples) at least. Rejects the plain share, which is 0. Of a
     weaker one over few bars Student's law says more than the resamples. Rejects these alone."""
-    strong = studentised_interval(fat(1000, 3, mean=0.02)[None], estimates.mean_return(YEAR), repetitions=200)
+    strong = studentised_interval(fat(1000, 3, mean=0.02)[None], bootstrap.mean_return(YEAR), repetitions=200)
     assert strong.above_zero == pytest.approx(1 / 201)
     few = fat(40, 3, mean=0.01)[None]
-    weak = studentised_interval(few, estimates.mean_return(YEAR), repetitions=2000)
-    influence = estimates.mean_return(YEAR).influence(few)
+    weak = studentised_interval(few, bootstrap.mean_return(YEAR), repetitions=2000)
+    influence = bootstrap.mean_return(YEAR).influence(few)
     law = stats.t(long_run_variance(influence)[1])
     assert weak.above_zero is not None
     assert weak.above_zero >= law.sf(weak.estimate / float(standard_error(influence))) > 1 / 2001
@@ -184,15 +194,55 @@ def test_what_has_no_interval() -> None:
     """A flat account, too few bars, and an account that moved in two bars of a thousand: one resample in seven sees
     neither of them."""
     for series in (np.zeros(500), fat(20, 0), np.where(np.arange(1000) % 500 == 7, 0.01, 0.0)):
-        found = studentised_interval(series[None], estimates.sharpe(YEAR), repetitions=200)
+        found = studentised_interval(series[None], bootstrap.sharpe(YEAR), repetitions=200)
         assert found.low is None and found.above_zero is None and found.verdict == "no evidence"
     with pytest.raises(ConfigError, match="level of an interval is 95"):
-        studentised_interval(fat(100, 0)[None], estimates.sharpe(YEAR), level=95)
+        studentised_interval(fat(100, 0)[None], bootstrap.sharpe(YEAR), level=95)
 
 
 def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long series are resampled in parts that fit into memory."""
     series = fat(300, 9)[None]
-    whole = studentised_interval(series, estimates.sharpe(YEAR), repetitions=100)
+    whole = studentised_interval(series, bootstrap.sharpe(YEAR), repetitions=100)
     monkeypatch.setattr("tailwise.evaluate.bootstrap._LARGEST_PART", 7 * 300)
-    assert studentised_interval(series, estimates.sharpe(YEAR), repetitions=100) == whole
+    assert studentised_interval(series, bootstrap.sharpe(YEAR), repetitions=100) == whole
+
+
+def test_interquartile_mean_by_hand() -> None:
+    """Of eight scores the two lowest and the two highest go. Rejects the mean and the median."""
+    scores = np.array([[-50.0, 1.0, 2.0, 3.0], [4.0, 6.0, 9.0, 700.0]])
+    assert interquartile_mean(scores) == pytest.approx((2 + 3 + 4 + 6) / 4)
+    assert interquartile_mean(scores) != np.median(scores) and abs(scores.mean() - 3.75) > 50
+
+
+def test_the_interval_holds_the_truth() -> None:
+    """95% intervals of ten seeds on three tasks of different height, 200 times."""
+    rng = np.random.default_rng(0)
+    truth = np.array([0.0, 0.2, 0.4])
+    inside = 0
+    for draw in range(200):
+        found = summarise_seeds(truth + 0.3 * rng.standard_normal((10, 3)), repetitions=400, seed=draw)
+        assert found.low is not None and found.high is not None and found.low <= found.iqm <= found.high
+        inside += found.low <= 0.2 <= found.high
+    assert inside >= 175
+
+
+def test_differences_between_tasks_are_not_noise() -> None:
+    """Rejects drawing from all scores alike: tasks 10 apart would then give an interval of their distance."""
+    scores = np.array([0.0, 10.0, 20.0]) + 0.01 * np.random.default_rng(1).standard_normal((6, 3))
+    found = summarise_seeds(scores)
+    assert found.low is not None and found.high is not None and found.high - found.low < 0.1
+    rows = np.random.default_rng(2).integers(0, scores.size, (2000, scores.size))
+    wrong = np.quantile([interquartile_mean(scores.reshape(-1)[r]) for r in rows], [0.025, 0.975])
+    assert wrong[1] - wrong[0] > 1.0
+
+
+def test_seeded_and_hostile() -> None:
+    scores = np.random.default_rng(3).standard_normal((5, 2))
+    assert summarise_seeds(scores, seed=1) == summarise_seeds(scores, seed=1) != summarise_seeds(scores, seed=2)
+    alone = summarise_seeds(scores[:1])
+    assert alone.low is None and alone.high is None and alone.iqm == pytest.approx(scores[0].mean())
+    with pytest.raises(ShapeError, match="a row per seed"):
+        summarise_seeds(scores[0])
+    with pytest.raises(ConfigError, match="level"):
+        summarise_seeds(scores, level=95)

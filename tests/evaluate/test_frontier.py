@@ -14,6 +14,14 @@ from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.frontier import (
+    cell_config,
+    cells_of,
+    check_base,
+    check_folder,
+    market_score,
+    play_rewards,
+)
 from tailwise.evaluate.frontier_result import (
     MOST_LIKELY,
     SAMPLED,
@@ -23,19 +31,15 @@ from tailwise.evaluate.frontier_result import (
     Result,
     Score,
     band,
+    format_band,
+    legend,
     summarise,
+    table_rows,
+    verdict,
+    warnings_about,
 )
-from tailwise.evaluate.frontier_runs import (
-    cell_config,
-    check_base,
-    check_folder,
-    market_score,
-    plan,
-    play_rewards,
-)
-from tailwise.evaluate.frontier_words import legend, shown_band, table_rows, verdict, warnings_about
+from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.evaluate.tails import empirical_cvar, known_forward_returns
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO
@@ -63,9 +67,9 @@ def frontier(*results: Result, market: bool = True) -> Frontier:
 
 
 def test_every_seed_is_trained_at_every_limit_and_without_one() -> None:
-    cells = plan([-0.02, -0.1], seeds=(7, 8), unconstrained=True)
+    cells = cells_of([-0.02, -0.1], seeds=(7, 8), unconstrained=True)
     assert cells == [Cell(limit, seed) for seed in (7, 8) for limit in (None, -0.1, -0.02)]
-    assert plan([-0.02], seeds=(0,), unconstrained=False) == [Cell(-0.02, 0)]
+    assert cells_of([-0.02], seeds=(0,), unconstrained=False) == [Cell(-0.02, 0)]
     names = [cell.folder for cell in cells]
     assert names[:2] == ["unconstrained_seed_7", "limit_-0.1_seed_7"] and len(set(names)) == 6
 
@@ -251,7 +255,7 @@ def test_one_seed_has_no_band_and_that_is_said_in_words() -> None:
     assert "One seed: there is no band" in " ".join(legend(one))
     two = frontier(*(result(-0.05, seed, Score(0.1 + seed, -0.04, -0.01)) for seed in (0, 1)))
     assert "t interval of the mean over 2 seeds" in " ".join(legend(two))
-    assert shown_band(two.rows[0].mean_return, two) == "60.0% ± 635.3%"
+    assert format_band(two.rows[0].mean_return, two) == "60.0% ± 635.3%"
 
 
 def test_a_run_that_was_stopped_is_told() -> None:

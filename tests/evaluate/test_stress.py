@@ -11,7 +11,6 @@ from tailwise.bars.bars import Bars
 from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.baselines import buy_and_hold
-from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.stress import (
     cost_scenario,
     crash_scenario,
@@ -19,6 +18,8 @@ from tailwise.evaluate.stress import (
     default_scenarios,
     latency_scenario,
     missing_scenario,
+    policy_player,
+    rule_player,
     scaled_costs,
     stress,
     volatility_scenario,

@@ -23,19 +23,18 @@ from tailwise import backtest
 from tailwise.bars.builtin import sp500
 from tailwise.doctor.check import Check
 from tailwise.doctor.page import write_audit
-from tailwise.evaluate.background import Background
-from tailwise.evaluate.compare_accounts import compare_accounts
+from tailwise.evaluate.compare import compare_accounts
 from tailwise.evaluate.findings import Findings, weigh
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
-from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, judge_rule
-from tailwise.evaluate.limit import LimitVerdict
+from tailwise.evaluate.judge import Background
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, judge_rule
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.pages.compare import write_comparison
-from tailwise.pages.environment import environment, printable, write_page
 from tailwise.pages.frontier import FrontierPage, write_frontier_page
 from tailwise.pages.report import write_report
+from tailwise.pages.views import environment, printable, write_page
 from tailwise.pages.walk_forward import write_folds_report
 from tests.attacks import HACKED, Attacks, attack, outcome
 from tests.chromium import browser
@@ -314,8 +313,8 @@ def test_no_module_writes_html(tmp_path: Path) -> None:
     files = sorted(package.rglob("*.py"))
     assert len(files) > 200
     complaints = {file.name: lines for file in files if (lines := _written_html(file))}
-    assert list(complaints) == ["environment.py"]  # the policy and the scripts of a page, which nobody else writes
-    assert len(complaints["environment.py"]) == 3
+    assert list(complaints) == ["views.py"]  # the policy and the scripts of a page, which nobody else writes
+    assert len(complaints["views.py"]) == 3
     wrong = tmp_path / "wrong.py"
     wrong.write_text('import html\nfrom markupsafe import Markup\na = f"<td>{html.escape(b)}</td>"\nc = Markup(a)\n')
     assert _written_html(wrong) == [f"wrong.py:{line}" for line in (1, 2, 4, 3, 3)]

@@ -11,17 +11,23 @@ import pytest
 
 import tailwise
 from tailwise.bars.builtin import sp500
-from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
 from tailwise.evaluate.evidence import Comparison, PathEvidence
-from tailwise.evaluate.findings import LEAST_REPETITIONS, MOST_REPETITIONS, Trials, repetitions_for, weigh
-from tailwise.evaluate.judgement import POLICY, judge_rule
-from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.sharpe import DeflatedSharpe
-from tailwise.evaluate.verdict_words import headline, trials_sentence
+from tailwise.evaluate.findings import (
+    LEAST_REPETITIONS,
+    MOST_REPETITIONS,
+    Trials,
+    headline,
+    repetitions_for,
+    trials_sentence,
+    weigh,
+)
+from tailwise.evaluate.judge import Background
+from tailwise.evaluate.judgement import POLICY, LimitVerdict, judge_rule
+from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
-from tailwise.pages.curves import Curve, months_panel
+from tailwise.pages.account_panels import Curve, months_panel
 from tailwise.pages.figures import MOST_POINTS, thin
 from tailwise.pages.report import write_report
 from tailwise.pages.views import Months

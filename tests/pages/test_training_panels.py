@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailwise.evaluate.background import newest_calibration
+from tailwise.evaluate.judge import newest_calibration
 from tailwise.pages.training_panels import calibration_figures, calibration_sentence
 from tailwise.run.agent import PPO
 from tailwise.run.metric_store import read

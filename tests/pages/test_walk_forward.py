@@ -13,9 +13,8 @@ import pytest
 from tailwise import backtest
 from tailwise.bars.builtin import sp500
 from tailwise.core.errors import DataError
-from tailwise.evaluate.evidence import compare_paths, path_evidence
+from tailwise.evaluate.evidence import account_odds, compare_paths, path_evidence
 from tailwise.evaluate.judgement import POLICY, judge_rule
-from tailwise.evaluate.monte_carlo import account_odds
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.walk_forward_result import read_walk_forward
 from tailwise.pages.walk_forward import fold_rows, write_folds_report

@@ -10,20 +10,17 @@ from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.cli.training import begin, print_facts, train
 from tailwise.core.errors import ConfigError
 from tailwise.core.texts import number
-from tailwise.evaluate.background import CAVEAT
-from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
-from tailwise.evaluate.episodes import play_and_keep
-from tailwise.evaluate.findings import Findings
+from tailwise.evaluate.compare import PAIR_HEADS, Compared, pair_rows
+from tailwise.evaluate.findings import Findings, headline_of
+from tailwise.evaluate.judge import CAVEAT
 from tailwise.evaluate.judgement import POLICY, Judgement
-from tailwise.evaluate.opened_run import Team, open_team
+from tailwise.evaluate.opened_run import Team, open_team, play_and_keep
 from tailwise.evaluate.run_view import EVALUATIONS
-from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.words import columns, costly_impact, ruins
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
-from tailwise.pages.judge import PAGE, judge_team
-from tailwise.pages.run_report import write_run_report
+from tailwise.pages.judge import PAGE, judge_team, write_run_report
 from tailwise.run.config import warnings_of
 from tailwise.run.effective_config import effective_config
 

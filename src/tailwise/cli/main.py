@@ -226,7 +226,7 @@ def walk_forward(
 ) -> None:
     """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
     from tailwise.cli.studies import read_purge, run_walk_forward
-    from tailwise.evaluate.walk_forward_plan import Settings, as_kind
+    from tailwise.evaluate.walk_forward_folds import Settings, as_kind
 
     settings = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
     code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, jobs=jobs, as_json=json)

@@ -11,15 +11,13 @@ from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_jso
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.frontier import plan_frontier
-from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Frontier
-from tailwise.evaluate.frontier_words import HOW, legend, warnings_about
-from tailwise.evaluate.frontier_words import headings as frontier_headings
-from tailwise.evaluate.frontier_words import table_rows as frontier_rows
+from tailwise.evaluate.frontier_result import HOW, MOST_LIKELY, SAMPLED, Frontier, legend, warnings_about
+from tailwise.evaluate.frontier_result import headings as frontier_headings
+from tailwise.evaluate.frontier_result import table_rows as frontier_rows
 from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_jobs
 from tailwise.evaluate.walk_forward import plan_walk_forward
-from tailwise.evaluate.walk_forward_plan import Settings
-from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward
-from tailwise.evaluate.walk_forward_words import headings, table_rows
+from tailwise.evaluate.walk_forward_folds import Settings
+from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward, headings, table_rows
 from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.effective_config import effective_config
 from tailwise.run.jobs import Line

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.doctor.check import VERDICTS, Check, counted, thin
-from tailwise.pages.environment import write_page
-from tailwise.pages.views import Page
+from tailwise.pages.views import Page, write_page
 
 WIDTH, HEIGHT, POINTS = 120, 26, 60
 

@@ -93,19 +93,19 @@ def _run(simulator: Simulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArr
     """Step one account through targets [n, 1, ...]; its ledger by name, shorter than n when it is ruined."""
     simulator.seed(0)
     simulator.reset()
-    found: npt.NDArray[Any] | None = None
+    records: npt.NDArray[Any] | None = None
     lived = 0
     for target in targets:
         result = simulator.step(np.ascontiguousarray(target, dtype=np.float64), autoreset=False)
         assert result.ledger is not None  # report is on
-        if found is None:
-            found = np.empty(len(targets), dtype=result.ledger.dtype)
-        found[lived] = result.ledger[0]
+        if records is None:
+            records = np.empty(len(targets), dtype=result.ledger.dtype)
+        records[lived] = result.ledger[0]
         lived += 1
         if result.terminated[0]:
             break
-    assert found is not None  # there is at least one target
-    ledger = found[:lived]
+    assert records is not None  # there is at least one target
+    ledger = records[:lived]
     return {name: ledger[name] for name in ledger.dtype.names or ()}
 
 
@@ -134,7 +134,7 @@ class _NoFeatures:
 def _targets(rule: Rule | Any, bars: Bars, first: int, stop: int) -> npt.NDArray[np.float64]:
     """Targets float64 of the decisions at the closes of bars first .. stop - 1."""
     if callable(rule):
-        found = np.array([_number(rule(bars.slice(0, t + 1)), bars, t) for t in range(first, stop)])
+        targets = np.array([_number(rule(bars.slice(0, t + 1)), bars, t) for t in range(first, stop)])
     else:
         try:
             given = np.asarray(rule, dtype=np.float64)
@@ -144,8 +144,10 @@ def _targets(rule: Rule | Any, bars: Bars, first: int, stop: int) -> npt.NDArray
             raise ShapeError(
                 f"{bars.symbol}: targets have shape {given.shape}; one for each bar is needed, ({len(bars)},)."
             )
-        found = given[first:stop]
-    if not np.isfinite(found).all():
-        row = first + int(np.argmax(~np.isfinite(found)))
-        raise DataError(f"{bars.symbol}: the target at bar {row} is {found[row - first]}; targets are finite numbers.")
-    return found
+        targets = given[first:stop]
+    if not np.isfinite(targets).all():
+        row = first + int(np.argmax(~np.isfinite(targets)))
+        raise DataError(
+            f"{bars.symbol}: the target at bar {row} is {targets[row - first]}; targets are finite numbers."
+        )
+    return targets

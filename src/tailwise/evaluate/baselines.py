@@ -1,15 +1,23 @@
-"""What a policy has to be compared with: rules that anybody could have followed, through the same simulator."""
+"""Rules that anybody could have followed, for a policy to be compared with through the same simulator.
+
+Targets [T] for one asset; weights for several in one account (`backtest_portfolio`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
 from tailwise.bars.bars import Bars
-from tailwise.core.errors import DataError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
+from tailwise.market.costs import CostConfig
 from tailwise.market.path import AccountPath
+from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.tables import SymbolTable
 
 Floats = npt.NDArray[np.float64]
 VOLATILITY_MEMORY = 0.94  # weight of yesterday's variance, as RiskMetrics had it for daily bars
@@ -81,3 +89,83 @@ def _mean_distance(values: Floats) -> float:
     """Mean |x - y| of two independent draws from values [n] (Gini's mean difference)."""
     ordered, count = np.sort(values), len(values)
     return float(2 * (ordered * (2 * np.arange(count) - count + 1)).sum() / count**2)
+
+
+def equal_weights(tables: Sequence[SymbolTable]) -> Floats:
+    """The same share of equity in every asset: weights [A]."""
+    return np.full(len(tables), 1.0 / len(tables))
+
+
+def min_cvar_weights(
+    tables: Sequence[SymbolTable],
+    *,
+    alpha: float = 0.05,
+    window: int | None = None,
+    every: int | None = None,
+    costs: CostConfig | None = None,
+) -> Floats:
+    """Long-only weights [n, A] of the smallest CVaR of the past, one row for each of the n decisions of the window.
+
+    Every `every` clock times (default: a twelfth of a year) skfolio minimises the mean of the worst share alpha of the
+    simple returns over the last `window` times (default: a year); in between the weights stay. A decision uses closes
+    up to its own time only. An asset that has not been there for the whole window, or is not there now, gets nothing;
+    before any asset has been, the account stays flat. Needs the extra `portfolio`.
+    """
+    if not 0 < alpha < 1:
+        raise ConfigError(f"alpha is {alpha}; a tail probability lies in (0, 1).")
+    table = PortfolioTable.build(tables, costs or CostConfig())
+    span = max(round(table.periods_per_year), 2) if window is None else window
+    pause = max(round(table.periods_per_year / 12), 1) if every is None else every
+    if span < 2 or pause < 1 or span * alpha < 1:
+        raise ConfigError(
+            f"a window of {span} returns, renewed every {pause}, has no tail of {alpha:g}; give a longer window."
+        )
+    close, available = table.bars["close"], table.bars["available"] == 1
+    begun = np.cumsum(table.bars["present"] == 1, axis=0) > 0
+    first, last = int(table.first_rows[0]), int(table.last_rows[0])
+    weights = np.zeros((last - first, len(tables)))
+    for row in range(first, last):
+        at = row - first
+        if at % pause == 0:
+            weights[at] = _weights(close, begun, available[row], row, span, alpha)
+        else:
+            weights[at] = np.where(available[row], weights[at - 1], 0.0)
+    return weights
+
+
+def _weights(
+    close: Floats, begun: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_], row: int, span: int, alpha: float
+) -> Floats:
+    """Weights [A] at one row of the clock from the `span` returns up to it."""
+    weights = np.zeros(close.shape[1])
+    if row < span:
+        return weights
+    usable = np.flatnonzero(begun[row - span] & now)
+    if not len(usable):
+        return weights
+    past = close[row - span : row + 1, usable]
+    returns = past[1:] / past[:-1] - 1
+    moving = returns.std(axis=0) > 0  # a price that stood still all the time is no asset
+    usable, returns = usable[moving], returns[:, moving]
+    if len(usable) == 1:
+        weights[usable] = 1.0
+    elif len(usable) > 1:
+        weights[usable] = _smallest_cvar(returns, alpha)
+    return weights
+
+
+def _smallest_cvar(returns: Floats, alpha: float) -> Floats:
+    try:
+        from skfolio import RiskMeasure
+        from skfolio.exceptions import OptimizationError
+        from skfolio.optimization import MeanRisk, ObjectiveFunction
+    except ImportError as error:
+        raise ConfigError("the smallest CVaR needs skfolio; pip install 'tailwise[portfolio]'.") from error
+    model = MeanRisk(
+        objective_function=ObjectiveFunction.MINIMIZE_RISK, risk_measure=RiskMeasure.CVAR, cvar_beta=1 - alpha
+    )
+    try:
+        model.fit(returns)
+    except OptimizationError as error:
+        raise DataError(f"skfolio found no weights of smallest CVaR for {returns.shape[1]} assets: {error}") from error
+    return np.asarray(model.weights_, dtype=np.float64)

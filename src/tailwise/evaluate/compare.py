@@ -1,20 +1,97 @@
-"""Several runs, pair by pair, on the same test bars."""
+"""Several runs on the same test bars, each against every other, pair by pair."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.compare_accounts import Compared, compare_accounts
+from tailwise.evaluate.bootstrap import LEVEL
+from tailwise.evaluate.evidence import Comparison, PathEvidence, compare_paths, path_evidence
+from tailwise.evaluate.findings import repetitions_for
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
-from tailwise.evaluate.opened_run import open_market_run
-from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.opened_run import open_run, require_market
+from tailwise.evaluate.statistics import PathStatistics, path_statistics
+from tailwise.evaluate.words import bounds, difference_cells, difference_heads, signed_percent
 from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.path import AccountPath
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
+
+PAIR_HEADS = ("", *difference_heads(LEVEL))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs on one account. paths, statistics, evidence: by name of the run, then the rule that is always in."""
+
+    symbol: str
+    rule: str
+    paths: Mapping[str, AccountPath]
+    statistics: Mapping[str, PathStatistics]
+    evidence: Mapping[str, PathEvidence]
+    pairs: Mapping[tuple[str, str], Comparison]  # first minus second
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "symbol": self.symbol,
+            "statistics": {name: asdict(numbers) for name, numbers in self.statistics.items()},
+            "pairs": [
+                {"first": first, "second": second, **one.to_json()} for (first, second), one in self.pairs.items()
+            ],
+        }
+
+    def sentences(self) -> list[str]:
+        """A sentence per pair, differences beyond noise first."""
+        words = {"better": "is better than", "worse": "is worse than"}
+        sentences = [
+            f"{a} {words[one.verdict]} {b}: {signed_percent(one.mean_return.estimate)} of log-return per year "
+            f"({bounds(one.mean_return, signed_percent)})."
+            for (a, b), one in self.pairs.items()
+            if one.verdict in words
+        ]
+        alike = [f"{a} against {b}" for (a, b), one in self.pairs.items() if one.verdict not in words]
+        if alike:
+            sentences.append(f"No evidence of a difference: {'; '.join(alike)}.")
+        return sentences
+
+
+def compare_accounts(
+    paths: Mapping[str, AccountPath], rule: str, statistics: Mapping[str, PathStatistics], *, seed: int = 0
+) -> Compared:
+    """Compare all pairs of paths, the last of which is the rule; raise where they are not over the same bars."""
+    first = next(iter(paths.values()))
+    for name, path in paths.items():
+        if path.assets != first.assets:
+            raise DataError(
+                f"{name} trades {path.symbol} and {next(iter(paths))} trades {first.symbol}; compare alike."
+            )
+    count = repetitions_for(first.planned)
+    alpha = next(iter(statistics.values())).alpha
+    return Compared(
+        symbol=first.symbol,
+        rule=rule,
+        paths=paths,
+        statistics=statistics,
+        evidence={
+            name: path_evidence(path, alpha=alpha, trials=1, repetitions=count, seed=seed)
+            for name, path in paths.items()
+        },
+        pairs={
+            (a, b): compare_paths(paths[a], paths[b], repetitions=count, seed=seed) for a, b in combinations(paths, 2)
+        },
+    )
+
+
+def pair_rows(compared: Compared) -> list[tuple[str, ...]]:
+    """Cells of the table of pairs."""
+    return [
+        (f"{first} minus {second}", *difference_cells(one.mean_return, one.sharpe, one.verdict))
+        for (first, second), one in compared.pairs.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -61,10 +138,9 @@ def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunCompa
         given = "one run was" if folders else "no runs were"
         raise ConfigError(f"{given} given; a comparison needs at least two: tailwise compare RUN RUN ...")
     names = _names(folders)
-    otherwise = "; runs are compared on the test bars of a market."
-    opened = {
-        name: open_market_run(run, otherwise=otherwise, trust=trust) for name, run in zip(names, folders, strict=True)
-    }
+    for run in folders:
+        require_market(run, "; runs are compared on the test bars of a market.")
+    opened = {name: open_run(run, trust=trust) for name, run in zip(names, folders, strict=True)}
     worlds = {name: one.policy.market() for name, one in opened.items()}
     _check_same_bars(worlds)
     first = names[0]
@@ -97,7 +173,7 @@ def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunCompa
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Names of the folders; whole paths where two are alike."""
+    """Name runs by their folders; by whole paths where two are alike."""
     short = [run.resolve().name for run in runs]
     names = short if len(set(short)) == len(short) else [str(run) for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -111,8 +187,7 @@ def _check_same_bars(worlds: dict[str, MarketWorld]) -> None:
     (first, world), *others = worlds.items()
     own, label = world.dataset.hashes().get("test"), _span(world)
     for name, other in others:
-        found = other.dataset.hashes().get("test")
-        if found == own:
+        if other.dataset.hashes().get("test") == own:
             continue
         theirs = _span(other)
         why = (
@@ -126,7 +201,7 @@ def _check_same_bars(worlds: dict[str, MarketWorld]) -> None:
 
 
 def _span(world: MarketWorld) -> str:
-    told = []
-    for bars, window in zip(world.dataset.bars, world.dataset.window("test"), strict=True):
-        told.append(f"{bars.symbol} {str(bars.time[window.first])[:10]} to {str(bars.time[window.end - 1])[:10]}")
-    return ", ".join(told)
+    return ", ".join(
+        f"{bars.symbol} {str(bars.time[window.first])[:10]} to {str(bars.time[window.end - 1])[:10]}"
+        for bars, window in zip(world.dataset.bars, world.dataset.window("test"), strict=True)
+    )

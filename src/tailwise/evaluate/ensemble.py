@@ -16,11 +16,11 @@ from tailwise.run.config import Config
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.worlds import MarketWorld, World, play_world, trade_window
 
-How = Literal["vote", "average"]
+EnsembleMethod = Literal["vote", "average"]
 
 
 class Ensemble:
-    """Plays as one account. Every member sees what really happened to it and keeps its own memory.
+    """Policies that trade one account. Every member observes that account and keeps its own hidden state.
 
     vote      discrete actions: the one that most members chose. Of several with as many votes, the one whose position
               is nearest to the mean of all votes; where actions have no position, that of the earliest member
@@ -28,7 +28,7 @@ class Ensemble:
               the first of the list)
     """
 
-    def __init__(self, members: Sequence[Policy], how: How) -> None:
+    def __init__(self, members: Sequence[Policy], how: EnsembleMethod) -> None:
         if not members:
             raise ConfigError("an ensemble of no policies cannot decide; give at least one.")
         _check_alike(members)
@@ -79,7 +79,7 @@ class Ensemble:
         return play_world(player, self.world(), episodes=episodes, seed=seed)
 
     def player(self, *, deterministic: bool, seed: int) -> EnsemblePlayer:
-        """Fresh memories. Members sample from streams of their own; the first one as if it were alone."""
+        """Start with new hidden states. Members sample from streams of their own; the first as if it were alone."""
         players = [
             ModelPlayer(
                 one.model, deterministic=deterministic, seed=seed, stream="play" if place == 0 else f"play/{place}"
@@ -90,9 +90,11 @@ class Ensemble:
 
 
 class EnsemblePlayer:
-    """Asks every member and joins their answers."""
+    """Ask every member for its action and combine them."""
 
-    def __init__(self, players: Sequence[ModelPlayer], how: How, scale: npt.NDArray[np.float64] | None) -> None:
+    def __init__(
+        self, players: Sequence[ModelPlayer], how: EnsembleMethod, scale: npt.NDArray[np.float64] | None
+    ) -> None:
         self.players, self.how, self.scale = players, how, scale
 
     def begin(self, rows: int) -> None:
@@ -116,17 +118,17 @@ def vote(answers: npt.NDArray[Any], scale: npt.NDArray[np.float64] | None = None
     Whole numbers only. Ties: see `Ensemble`.
     """
     flat = answers.reshape(len(answers), -1)
-    found = np.empty(flat.shape[1], dtype=answers.dtype)
+    winners = np.empty(flat.shape[1], dtype=answers.dtype)
     for at, votes in enumerate(flat.T):
         choices, counts = np.unique(votes, return_counts=True)
         tied = choices[counts == counts.max()]
         if len(tied) == 1:
-            found[at] = tied[0]
+            winners[at] = tied[0]
         elif scale is None:
-            found[at] = next(one for one in votes if one in tied)
+            winners[at] = next(one for one in votes if one in tied)
         else:
-            found[at] = tied[np.argmin(np.abs(scale[tied] - scale[votes].mean()))]
-    return found.reshape(answers.shape[1:])
+            winners[at] = tied[np.argmin(np.abs(scale[tied] - scale[votes].mean()))]
+    return winners.reshape(answers.shape[1:])
 
 
 def nearest_position(wanted: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -136,8 +138,8 @@ def nearest_position(wanted: npt.NDArray[np.float64], scale: npt.NDArray[np.floa
     return np.asarray(distance.argmin(axis=1), dtype=np.int64)
 
 
-def as_how(text: str) -> How:
-    """A way to decide together, by its name."""
+def ensemble_method(text: str) -> EnsembleMethod:
+    """Return the method of that name."""
     if text == "vote":
         return "vote"
     if text == "average":

@@ -6,21 +6,39 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from tailwise.core.atomic import write_json
-from tailwise.core.errors import ConfigError
+from tailwise.core.config import differences
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
 from tailwise.core.numerics import tail_horizon
-from tailwise.evaluate.frontier_result import Cell, Frontier, Result
-from tailwise.evaluate.frontier_runs import EPISODES, alpha_of, cell_config, check_base, check_folder, judge_run, plan
-from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_fact
-from tailwise.market.leaks.own_features import LeakVerdict
-from tailwise.run.config import Config, warnings_of
+from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
+from tailwise.evaluate.judgement import POLICY, judge_policy
+from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
+from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
+from tailwise.evaluate.statistics import forward_returns, window_returns
+from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_facts
+from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
+from tailwise.market.path import AccountPath
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.agent import Policy, policy_of
+from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.effective_config import Effective, require_environment
+from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
+from tailwise.run.policy_files import load_policy
+from tailwise.run.run_folder import CONFIG, read_config
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook
-from tailwise.run.worlds import World, make_world
+from tailwise.run.worlds import MarketWorld, World, make_world
 
 SUMMARY = "frontier.json"
+Floats = npt.NDArray[np.float64]
+EPISODES = 400  # played on an environment that is not a market: 20 of one step each lie in a tail of 5%
+NO_POINT = "flat"  # earns and risks nothing: no point to compare with
 
 
 def plan_frontier(
@@ -42,8 +60,8 @@ def plan_frontier(
     require_environment(effective)
     base = effective.config
     check_base(base)
-    chosen = named_seeds(seeds, first=base.seed)
-    cells = plan(limits, seeds=chosen, unconstrained=unconstrained)
+    seeds = named_seeds(seeds, first=base.seed)
+    cells = cells_of(limits, seeds=seeds, unconstrained=unconstrained)
     configs = [cell_config(base, cell) for cell in cells]
     if episodes is not None and base.env.judged_whole:
         raise ConfigError(
@@ -57,8 +75,8 @@ def plan_frontier(
     return FrontierStudy(
         name=effective.name,
         base=base,
-        seeds=chosen,
-        facts=tuple(_facts(base, world, leaks)),
+        seeds=seeds,
+        facts=(*(world.describe() or [f"environment {world.name}"]), *training_facts(base, leaks)),
         warnings=warned,
         leak_check=leaks,
         cells=tuple(cells),
@@ -70,12 +88,7 @@ def plan_frontier(
 
 @dataclass(frozen=True, eq=False)
 class FrontierStudy(Study[Result, Frontier]):
-    """Every limit with every seed.
-
-    cells, configs   of each run
-    episodes         played per run, outside the market
-    world            that runs are judged on
-    """
+    """Every limit with every seed. episodes: played per run, outside the market; world: that runs are judged on."""
 
     cells: tuple[Cell, ...]
     configs: tuple[Config, ...]
@@ -122,15 +135,36 @@ class LimitJob(StudyJob[Result]):
     episodes: int
 
     def judge(self, run: Trained) -> Result:
-        trainer = run.agent.trainer
-        return judge_run(
-            self.cell,
-            self.training.folder,
-            run.agent.world(),
-            episodes=self.episodes,
-            steps=trainer.steps,
+        """Play the newest checkpoint out of sample, with sampled and with the most likely actions.
+
+        The newest one and not `best`: all runs are then judged after the same number of steps.
+        """
+        folder, world = self.training.folder, run.agent.world()
+        newest, rejected = ckpt.latest_good(folder)
+        if newest is None:
+            why = "; ".join(item.reason for item in rejected) or "none was written yet"
+            raise CheckpointError(f"{folder} has no usable checkpoint: {why}")
+        policy = policy_of(load_policy(newest, trust=world.config))
+        torch.set_num_threads(policy.config.run.threads)
+        references: dict[str, Score] = {}
+        if world.config.env.judged_whole:
+            sampled, likely, references = _market_scores(policy, world.market())
+        else:
+            sampled, likely = (
+                episode_score(policy, world, episodes=self.episodes, deterministic=choice) for choice in (False, True)
+            )
+        behind = ckpt.training_behind(newest)
+        return Result(
+            cell=self.cell,
+            folder=str(folder),
+            checkpoint=newest.name,
+            steps=run.agent.trainer.steps,
             ended=run.ended,
-            refused=trainer.failed,
+            refused=run.agent.trainer.failed,
+            updates=behind.updates,
+            limit_acted=behind.limit_acted,
+            scores={SAMPLED: sampled, MOST_LIKELY: likely},
+            references=references,
         )
 
 
@@ -147,10 +181,8 @@ def _check_limits(limits: Sequence[float]) -> None:
 def _checked_world(base: Config, episodes: int) -> World:
     """Build what the runs will be judged on; raise when it cannot judge them."""
     world = make_world(base)
-    driver = world.judging("test", episodes=episodes, seed=base.seed)
-    driver.close()
-    horizon = tail_horizon(base.learner.gamma)
-    world.check_tail(horizon)
+    world.judging("test", episodes=episodes, seed=base.seed).close()
+    world.check_tail(tail_horizon(base.learner.gamma))
     return world
 
 
@@ -165,9 +197,139 @@ def _about_limits(limits: Sequence[float], base: Config) -> list[str]:
     ]
 
 
-def _facts(base: Config, world: World, verdict: LeakVerdict | None) -> list[str]:
-    """What is trained, a sentence each."""
-    facts = world.describe() or [f"environment {world.name}"]
-    if verdict is not None and verdict.features:
-        facts.append(f"leak-check: {verdict.sentence}")
-    return [*facts, training_fact(base)]
+# ---------------------------------------------------------------- what is trained
+
+
+def cells_of(limits: Sequence[float], *, seeds: Sequence[int], unconstrained: bool) -> list[Cell]:
+    """List the runs, seed by seed, so that whole comparisons are there early: unconstrained, then looser limits."""
+    ordered: list[float | None] = [*([None] if unconstrained else []), *sorted(limits)]
+    return [Cell(limit, seed) for seed in seeds for limit in ordered]
+
+
+def check_base(base: Config) -> None:
+    """Raise when runs of this configuration have no tail that a limit could speak of."""
+    missing = base.model.critic.no_tail
+    if missing is not None:
+        raise ConfigError(
+            f"{missing.setting}, and a limit on CVaR needs the law of the return: {missing.because}; {missing.use}."
+        )
+    if isinstance(base.risk, RiskConstraint | RiskPenalty) and not isinstance(base.risk.measure, CvarMeasure):
+        raise ConfigError(
+            f"risk.measure.kind is {base.risk.measure.kind}, and a frontier compares limits with the realised CVaR; "
+            "use risk.measure.kind cvar."
+        )
+
+
+def cell_config(base: Config, cell: Cell) -> Config:
+    """Build the configuration of one run: its seed, its limit, and of the section `risk` whatever fits."""
+    alpha = {} if isinstance(base.risk, RiskOff) else {"alpha": base.risk.alpha}
+    risk: RiskReport | RiskConstraint
+    if cell.limit is None:
+        risk = RiskReport(**alpha)
+    elif isinstance(base.risk, RiskConstraint):
+        risk = base.risk.model_copy(update={"limit": cell.limit})
+    else:
+        risk = RiskConstraint(mode="constraint", limit=cell.limit, **alpha)
+    data = base.model_dump(mode="json") | {"seed": cell.seed, "risk": risk.model_dump(mode="json")}
+    return parse_config(data, source=cell.label)
+
+
+def check_folder(folder: Path, base: Config) -> None:
+    """Raise unless every run that lies in `folder` already belongs to a frontier of this configuration."""
+    if (folder / CONFIG).exists():
+        raise DataError(f"{folder} is the folder of one run; choose another folder for the frontier.")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file; choose another folder for the frontier.")
+    for path in sorted(folder.glob(f"*/{CONFIG}")):
+        stored = read_config(path.parent)
+        limit = stored.risk.limit if isinstance(stored.risk, RiskConstraint) else None
+        own = cell_config(base, Cell(limit, stored.seed))
+        differing = differences(stored.model_dump(mode="json"), own.model_dump(mode="json"))
+        if differing:
+            raise DataError(
+                f"{path.parent} was trained with another configuration: {'; '.join(differing)}. Call the command with "
+                "that configuration, or choose another folder with --out."
+            )
+
+
+# ---------------------------------------------------------------- how it is judged
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Rewards float64 [n] of one episode; over: nothing can follow, because it terminated and was not cut."""
+
+    rewards: Floats
+    over: bool
+
+
+def _market_scores(policy: Policy, market: MarketWorld) -> tuple[Score, Score, dict[str, Score]]:
+    """Scores with sampled actions, with the most likely ones, and of the simple rules on the same bars."""
+    alpha, gamma = alpha_of(policy.config), policy.config.learner.gamma
+    judged = judge_policy(policy, deterministic=True, market=market)
+    paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
+    if SAMPLED_POLICY not in paths:  # it is played too where there is a limit
+        paths[SAMPLED_POLICY] = policy.trade(deterministic=False, market=market)
+    scores = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
+    likely, sampled = scores.pop(POLICY), scores.pop(SAMPLED_POLICY)
+    return sampled, likely, {name: score for name, score in scores.items() if name != NO_POINT}
+
+
+def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
+    """Score the accounts of one policy, one path each."""
+    yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
+    forward = np.concatenate([forward_returns(path, gamma) for path in paths])
+    bars = np.concatenate([window_returns(path) for path in paths])
+    return _score(float(np.mean(yearly)), forward, bars, alpha)
+
+
+def episode_score(policy: Policy, world: World, *, episodes: int, deterministic: bool) -> Score:
+    """Score seeded test episodes of an environment that is not a market."""
+    config = policy.config
+    driver = world.judging("test", episodes=episodes, seed=config.seed)
+    try:
+        played = play_rewards(
+            policy, driver, episodes=world.episodes(episodes), deterministic=deterministic, seed=config.seed
+        )
+    finally:
+        driver.close()
+    gamma = config.learner.gamma
+    starts = [float(one.rewards @ gamma ** np.arange(len(one.rewards))) for one in played]
+    forward = np.concatenate([known_forward_returns(one.rewards, gamma, over=one.over) for one in played])
+    steps = np.concatenate([one.rewards for one in played])
+    return _score(float(np.mean(starts)), forward, steps, alpha_of(config))
+
+
+def _score(mean_return: float, forward: Floats, single: Floats, alpha: float) -> Score:
+    cvar = empirical_cvar(forward, alpha) if len(forward) else None
+    return Score(mean_return, cvar, empirical_cvar(single, alpha))
+
+
+def alpha_of(config: Config) -> float:
+    """Tail probability of a run."""
+    assert config.tail_alpha is not None  # a frontier trains no run without a tail
+    return config.tail_alpha
+
+
+def play_rewards(policy: Policy, driver: Any, *, episodes: int, deterministic: bool, seed: int) -> list[Episode]:
+    """Play `episodes` episodes, fixed before the first step: environment i plays i, i + B, i + 2B, ..."""
+    envs = driver.num_envs
+    quota = [len(range(i, episodes, envs)) for i in range(envs)]
+    running: list[list[float]] = [[] for _ in range(envs)]
+    finished: list[list[Episode]] = [[] for _ in range(envs)]
+    for result in played_by(ModelPlayer(policy.model, deterministic=deterministic, seed=seed), driver):
+        for i in range(envs):
+            if len(finished[i]) == quota[i] or not result.valid[i]:
+                continue
+            running[i].append(float(result.reward[i]))
+            if result.terminated[i] or result.truncated[i]:
+                finished[i].append(Episode(np.array(running[i]), bool(result.terminated[i])))
+                running[i] = []
+        if sum(map(len, finished)) == episodes:
+            break
+        if max(map(len, running)) >= LONGEST_EPISODE:
+            raise EnvironmentContractError(
+                f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
+                "set of episodes to evaluate is finite"
+            )
+    return [finished[i % envs][i // envs] for i in range(episodes)]

@@ -1,4 +1,4 @@
-"""What the runs of a frontier come to: scores, bands over seeds, limits kept or missed."""
+"""What the runs of a frontier come to: scores, bands over seeds, limits kept or missed; its tables and sentences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tailwise.evaluate.words import limit_word, percent
+
 SAMPLED, MOST_LIKELY = "sampled", "most likely"  # how actions are chosen; the limit speaks of sampled ones
 CONFIDENCE = 0.95  # of the bands
+HOW = {SAMPLED: "sampled actions", MOST_LIKELY: "the most likely action"}
+UNCONSTRAINED = "unconstrained"
 
 
 @dataclass(frozen=True)
@@ -91,16 +95,16 @@ class Row:
 
 def band(values: Sequence[float | None]) -> Band:
     """Mean of values, one per seed, with the half width of its 95% t interval."""
-    known = np.array([value for value in values if value is not None])
-    if len(known) < len(values):
+    if any(value is None for value in values):
         return Band(None, None)
-    mean = float(known.mean())
-    if len(known) == 1:
+    scores = np.array(values, dtype=np.float64)
+    mean = float(scores.mean())
+    if len(scores) == 1:
         return Band(mean, None)
     from scipy.stats import t
 
-    error = float(known.std(ddof=1)) / len(known) ** 0.5
-    return Band(mean, float(t.ppf(0.5 + CONFIDENCE / 2, len(known) - 1)) * error)
+    error = float(scores.std(ddof=1)) / len(scores) ** 0.5
+    return Band(mean, float(t.ppf(0.5 + CONFIDENCE / 2, len(scores) - 1)) * error)
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:
@@ -110,8 +114,8 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 
 def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
-    chosen = [one for one in results if one.cell.limit == limit]
-    scores = [one.scores[played] for one in chosen]
+    runs = [one for one in results if one.cell.limit == limit]
+    scores = [one.scores[played] for one in runs]
     tail = band([score.cvar_return for score in scores])
     kept, seeds_kept = None, None
     if limit is not None and tail.mean is not None:
@@ -126,7 +130,7 @@ def _row(limit: float | None, played: str, results: Sequence[Result]) -> Row:
         band([score.cvar_bar for score in scores]),
         kept,
         seeds_kept,
-        None if limit is None else sum(one.limit_acted is True for one in chosen),
+        None if limit is None else sum(one.limit_acted is True for one in runs),
     )
 
 
@@ -195,3 +199,121 @@ class Frontier:
             "references": {name: asdict(score) for name, score in self.references.items()},
             "runs": runs,
         }
+
+
+def format_value(value: float | None, frontier: Frontier, digits: int = 1) -> str:
+    """A return or a tail: percent on a market, reward units elsewhere."""
+    if frontier.market:
+        return percent(value, digits)
+    return "-" if value is None else f"{value:.4g}"
+
+
+def format_band(one: Band, frontier: Frontier, digits: int = 1) -> str:
+    """Mean and half width of the interval."""
+    half = "" if one.half is None else f" ± {format_value(one.half, frontier, digits)}"
+    return format_value(one.mean, frontier, digits) + half
+
+
+def format_limit(limit: float | None, frontier: Frontier) -> str:
+    """A limit as it was given, not rounded."""
+    if limit is None:
+        return UNCONSTRAINED
+    return f"{100 * limit:g}%" if frontier.market else f"{limit:g}"
+
+
+def headings(frontier: Frontier) -> tuple[str, ...]:
+    """Titles of the columns with their units."""
+    unit = "bars" if frontier.market else "steps"
+    tail = f"{100 * frontier.alpha:g}%"
+    return (
+        "limit",
+        "log-return per year" if frontier.market else "mean discounted return",
+        f"CVaR {tail}, {frontier.horizon} {unit}",
+        f"CVaR {tail}, {'bar' if frontier.market else 'step'}",
+        "limit kept",
+    )
+
+
+def table_rows(frontier: Frontier, played: str) -> list[tuple[str, ...]]:
+    """Cells of the table of one way of playing: a row per limit, then the rules."""
+    rows: list[tuple[str, ...]] = [
+        (
+            format_limit(row.limit, frontier),
+            format_band(row.mean_return, frontier),
+            format_band(row.cvar_return, frontier),
+            format_band(row.cvar_bar, frontier, 2),
+            verdict(row),
+        )
+        for row in frontier.rows
+        if row.played == played
+    ]
+    for name, score in frontier.references.items():
+        means = (score.mean_return, score.cvar_return)
+        cells = [format_value(value, frontier) for value in means]
+        rows.append((name, *cells, format_value(score.cvar_bar, frontier, 2), ""))
+    return rows
+
+
+def title(played: str) -> str:
+    """How actions were chosen, as a heading."""
+    return f"{HOW[played][0].upper()}{HOW[played][1:]}"
+
+
+def verdict(row: Row) -> str:
+    """Kept or missed by the mean over seeds, by how many seeds alone, and whether the limit acted in all of them."""
+    if row.limit is None:
+        return ""
+    if row.kept is None:
+        return "not measured"
+    word = limit_word(row.kept, bool(row.seeds_acted))
+    if row.seeds == 1 or not row.seeds_acted:
+        return word
+    acted = "" if row.seeds_acted == row.seeds else f"; it acted in {row.seeds_acted}"
+    return f"{word}, {row.seeds_kept} of {row.seeds}{acted}"
+
+
+def legend(frontier: Frontier) -> list[str]:
+    """What the numbers mean, a sentence each."""
+    where = (
+        "the test window, played whole, after all costs"
+        if frontier.market
+        else f"{frontier.episodes:,} seeded test episodes per run"
+    )
+    pooled = "every bar of every account" if frontier.market else "every step of every episode whose future is known"
+    what = "log-return" if frontier.market else "reward"
+    seeds = len(frontier.seeds)
+    bands = (
+        "One seed: there is no band, and what another seed would give is unknown."
+        if seeds == 1
+        else f"± is the half width of the {100 * CONFIDENCE:g}% t interval of the mean over {seeds} seeds. Kept or "
+        "missed is said of the mean; beside it, how many seeds kept the limit alone."
+    )
+    single = "bars" if frontier.market else "steps"
+    return [
+        f"Out of sample: {where}; the newest checkpoint of each run.",
+        f"The limit speaks of the gamma {frontier.gamma:g} discounted {what} over the next {frontier.horizon} "
+        f"{single}, pooled from {pooled}: the mean of its worst {100 * frontier.alpha:g}% is to stay above it. The "
+        f"other CVaR is that of single {single}.",
+        "Training constrains the policy that samples its actions; the most likely action is another policy.",
+        bands,
+    ]
+
+
+def warnings_about(frontier: Frontier) -> list[str]:
+    """Sentences about runs and numbers that are not what they should be."""
+    sentences = [f"{one.cell.label}: {one.ended}" for one in frontier.results if one.refused]
+    idle = [one for one in frontier.results if one.limit_acted is False]
+    if idle:
+        labels = "; ".join(one.cell.label for one in idle)
+        limited = [one for one in frontier.results if one.cell.limit is not None]
+        sentences.append(
+            f"The limit never acted in {len(idle)} of {len(limited)} runs that have one ({labels}): training ended "
+            f"within the warm-up, after {max(one.updates for one in idle)} updates, so that they follow the mean "
+            "alone; train longer (risk.warmup says when a limit begins)."
+        )
+    if any(row.cvar_return.mean is None for row in frontier.rows):
+        sentences.append(
+            f"Episodes are cut before {frontier.horizon} steps, the horizon of gamma {frontier.gamma:g}, so that no "
+            "return over it is known: the tail is not measured; lower learner.gamma or lengthen the episodes."
+        )
+    return sentences

@@ -1,25 +1,104 @@
-"""A trained run judged on the bars of its test window: evidence against simple rules, stress tests, paths."""
+"""A trained run judged on the bars of its test window: evidence against simple rules, stress tests, its background."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailwise.core.atomic import write_json
-from tailwise.evaluate.background import Playing
-from tailwise.evaluate.ensemble import Trader
+from tailwise.core.config import dump_yaml
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import judge_policy
+from tailwise.evaluate.opened_run import Team
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
+from tailwise.run.checkpoint import Training
+from tailwise.run.config import Config
 from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
+from tailwise.run.metric_store import read
+from tailwise.run.run_folder import read_alerts, read_manifest
 from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
+PREFIX = "calibration/"
 SUMMARY = "summary.json"
 MOST_STRESSED = 3  # symbols; each is some thirty replays
+
+
+@dataclass(frozen=True)
+class Playing:
+    """How a policy was played."""
+
+    checkpoint: str
+    deterministic: bool
+    seed: int
+    members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
+    trained: Training | None = None  # of an ensemble: its least trained member
+
+    @property
+    def sentence(self) -> str:
+        how = "the most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        if self.members:
+            return f"{len(self.members) - 1} policies together ({self.members[0]}): {how}"
+        return f"checkpoint {self.checkpoint}: {how}"
+
+    def policy_sentence(self, config: Config) -> str:
+        """Who decided, and how, for the verdict; config: of the run."""
+        how = "its most likely action" if self.deterministic else f"sampled actions, seed {self.seed}"
+        if self.members:
+            return f"{len(self.members) - 1} policies decide together ({self.members[0]}), by {how}."
+        return f"Policy: checkpoint {self.checkpoint} of the run with seed {config.seed}, by {how}."
+
+
+@dataclass(frozen=True)
+class Background:
+    """Where a policy comes from; what is not known is empty."""
+
+    facts: Sequence[str] = ()
+    metrics: pd.DataFrame | None = None
+    calibration: Mapping[str, float] | None = None
+    alerts: Sequence[Mapping[str, Any]] | None = None  # None: it was not trained by a run
+    configuration: str = ""  # YAML
+    hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # purpose -> symbol -> sha256
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def background_of(config: Config, world: MarketWorld, played: Playing, run: Path) -> Background:
+    """Read what the run of a policy wrote down."""
+    facts = [
+        *world.dataset.describe(),
+        f"Core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
+        f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
+        f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
+        CAVEAT,
+    ]
+    return Background(
+        facts=facts,
+        metrics=read(run),
+        calibration=newest_calibration(run),
+        alerts=read_alerts(run),
+        configuration=dump_yaml(config),
+        hashes={str(purpose): codes for purpose, codes in world.dataset.hashes().items()},
+        versions=read_manifest(run)["versions"],
+    )
+
+
+def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
+    """Read the last calibration of a training, names without `calibration/`; None if it wrote none."""
+    rows = read(run_dir)
+    names = [name for name in rows if name.startswith(PREFIX)]
+    if not names:
+        return None
+    complete = rows[names].dropna()
+    if complete.empty:
+        return None
+    return {name.removeprefix(PREFIX): float(value) for name, value in complete.iloc[-1].items()}
 
 
 @dataclass(frozen=True)
@@ -28,7 +107,7 @@ class RunJudgement:
 
     run        its folder; of an ensemble that of the first
     played     which checkpoint, and how
-    accounts   what was found of each account: numbers, evidence, odds, stress tests
+    accounts   numbers, evidence, odds and stress tests of each account
     folder     with summary.json, the paths as Parquet and report.html
     notes      sentences about checkpoints that cannot be used
     """
@@ -43,24 +122,17 @@ class RunJudgement:
         return {
             "run_dir": str(self.run),
             **asdict(self.played),
-            "symbols": [found.to_json() for found in self.accounts],
+            "symbols": [account.to_json() for account in self.accounts],
             "folder": str(self.folder),
         }
 
 
-def findings_of(
-    policy: Trader,
-    played: Playing,
-    world: MarketWorld,
-    *,
-    run: Path,
-    stressed: bool,
-    others: Sequence[Path] = (),
-) -> list[Findings]:
-    """Judge every account of the test window, and weigh what was found; the first few are put to stress tests."""
-    found = []
-    trials = known_trials(run)
-    leaks = worst_verdict(read_leak_verdict(one, world.features) for one in (run, *others))
+def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bool) -> list[Findings]:
+    """Judge every account of the test window and weigh the evidence; the first few are put to stress tests."""
+    policy, findings = team.trader, []
+    counted = count_trials(team.run)
+    trials = Trials(counted.counted, counted.sharpes, counted.file.name)
+    leaks = worst_verdict(read_leak_verdict(one.run, world.features) for one in team.runs)
     for number, judged in enumerate(
         judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
     ):
@@ -73,7 +145,7 @@ def findings_of(
         elif stressed:
             reason = f"only the first {MOST_STRESSED} symbols are, to save time."
         rhythm = world.dataset.bars[number].frequency.sentence
-        found.append(
+        findings.append(
             weigh(
                 judged,
                 trials=trials,
@@ -84,13 +156,7 @@ def findings_of(
                 leak_check=leaks,
             )
         )
-    return found
-
-
-def known_trials(run: Path) -> Trials:
-    """The trials on the bars of a run, itself included, as they were written down."""
-    found = count_trials(run)
-    return Trials(found.counted, found.sharpes, found.file.name)
+    return findings
 
 
 def save_judgement(
@@ -100,7 +166,7 @@ def save_judgement(
 
     name: title of the report; calibration: the newest of the run's training.
     """
-    symbols = [found.to_json() for found in judgement.accounts]
+    symbols = [account.to_json() for account in judgement.accounts]
     summary = {"name": name, **asdict(judgement.played), "calibration": calibration, "symbols": symbols}
     write_json(folder / SUMMARY, summary)
-    save_paths(folder, {found.judged.symbol: found.judged.paths for found in judgement.accounts})
+    save_paths(folder, {account.judged.symbol: account.judged.paths for account in judgement.accounts})

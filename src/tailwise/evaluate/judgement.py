@@ -1,29 +1,43 @@
-"""A trained policy on bars that it never saw, beside rules that anybody could have followed."""
+"""A trained policy on bars that it never saw, beside rules that anybody could have followed; whether it kept its limit.
+
+The limit is judged by the measure of realised returns over the horizon that the run was given.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tailwise.bars.bars import Bars
+from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.backtest import backtest_portfolio, play_rule
-from tailwise.evaluate.baselines import buy_and_hold, flat, momentum, random_matched, volatility_target
+from tailwise.evaluate.baselines import (
+    buy_and_hold,
+    equal_weights,
+    flat,
+    min_cvar_weights,
+    momentum,
+    random_matched,
+    volatility_target,
+)
 from tailwise.evaluate.ensemble import Trader
-from tailwise.evaluate.limit import LimitVerdict, judge_limit, rule_sentence
-from tailwise.evaluate.portfolio_baselines import equal_weights, min_cvar_weights
-from tailwise.evaluate.statistics import PathStatistics, path_statistics
-from tailwise.evaluate.words import RANDOM, held
-from tailwise.learner.risk_config import RiskConstraint
+from tailwise.evaluate.performance import Floats, empirical_cvar
+from tailwise.evaluate.statistics import PathStatistics, forward_returns, path_statistics
+from tailwise.evaluate.words import RANDOM, held, small_percent
+from tailwise.learner.risk import utility_at
+from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
+from tailwise.run.risk_words import share
 from tailwise.run.worlds import MarketWorld
 
 POLICY = "policy"
@@ -45,6 +59,119 @@ DEFAULT_ALPHA = 0.05  # of the tails that are printed when the run itself does n
 
 
 @dataclass(frozen=True)
+class LimitVerdict:
+    """Realised against allowed, both log-returns. Neighbouring returns overlap: `horizons` tells how many do not."""
+
+    measure: str  # kind: cvar, wang or mean
+    statistic: str  # what of the returns is compared, in words
+    limit: float
+    alpha: float
+    gamma: float
+    horizon: int  # bars
+    realised: float | None  # None: the window is shorter than the horizon
+    returns: int  # discounted forward returns that were realised
+    horizons: int  # that fit into the window without overlap
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether the realised measure is at least the limit; None when nothing was realised."""
+        return None if self.realised is None else self.realised >= self.limit
+
+    def sentence(self, where: str = "out of sample") -> str:
+        """Kept or missed, with the numbers."""
+        realised, limit = self._texts
+        allowed = f"the limit is {limit}"
+        if self.realised is None:
+            return (
+                f"limit not judged {where}: the window is shorter than the {self.horizon} bars over which a discounted "
+                f"return is realised; {allowed}"
+            )
+        fit = "1 horizon fits" if self.horizons == 1 else f"{self.horizons} horizons fit"
+        return (
+            f"limit {'kept' if self.kept else 'missed'} {where}{self.by}: {self.statistic} "
+            f"{realised}, {allowed}; {fit} into the window without overlap"
+        )
+
+    @property
+    def _texts(self) -> tuple[str, str]:
+        """Realised and allowed, with as many digits as tell them apart."""
+        realised = self.limit if self.realised is None else self.realised
+        texts, digits = (small_percent(realised), small_percent(self.limit)), 3
+        while texts[0] == texts[1] and realised != self.limit:
+            digits += 1
+            texts = f"{100 * realised:.{digits}g}%", f"{100 * self.limit:.{digits}g}%"
+        return texts
+
+    @property
+    def short(self) -> str | None:
+        """The same in a few words, for a second path; None when it cannot be told."""
+        if self.realised is None:
+            return None
+        return f"{'kept' if self.kept else 'missed'}{self.by} ({small_percent(self.realised)})"
+
+    @property
+    def by(self) -> str:
+        """The size of a miss, in words; empty without one."""
+        if self.realised is None or self.kept:
+            return ""
+        points = 100 * (self.limit - self.realised)
+        return f" by {points:.1f} percentage points" if points >= 0.1 else f" by {points:.1g} percentage points"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "kept": self.kept}
+
+
+def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
+    """Judge the limit on one path; None unless risk acts as a constraint.
+
+    It is judged on the measure that the run was given, whichever that is.
+    """
+    constraint = config.risk
+    if not isinstance(constraint, RiskConstraint):
+        return None
+    gamma = config.learner.gamma
+    forward = forward_returns(path, gamma)
+    horizon = tail_horizon(gamma)
+    measure = constraint.measure
+    return LimitVerdict(
+        measure=measure.kind,
+        statistic=_statistic(measure, constraint.alpha, horizon),
+        limit=constraint.limit,
+        alpha=constraint.alpha,
+        gamma=gamma,
+        horizon=horizon,
+        realised=_measured(measure, forward, constraint.alpha) if len(forward) else None,
+        returns=len(forward),
+        horizons=path.planned // horizon,
+    )
+
+
+def rule_sentence(name: str, verdict: LimitVerdict) -> str | None:
+    """Whether a rule that knows no limit kept it too: then the window did not put it to the test."""
+    if verdict.realised is None:
+        return None
+    value = small_percent(verdict.realised)
+    if verdict.kept:
+        return f"{name} kept it too ({value}): these bars were too calm to put the limit to the test"
+    return f"{name} missed it{verdict.by} ({value}): these bars put the limit to the test"
+
+
+def _measured(measure: Measure, values: Floats, alpha: float) -> float:
+    if isinstance(measure, CvarMeasure):
+        return empirical_cvar(values, alpha)
+    return utility_at(measure, torch.from_numpy(values), alpha).value
+
+
+def _statistic(measure: Measure, alpha: float, horizon: int) -> str:
+    returns = f"discounted {horizon}-bar log-returns"
+    if isinstance(measure, CvarMeasure):
+        return f"the worst {share(alpha)} of {returns} averaged"
+    if isinstance(measure, WangMeasure):
+        return f"Wang's distorted mean (eta {measure.eta:g}) of {returns} was"
+    return f"{returns} averaged"
+
+
+@dataclass(frozen=True)
 class Judgement:
     """One symbol: paths and statistics by name, the policy first."""
 
@@ -58,20 +185,20 @@ class Judgement:
     @property
     def reference(self) -> str:
         """The rule that is always in the market."""
-        return next(name for name in ALWAYS_IN if name in self.paths)
+        return always_in(self.paths)
 
     def limit_sentences(self) -> list[str]:
         """Kept or missed, played both ways, and whether these bars put the limit to the test."""
         if not self.limits:
             return []
         where = "out of sample" if self.purpose == "test" else f"on the {self.purpose} window"
-        told = [self.limits[POLICY].sentence(where)]
+        sentences = [self.limits[POLICY].sentence(where)]
         for name, how in _THE_OTHER_WAY.items():
             if name in self.limits and self.limits[name].short is not None:
-                told.append(f"{how} it is {self.limits[name].short}")
+                sentences.append(f"{how} it is {self.limits[name].short}")
         rule = rule_sentence(self.reference, self.limits[self.reference])
         return [
-            *told,
+            *sentences,
             *([rule] if rule else []),
             f"an account that holds nothing keeps any limit below 0: the policy held {held(self.statistics[POLICY])} "
             f"on average ({self.reference} {held(self.statistics[self.reference])}), as multiples of equity",
@@ -100,6 +227,11 @@ class Judgement:
             "limits": {name: verdict.to_json() for name, verdict in self.limits.items()},
             "verdict": self.limit_sentences(),
         }
+
+
+def always_in(names: Container[str]) -> str:
+    """Return the rule among `names` that is always in the market."""
+    return next(name for name in ALWAYS_IN if name in names)
 
 
 def judge_policy(
@@ -137,7 +269,7 @@ def judge_rule(
     gamma: float = 0.99,
     seed: int = 0,
 ) -> Judgement:
-    """The path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
+    """Judge the path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
     first = int(np.searchsorted(bars.time, path.time[0])) - 1
     others = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
     paths = {POLICY: path} | others
@@ -161,7 +293,7 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -
 def _baselines(
     world: MarketWorld, purpose: Literal["select", "test"], played: Sequence[AccountPath]
 ) -> list[dict[str, AccountPath]]:
-    """Paths of the rules by name, for each account that a policy has in this window; played: its own paths."""
+    """Play the rules for each account that a policy has in this window: paths by name. played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
         label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
@@ -201,7 +333,7 @@ def _rules(
     last: int,
     seed: int,
 ) -> dict[str, AccountPath]:
-    """Paths of the rules for one asset by name; path: what the random one imitates."""
+    """Play the rules for one asset: paths by name. path: what the random one imitates."""
     targets = {name: rule(bars) for name, rule in BASELINES.items()}
     targets[RANDOM] = random_matched(bars, path, seed=seed)
     return {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

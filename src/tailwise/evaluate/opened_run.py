@@ -1,13 +1,17 @@
-"""Trained runs opened to be judged: one policy with its checkpoint, or several that decide together."""
+"""Trained runs opened to be judged: one policy or several that decide together, and their seeded episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, ConfigError
-from tailwise.evaluate.ensemble import Ensemble, Trader, as_how
+from tailwise.evaluate.ensemble import Ensemble, Trader, ensemble_method
 from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
@@ -46,22 +50,21 @@ def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = Fa
     return OpenedRun(place, folder, policy, ckpt.training_behind(folder), notes)
 
 
-def open_market_run(run: str | Path, checkpoint: str | None = None, *, otherwise: str, trust: bool) -> OpenedRun:
-    """`open_run` of a run on a market; `otherwise` ends the sentence about any other run."""
-    config = read_config(Path(run))
-    if config.env.market is None:
-        raise ConfigError(f"{run} was trained on {config.env.gym_id}{otherwise}")
-    return open_run(run, checkpoint, trust=trust)
+def require_market(run: str | Path, otherwise: str) -> None:
+    """Raise ConfigError unless a run was trained on a market; `otherwise` ends the sentence."""
+    env = read_config(Path(run)).env
+    if env.market is None:
+        raise ConfigError(f"{run} was trained on {env.gym_id}{otherwise}")
 
 
 def _find_checkpoint(run: Path, name: str | None) -> tuple[Path, tuple[str, ...]]:
     if name is None:
         folder, rejected = choose_checkpoint(run)
         return folder, tuple(f"checkpoint {item.path.name} cannot be used: {item.reason}" for item in rejected)
-    known = {path.name: path for path in ckpt.checkpoints_in(run)}
-    if name not in known:
-        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(known) or 'none yet'}.")
-    return known[name], ()
+    checkpoints = {path.name: path for path in ckpt.checkpoints_in(run)}
+    if name not in checkpoints:
+        raise CheckpointError(f"{run} has no checkpoint '{name}'; it has {', '.join(checkpoints) or 'none yet'}.")
+    return checkpoints[name], ()
 
 
 @dataclass(frozen=True)
@@ -113,14 +116,89 @@ def open_team(
     opened = tuple(open_run(run, checkpoint, trust=trust) for run in runs)
     if ensemble is None:
         return Team(opened, opened[0].policy, opened[0].checkpoint.name, None)
-    return Team(opened, Ensemble([one.policy for one in opened], as_how(ensemble)), ENSEMBLE, ensemble)
+    return Team(opened, Ensemble([one.policy for one in opened], ensemble_method(ensemble)), ENSEMBLE, ensemble)
 
 
 def first_free(run: Path, name: str, ending: str = "") -> Path:
-    """RUN/evaluations/<name>-<n><ending> with the first n that is not taken."""
+    """Return RUN/evaluations/<name>-<n><ending> with the first n that is free."""
     folder = run / EVALUATIONS
     folder.mkdir(exist_ok=True)
     number = 1
     while (path := folder / f"{name}-{number}{ending}").exists():
         number += 1
     return path
+
+
+@dataclass(frozen=True)
+class EpisodesPlayed:
+    """The results of a set of episodes; returns are sums of rewards.
+
+    run_dir, checkpoint   what was played; members: of an ensemble, how they decide together, then run/checkpoint of
+                          each
+    environment           its id
+    seed                  of the episodes
+    deterministic         whether the most likely action was played
+    standard_error        of the mean return; None with one episode
+    std_return            between episodes; None with one
+    mean_length           steps
+    returns, lengths      of each episode
+    """
+
+    run_dir: str
+    checkpoint: str
+    members: tuple[str, ...]
+    environment: str | None
+    seed: int
+    deterministic: bool
+    episodes: int
+    mean_return: float
+    standard_error: float | None
+    std_return: float | None
+    min_return: float
+    median_return: float
+    max_return: float
+    mean_length: float
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        parts = asdict(self)
+        if not self.members:
+            parts.pop("members")
+        return parts
+
+
+def play_and_keep(
+    team: Team, *, episodes: int | None = None, stochastic: bool = False, seed: int | None = None
+) -> tuple[EpisodesPlayed, Path]:
+    """Play seeded test episodes; return the result and its file RUN/evaluations/<checkpoint>-<n>.json.
+
+    episodes: default evaluate.episodes; stochastic: sample actions; seed: default that of the run.
+    """
+    config, trader = team.trader.config, team.trader
+    deterministic = trader.deterministic and not stochastic
+    seed = config.seed if seed is None else seed
+    count = config.evaluate.episodes if episodes is None else episodes
+    played = trader.evaluate(episodes=count, deterministic=deterministic, seed=seed)
+    returns = played.returns
+    result = EpisodesPlayed(
+        run_dir=str(team.run),
+        checkpoint=team.name,
+        members=team.members,
+        environment=config.env.gym_id,
+        seed=seed,
+        deterministic=deterministic,
+        episodes=len(returns),
+        mean_return=played.mean,
+        standard_error=played.standard_error,
+        std_return=played.std,
+        min_return=float(returns.min()),
+        median_return=float(np.median(returns)),
+        max_return=float(returns.max()),
+        mean_length=float(played.lengths.mean()),
+        returns=tuple(returns.tolist()),
+        lengths=tuple(played.lengths.tolist()),
+    )
+    path = first_free(team.run, team.name, ".json")
+    write_json(path, result.to_json())
+    return result, path

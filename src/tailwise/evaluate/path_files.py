@@ -97,7 +97,7 @@ class _Described(Stored):
 
 
 def save_paths(folder: str | Path, paths: Paths) -> list[Path]:
-    """Write the three files into a folder (made if need be), each whole or not at all."""
+    """Write the three files into a folder, which is created if need be; each whole or not at all."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     each = [(account, name, path) for account, named in paths.items() for name, path in named.items()]
@@ -182,7 +182,7 @@ def trades_frame(paths: Paths) -> pd.DataFrame:
 
 
 def read_frame(file: str | Path) -> pd.DataFrame:
-    """One of the three files; `frame.attrs["units"]` has the unit and meaning of each column."""
+    """Read one of the three files; `frame.attrs["units"]` has the unit and meaning of each column."""
     path = Path(file)
     if not path.exists():
         raise DataError(f"{path}: there is no such file; evaluate, walk-forward and backtest(out=...) write it.")
@@ -196,7 +196,7 @@ def read_frame(file: str | Path) -> pd.DataFrame:
 
 
 def read_paths(folder: str | Path, *, root: Path | None = None) -> dict[str, dict[str, AccountPath]]:
-    """The paths that `save_paths` wrote, as they were: account -> name -> path.
+    """Read the paths that `save_paths` wrote, as they were: account -> name -> path.
 
     root: the folder of the run or walk-forward that must hold them; default: `folder` itself.
     """
@@ -204,26 +204,26 @@ def read_paths(folder: str | Path, *, root: Path | None = None) -> dict[str, dic
     if not file.exists():
         raise DataError(f"{folder} holds no paths: there is no {EQUITY} in it.")
     frame, schema = read_parquet(file, root=Path(folder) if root is None else root)
-    known = (schema.metadata or {}).get(_KEY)
-    if known is None:
+    metadata = (schema.metadata or {}).get(_KEY)
+    if metadata is None:
         raise DataError(f"{file} was written by an older version and cannot be read as paths; evaluate again.")
-    described = parse_json(known, what=f"{file}, its description", max_bytes=LARGE)
+    described = parse_json(metadata, what=f"{file}, its description", max_bytes=LARGE)
     facts = as_stored(_Described, described, source=f"{file}, its description").paths
     if len(frame) != sum(one.bars for one in facts):
         raise DataError(f"{file} has {len(frame)} rows and speaks of {sum(one.bars for one in facts)}; restore it.")
-    found: dict[str, dict[str, AccountPath]] = {}
+    paths: dict[str, dict[str, AccountPath]] = {}
     first = 0
     for one in facts:
         part = frame.iloc[first : first + one.bars]
         first += one.bars
         try:
-            found.setdefault(one.account, {})[one.policy] = _path_of(part, one)
+            paths.setdefault(one.account, {})[one.policy] = _path_of(part, one)
         except (KeyError, ValueError, TypeError, AttributeError) as error:  # a column that is not there, or of text
             raise DataError(
                 f"{file}: the path of {one.policy} cannot be read ({type(error).__name__} {str(error)[:100]}); restore "
                 "it, or evaluate again."
             ) from error
-    return found
+    return paths
 
 
 def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
@@ -234,9 +234,9 @@ def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
         return frame[columns].to_numpy()
 
     ledger: dict[str, Any] = {}
-    made = ("symbol", "policy", "wealth", "log_return", "exposure")
+    derived = ("symbol", "policy", "wealth", "log_return", "exposure")
     for name in frame.columns:
-        if name not in made and not any(name == one or name.startswith(f"{one} ") for one in _PER_ASSET):
+        if name not in derived and not any(name == one or name.startswith(f"{one} ") for one in _PER_ASSET):
             ledger[name] = frame[name].to_numpy()
     for name in _PER_ASSET[2:-1]:
         ledger[name] = of_assets(name).astype(np.float64)
@@ -257,7 +257,7 @@ def _path_of(frame: pd.DataFrame, facts: _DescribedPath) -> AccountPath:
 
 
 def _parquet(frame: pd.DataFrame, facts: Mapping[str, Any]) -> bytes:
-    """A frame as Parquet with units in the metadata of its fields."""
+    """Encode a frame as Parquet with units in the metadata of its fields."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -273,7 +273,7 @@ def _parquet(frame: pd.DataFrame, facts: Mapping[str, Any]) -> bytes:
 
 
 def _base(name: str, paths: Sequence[Mapping[str, Any]]) -> str:
-    """Of the column "units BTC" of a portfolio: "units"."""
+    """Strip the asset from a column of a portfolio: "units BTC" becomes "units"."""
     for asset in paths[0]["assets"]:
         if name.endswith(f" {asset}"):
             return name[: -len(asset) - 1]

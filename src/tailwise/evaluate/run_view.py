@@ -91,9 +91,8 @@ class Run:
     @property
     def evaluations(self) -> list[Evaluation]:
         """On a market, oldest first; those elsewhere are single files, see `scores`."""
-        folder = self.path / EVALUATIONS
-        found = [one for one in folder.iterdir() if (one / EQUITY).exists()] if folder.is_dir() else []
-        return [Evaluation(one) for one in sorted(found, key=lambda one: ((one / EQUITY).stat().st_mtime_ns, one.name))]
+        files = (self.path / EVALUATIONS).glob(f"*/{EQUITY}")
+        return [Evaluation(file.parent) for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))]
 
     @property
     def scores(self) -> list[dict[str, Any]]:
@@ -123,8 +122,8 @@ class Run:
         if checkpoint is None:
             return load(self.path, trust=self.trust)
         if checkpoint not in self.checkpoints:
-            known = ", ".join(self.checkpoints) or "none yet"
-            raise DataError(f"{self.path} has no checkpoint '{checkpoint}'; it has {known}.")
+            names = ", ".join(self.checkpoints) or "none yet"
+            raise DataError(f"{self.path} has no checkpoint '{checkpoint}'; it has {names}.")
         return load(self.path / "checkpoints" / checkpoint, trust=self.trust)
 
 

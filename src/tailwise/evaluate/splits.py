@@ -1,4 +1,4 @@
-"""Folds: which rows train, select and test, again and again, with gaps that nothing can leak across.
+"""Folds: which rows train, select and test, with gaps that nothing can leak across, and their test windows as one path.
 
 Rows are those of one clock, the union of the times of all symbols, so that no symbol trains on the days that another is
 tested on. Ranges are half-open. Two things reach across a cut: what a decision is judged by lies `label_horizon` bars
@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.market.costs import COMPONENTS
+from tailwise.market.path import AccountPath
 
 Times = npt.NDArray[np.datetime64]
+_SCALED = (*COMPONENTS, "equity_before", "equity", "shortfall", "units", "order_units", "exit_units")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def walk_forward(
     tested: float = 0.5,
     select: int = 0,
 ) -> list[Fold]:
-    """Test windows one after the other over the newest share `tested` of the rows, each with the rows before it.
+    """Cut test windows one after the other from the newest share `tested` of the rows, each with the rows before it.
 
     anchored: training begins at row 0 and grows; otherwise it rolls with the length that the first fold has
     select: rows of the window that selects, between train and test; 0: none
@@ -88,14 +92,14 @@ def walk_forward(
             f"{rows} rows are too few for {folds} folds that test {tested:.0%} of them, with {select} rows to select "
             f"and gaps of {gap}: {max(length, 0)} are left to train on; use fewer folds, smaller gaps or more bars."
         )
-    found = []
+    cuts = []
     for number in range(folds):
         first = begin + number * size
         end = first - before
-        chosen = Range(first - gap - select, first - gap) if select else None
+        selected = Range(first - gap - select, first - gap) if select else None
         train = Range(0 if anchored else end - length, end)
-        found.append(Fold(number, (train,), chosen, (Range(first, first + size),), purge, embargo))
-    return found
+        cuts.append(Fold(number, (train,), selected, (Range(first, first + size),), purge, embargo))
+    return cuts
 
 
 def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo: int = 0) -> list[Fold]:
@@ -110,19 +114,19 @@ def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo
         raise ConfigError("combinatorial folds need skfolio; pip install 'tailwise[portfolio]'.") from error
     try:
         cross = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=purge, embargo_size=embargo)
-        cuts = list(cross.split(np.zeros((rows, 1))))
+        splits = list(cross.split(np.zeros((rows, 1))))
     except ValueError as error:
         raise ConfigError(
             f"combinatorial folds, {test_folds} of {folds} over {rows} rows with purge {purge} and embargo {embargo}: "
             f"{error}"
         ) from error
     names = cross.get_path_ids()
-    found = []
-    for number, (train, tests) in enumerate(cuts):
+    cuts = []
+    for number, (train, tests) in enumerate(splits):
         ranges = tuple(Range(int(test[0]), int(test[-1]) + 1) for test in tests)
         paths = tuple(int(name) for name in names[number])
-        found.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
-    return found
+        cuts.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
+    return cuts
 
 
 def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> None:
@@ -137,20 +141,20 @@ def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> 
             f"{name}: its purge of {fold.purge} bars is shorter than the label horizon {label_horizon} or the "
             f"look-back {look_back}; purge at least {needed}."
         )
-    chosen = () if fold.select is None else (fold.select,)
+    selects = () if fold.select is None else (fold.select,)
     if not fold.train or not fold.test:
         raise DataError(f"{name}: there are no rows to train or to test on.")
-    for one in (*fold.train, *chosen, *fold.test):
+    for one in (*fold.train, *selects, *fold.test):
         if not 0 <= one.first < one.end <= rows:
             raise DataError(f"{name}: the rows {one} are empty or outside the {rows} rows of the data.")
     after = fold.purge + fold.embargo
     before = fold.purge if fold.paths else after  # combinatorial folds have their embargo after a test range only
-    for train, select in ((t, s) for t in fold.train for s in chosen):
-        _apart(name, "train", train, "select", select, before, after)
+    for train, select in ((t, s) for t in fold.train for s in selects):
+        _check_gap(name, "train", train, "select", select, before, after)
     for test in fold.test:
-        for what, ranges in (("train", fold.train), ("select", chosen)):
+        for what, ranges in (("train", fold.train), ("select", selects)):
             for one in ranges:
-                _apart(name, what, one, "test", test, before, after)
+                _check_gap(name, what, one, "test", test, before, after)
     for one, other in pairwise(sorted(fold.test, key=lambda r: r.first)):
         if other.first < one.end:
             raise DataError(f"{name}: the test rows {one} and {other} overlap.")
@@ -182,7 +186,7 @@ def _ranges(rows: npt.NDArray[np.int64]) -> Iterator[Range]:
         yield Range(int(part[0]), int(part[-1]) + 1)
 
 
-def _apart(name: str, what: str, one: Range, other_name: str, other: Range, before: int, after: int) -> None:
+def _check_gap(name: str, what: str, one: Range, other_name: str, other: Range, before: int, after: int) -> None:
     """Raise unless `one` ends at least `before` rows before `other`, or begins at least `after` rows after it."""
     if one.end <= other.first:
         gap, needed, where = other.first - one.end, before, "before"
@@ -195,3 +199,44 @@ def _apart(name: str, what: str, one: Range, other_name: str, other: Range, befo
             f"{name}: only {gap} rows lie between the {what} rows {one} and the {other_name} rows {other}, which they "
             f"come {where}; purge and embargo need {needed}."
         )
+
+
+def stitch(paths: Sequence[AccountPath]) -> AccountPath:
+    """Join paths that follow one another in time.
+
+    Each fold begins flat with what the fold before ended with: its last position counts at the last close, without the
+    costs of a sale. Everything in money or units is scaled by that; prices, exposures and returns are as they were.
+    A ruin ends the path.
+    """
+    if not paths:
+        raise DataError("there are no paths to put together.")
+    first = paths[0]
+    lived: list[AccountPath] = []
+    for before, after in zip([None, *paths[:-1]], paths, strict=True):
+        if (after.symbol, after.assets, after.periods_per_year) != (first.symbol, first.assets, first.periods_per_year):
+            raise DataError(f"paths of {first.symbol} and {after.symbol} do not belong to one account.")
+        if before is not None and not before.time[-1] < after.time[0]:
+            raise DataError(
+                f"{after.symbol}: a path begins at {after.time[0]}, and the one before it ends at {before.time[-1]}; "
+                "test windows must follow one another without overlap."
+            )
+        if not lived or not lived[-1].ruined:
+            lived.append(after)
+    factors = [1.0]
+    for before, after in pairwise(lived):
+        factors.append(factors[-1] * float(before.equity[-1] / after.equity[0]))
+    ledger: dict[str, Any] = {}
+    for name in first.ledger:
+        parts = [path.ledger[name] * (k if name in _SCALED else 1) for path, k in zip(lived, factors, strict=True)]
+        ledger[name] = np.concatenate(parts)
+    return AccountPath(
+        first.symbol,
+        first.label,
+        first.assets,
+        first.periods_per_year,
+        np.concatenate([path.time for path in lived]),
+        ledger,
+        np.concatenate([path.target for path in lived]),
+        np.concatenate([path.close for path in lived]),
+        sum(path.planned for path in paths),
+    )

@@ -1,7 +1,6 @@
 """Numbers of one account's path. What is undefined is None, never infinite; every unit is in the name or the text.
 
-Each number has one implementation: performance.py (per year), tails.py (laws and tails), drawdowns.py, trips.py (what
-single positions earned); this file puts them together.
+Each number has one implementation: performance.py (series of returns) or trips.py (what single positions earned).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.numerics import tail_horizon
-from tailwise.evaluate import drawdowns, performance, tails
+from tailwise.evaluate import performance
 from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
 from tailwise.market.accounting import total_cost
 from tailwise.market.path import AccountPath
@@ -25,7 +24,7 @@ _SHORTEST_SPAN = np.timedelta64(30, "D")  # below, weekends alone can explain su
 
 @dataclass(frozen=True)
 class PathStatistics:
-    """One path. Both tails are always there, each with its horizon: DESIGN calls them cvar_return and cvar_bar."""
+    """Statistics of one path. Both tails are always there: of single bars and of returns over `horizon` bars."""
 
     bars: int  # of the window
     periods_per_year: float  # bars per year: what every number per year was made with
@@ -65,7 +64,9 @@ class PathStatistics:
 
 
 def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathStatistics:
-    """Statistics of one path over its whole window; alpha: tail probability, gamma: discount per bar of the long tail.
+    """Compute the statistics of a path over its whole window.
+
+    alpha: tail probability; gamma: discount per bar of the long tail.
 
     A ruined account earns, holds and pays nothing for the rest of the window. Its ruin counts in the long tail of every
     bar from which it was within the horizon.
@@ -74,7 +75,7 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
     wealth = np.concatenate([path.wealth, np.full(path.planned - len(path), path.wealth[-1])])
     years = performance.years_of(path.planned, scale)
     per_year = performance.annual_return(float(wealth[-1]), years)
-    deepest = drawdowns.max_drawdown(wealth)
+    deepest = performance.max_drawdown(wealth)
     trips = round_trips(path)
     held = np.abs(path.exposures).sum(axis=1)
     long, short = (float(np.maximum(side, 0.0).sum() / path.planned) for side in (path.exposures, -path.exposures))
@@ -90,16 +91,16 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
         calmar=performance.calmar_ratio(per_year, deepest),
         omega=performance.omega_ratio(returns),
         max_drawdown=deepest,
-        longest_drawdown=drawdowns.longest_drawdown(wealth),
-        cdar=drawdowns.conditional_drawdown(wealth, alpha),
-        var_bar=tails.value_at_risk(returns, alpha),
-        cvar_bar=tails.empirical_cvar(returns, alpha),
+        longest_drawdown=performance.longest_drawdown(wealth),
+        cdar=performance.conditional_drawdown(wealth, alpha),
+        var_bar=performance.value_at_risk(returns, alpha),
+        cvar_bar=performance.empirical_cvar(returns, alpha),
         cvar_return=_long_tail(path, alpha=alpha, gamma=gamma),
         horizon=tail_horizon(gamma),
         alpha=alpha,
-        skewness=tails.skewness(returns),
-        excess_kurtosis=tails.excess_kurtosis(returns),
-        tail_ratio=tails.tail_ratio(returns, alpha),
+        skewness=performance.skewness(returns),
+        excess_kurtosis=performance.excess_kurtosis(returns),
+        tail_ratio=performance.tail_ratio(returns, alpha),
         turnover=float(path.traded.sum() / years),
         costs=float(path.costs.sum() / years),
         cost_share=cost_share(path),
@@ -127,7 +128,7 @@ def forward_returns(path: AccountPath, gamma: float) -> Floats:
 
     What follows ruin is known, nothing, so every bar of a ruined account counts; what follows the data is not.
     """
-    return tails.known_forward_returns(path.log_returns, gamma, over=path.ruined)
+    return performance.known_forward_returns(path.log_returns, gamma, over=path.ruined)
 
 
 def cost_share(path: AccountPath) -> float | None:
@@ -158,4 +159,4 @@ def annualisation_doubt(path: AccountPath) -> str | None:
 
 def _long_tail(path: AccountPath, *, alpha: float, gamma: float) -> float | None:
     forward = forward_returns(path, gamma)
-    return tails.empirical_cvar(forward, alpha) if len(forward) else None
+    return performance.empirical_cvar(forward, alpha) if len(forward) else None

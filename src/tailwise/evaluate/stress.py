@@ -6,19 +6,26 @@ path of an account, through each of them. Changed bars are labelled synthetic.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.config import parse
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
+from tailwise.evaluate.backtest import play_rule
+from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.market.costs import CostConfig
+from tailwise.market.dataset import Dataset, Loaded, Window
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
+from tailwise.run.worlds import MarketWorld
 
 Player = Callable[[Bars, CostConfig], AccountPath]
 ManyPlayer = Callable[[Sequence[Bars], CostConfig], list[AccountPath]]
@@ -57,33 +64,33 @@ def stress(
     gamma: float = 0.99,
     play_many: ManyPlayer | None = None,
 ) -> list[StressResult]:
-    """Statistics without any change ("as it was", the first row), then in every scenario.
+    """Play without any change ("as it was", the first row), then every scenario.
 
     play_many: plays all changed bars at once, where the player has a faster way to do that.
     """
     base = play(bars, costs)
-    chosen = default_scenarios() if scenarios is None else scenarios
-    changed = [bars if one.bars is None else one.bars(bars, base) for one in chosen]
-    together = [at for at, one in enumerate(chosen) if one.costs is None]
+    scenarios = default_scenarios() if scenarios is None else scenarios
+    changed = [bars if one.bars is None else one.bars(bars, base) for one in scenarios]
+    together = [at for at, one in enumerate(scenarios) if one.costs is None]
     paths: dict[int, AccountPath] = {}
     if play_many is not None and together:
         paths = dict(zip(together, play_many([changed[at] for at in together], costs), strict=True))
-    found = [StressResult("none", 0.0, "as it was", path_statistics(base, alpha=alpha, gamma=gamma))]
-    for at, one in enumerate(chosen):
+    results = [StressResult("none", 0.0, "as it was", path_statistics(base, alpha=alpha, gamma=gamma))]
+    for at, one in enumerate(scenarios):
         paid = costs if one.costs is None else one.costs(costs)
         path = paths[at] if at in paths else play(changed[at], paid)
         numbers = path_statistics(path, alpha=alpha, gamma=gamma)
-        found.append(StressResult(one.group, one.value, one.label, numbers))
-    return found
+        results.append(StressResult(one.group, one.value, one.label, numbers))
+    return results
 
 
 def default_scenarios(*, seed: int = 0) -> list[Scenario]:
     """Costs from 0 to 5 times, latency up to 5 bars, crashes of 10 to 40%, volatility doubled, bars missing."""
-    found = [cost_scenario(factor) for factor in (0.0, 0.5, 2.0, 3.0, 5.0)]
-    found += [latency_scenario(extra) for extra in (1, 2, 5)]
-    found += [crash_scenario(size) for size in (0.1, 0.2, 0.4)]
-    found.append(volatility_scenario(2.0))
-    return [*found, missing_scenario(0.02, seed=seed), missing_scenario(0.10, seed=seed)]
+    scenarios = [cost_scenario(factor) for factor in (0.0, 0.5, 2.0, 3.0, 5.0)]
+    scenarios += [latency_scenario(extra) for extra in (1, 2, 5)]
+    scenarios += [crash_scenario(size) for size in (0.1, 0.2, 0.4)]
+    scenarios.append(volatility_scenario(2.0))
+    return [*scenarios, missing_scenario(0.02, seed=seed), missing_scenario(0.10, seed=seed)]
 
 
 def cost_scenario(factor: float) -> Scenario:
@@ -172,3 +179,105 @@ def without_bars(bars: Bars, share: float, seed: int) -> Bars:
 def _changed(bars: Bars, columns: dict[str, npt.NDArray[np.generic] | None], what: str) -> Bars:
     label = f"synthetic: {what}, of {bars.symbol} ({bars.label})"
     return replace(bars, **columns, label=label, notes=(*bars.notes, what))  # type: ignore[arg-type]
+
+
+def rule_player(
+    rule: Callable[[Bars], Any],
+    *,
+    config: MarketEnvConfig | None = None,
+    start: np.datetime64 | None = None,
+    end: np.datetime64 | None = None,
+) -> Player:
+    """A rule, deciding at the closes of the bars that open in [start, end).
+
+    rule: called with the bars, changed ones too; returns the targets of all of them (baselines.py), or whatever else
+    `play_rule` takes.
+    """
+
+    def play(bars: Bars, costs: CostConfig) -> AccountPath:
+        first = 0 if start is None else int(np.searchsorted(bars.time, start))
+        last = len(bars) - 1 if end is None else int(np.searchsorted(bars.time, end)) - 1
+        return play_rule(rule(bars), bars, costs, config=config, first=first, last=last)
+
+    return play
+
+
+def policy_player(
+    policy: Trader,
+    *,
+    purpose: Literal["select", "test"] = "test",
+    symbol: int = 0,
+    deterministic: bool = True,
+    seed: int | None = None,
+    market: MarketWorld | None = None,
+    base: AccountPath | None = None,
+) -> PolicyPlayer:
+    """A trained policy on the window of `purpose`, with the bars and costs of the market that it was trained for.
+
+    On changed bars it sees features computed from them, with what was fitted on its train window. Its observation has
+    a place for every waiting order, so more latency is played with the decisions that it took without it, later.
+    deterministic, seed, market: as in `Policy.trade`; base: its path without any change, if it was played before.
+    """
+    world = policy.market() if market is None else market
+    if world.portfolio:
+        raise ConfigError("stress tests play accounts with one asset; this policy holds several in one account.")
+    item = world.dataset.loaded[symbol]
+    if item.columns:
+        raise ConfigError(
+            f"{item.bars.symbol} comes with columns beside its bars ({', '.join(item.columns)}); nobody knows what "
+            "they would be on changed bars."
+        )
+
+    def play_many(changed: Sequence[Bars], costs: CostConfig) -> list[AccountPath]:
+        return policy.trade(
+            purpose, deterministic=deterministic, seed=seed, market=_world_on(world, changed, costs, symbol)
+        )
+
+    def play(bars: Bars, costs: CostConfig) -> AccountPath:
+        own = costs.model_copy(update={"latency": world.costs.latency})
+        unchanged = bars is item.bars and own == world.costs
+        path = base if unchanged and base is not None else play_many([bars], own)[0]
+        return path if costs == own else _delayed(path, bars, costs, world.settings)
+
+    # Sampled actions depend on the place of an account in its batch: those are played one by one.
+    return PolicyPlayer(play, play_many if deterministic else None, item.bars, world.costs)
+
+
+@dataclass(frozen=True)
+class PolicyPlayer:
+    """How a policy plays, and what: the bars and costs of the market that it was trained for."""
+
+    play: Player
+    play_many: ManyPlayer | None  # several versions of the bars at once; the same paths in a fraction of the time
+    bars: Bars
+    costs: CostConfig
+
+
+def _world_on(world: MarketWorld, versions: Sequence[Bars], costs: CostConfig, symbol: int) -> MarketWorld:
+    """Build a market of versions of the bars of one symbol, each an account, its windows cut at the same times."""
+    data = world.dataset
+    old = data.bars[symbol].time
+    windows = {}
+    for purpose, cut in data.windows.items():
+        parts = []
+        for bars in versions:
+            first = int(np.searchsorted(bars.time, old[cut[symbol].first]))
+            end = int(np.searchsorted(bars.time, old[cut[symbol].end - 1], side="right"))
+            if end <= first:
+                raise DataError(f"{bars.symbol}: no bar is left in the {purpose} window after the change.")
+            parts.append(Window(first, end))
+        windows[purpose] = tuple(parts)
+    changed = copy.copy(world)
+    features = tuple(data.spec.table(bars) for bars in versions)
+    changed.dataset = Dataset(tuple(Loaded(bars, {}) for bars in versions), data.spec, features, windows)
+    changed.costs = costs
+    return changed
+
+
+def _delayed(path: AccountPath, bars: Bars, costs: CostConfig, config: MarketEnvConfig) -> AccountPath:
+    """Play the decisions of a path again with the latency of `costs`."""
+    first = int(np.searchsorted(bars.time, path.time[0])) - 1
+    targets = np.zeros(len(bars))
+    targets[first : first + len(path)] = path.target[:, 0]
+    played = play_rule(targets, bars, costs, config=config, first=first, last=first + len(path))
+    return replace(played, planned=path.planned)

@@ -58,9 +58,9 @@ class StudyJob(ABC, Generic[Result]):
 
     def run(self, stop: Stop, say: Say) -> Result | None:
         """Read what was finished before; else train, judge and return the result; None when `stop` was asked for."""
-        known = self.finished()
-        if known is not None:
-            return known
+        result = self.finished()
+        if result is not None:
+            return result
         with trained(self.training, stop, say, check=self.check) as run:
             if run is None:
                 return None
@@ -103,7 +103,7 @@ class Study(ABC, Generic[Result, Outcome]):
 
 
 def open_study(study: Study[Result, Outcome], out: str | Path | None = None) -> Path:
-    """The folder of a study: `out`, new or begun before by the same study, or runs/<kind>-<n> with the first free n."""
+    """Claim the folder of a study: `out`, new or begun before by the same study, or the first free runs/<kind>-<n>."""
     with new_folder(None if out is None else Path(out), study.kind) as folder:
         study.claim(folder)
     return folder
@@ -137,16 +137,16 @@ def run_jobs(
     stop: Stop = never,
     say: Say = silent,
 ) -> Sequence[Result]:
-    """The results of all trainings, of which those that are not done yet are done; see `run_study`."""
-    chosen = local_executor(jobs) if executor is None else executor
-    results = chosen.run(study.jobs(folder), stop=stop, say=say)
+    """Do the trainings that are not done yet; return the results of all. Arguments as for `run_study`."""
+    executor = local_executor(jobs) if executor is None else executor
+    results = executor.run(study.jobs(folder), stop=stop, say=say)
     if results is None:
         raise StudyStopped(folder)
     return results
 
 
 def warn_about(study: Study[Result, Outcome]) -> None:
-    """Give the warnings of a study, once, to the caller of the function that planned it."""
+    """Raise the warnings of a study, once, for the caller of the function that planned it."""
     leaks = study.leak_check
     doubts = [f"leak-check: {leaks.sentence}"] if leaks is not None and leaks.doubtful else []
     for sentence in (*study.warnings, *doubts):
@@ -154,7 +154,7 @@ def warn_about(study: Study[Result, Outcome]) -> None:
 
 
 def leak_verdict_of(world: World, warned: Sequence[str]) -> LeakVerdict | None:
-    """The leak-check of the user's own features; where it refuses them, warnings are given all the same."""
+    """Check the user's own features for look-ahead; where they are refused, warnings are raised all the same."""
     try:
         return world.leak_verdict()
     except TailwiseError:
@@ -164,7 +164,7 @@ def leak_verdict_of(world: World, warned: Sequence[str]) -> LeakVerdict | None:
 
 
 def named_seeds(seeds: int | Sequence[int], *, first: int) -> tuple[int, ...]:
-    """`seeds` of them from `first` on, or those that are named."""
+    """Return so many seeds from `first` on, or those that are named."""
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         if not 1 <= seeds <= 1000:
             raise ConfigError(f"seeds is {seeds}; give how many, 1 to 1000, or the seeds themselves.")
@@ -178,9 +178,11 @@ def named_seeds(seeds: int | Sequence[int], *, first: int) -> tuple[int, ...]:
     return named
 
 
-def training_fact(base: Config) -> str:
-    """Model and length of a training, a sentence."""
-    return (
+def training_facts(base: Config, leak_check: LeakVerdict | None) -> list[str]:
+    """What is known of the user's own features, then model and length of a training; a sentence each."""
+    facts = [f"leak-check: {leak_check.sentence}"] if leak_check is not None and leak_check.features else []
+    return [
+        *facts,
         f"core {base.model.core.kind}, {base.model.critic.kind} critic, gamma {base.learner.gamma:g}, "
-        f"{base.run.total_steps:,} steps a run"
-    )
+        f"{base.run.total_steps:,} steps a run",
+    ]

@@ -65,10 +65,10 @@ def round_trips(path: AccountPath) -> list[RoundTrip]:
     received = np.add.reduce([ledger[name] for name in _RECEIVED])
     carry = np.subtract.reduce([received, *(ledger[name] for name in _PAID)])
     carried = _share(carry, held.sum(axis=1))[:, None] * held
-    found: list[RoundTrip] = []
+    trips: list[RoundTrip] = []
     for a in range(len(path.assets)):
-        found += _trips_of_asset(path, a, before[:, a], ordered[:, a], after[:, a], rate, carried[:, a])
-    return sorted(found, key=lambda trip: trip.first)
+        trips += _trips_of_asset(path, a, before[:, a], ordered[:, a], after[:, a], rate, carried[:, a])
+    return sorted(trips, key=lambda trip: trip.first)
 
 
 def trips_frame(path: AccountPath, trips: Sequence[RoundTrip]) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def _trips_of_asset(
     """Walk through the fills of asset a; before, ordered, after [n]: units before, between and after the two fills."""
     ledger = path.ledger
     carry = np.concatenate([[0.0], np.cumsum(carried)])  # of the bars before t
-    found: list[RoundTrip] = []
+    trips: list[RoundTrip] = []
     trip: RoundTrip | None = None
     begun = 0  # first bar whose carry belongs to the present trip
     moves = np.flatnonzero((ledger["order_units"][:, a] != 0) | (ledger["exit_units"][:, a] != 0))
@@ -122,7 +122,7 @@ def _trips_of_asset(
                 if end == 0.0:
                     # A position that was turned around has left the bar's carry to the new one.
                     _close(trip, t, carry[t if turned else t + 1] - carry[begun], closed=True)
-                    found.append(trip)
+                    trips.append(trip)
                     trip = None
             if trip is None and target != 0.0:
                 side, start = (1 if target > 0 else -1), float(ledger["equity_before"][t])
@@ -132,8 +132,8 @@ def _trips_of_asset(
     if trip is not None:
         trip.profit += float(after[-1] * path.close[-1, a])
         _close(trip, len(path) - 1, carry[-1] - carry[begun], closed=False)
-        found.append(trip)
-    return found
+        trips.append(trip)
+    return trips
 
 
 def _fill(trip: RoundTrip, units: float, price: float, rate: float) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tailwise.core.atomic import write_json
-from tailwise.evaluate.ensemble import How
+from tailwise.core.errors import DataError
+from tailwise.core.numerics import tail_horizon
+from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
+from tailwise.evaluate.ensemble import EnsembleMethod
+from tailwise.evaluate.evidence import compare_paths, odds_of_next_year, path_evidence
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, judge_limit
+from tailwise.evaluate.overfitting import BLOCKS, overfitting
+from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
+from tailwise.evaluate.performance import Floats
+from tailwise.evaluate.splits import Fold, stitch
+from tailwise.evaluate.statistics import PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
     Study,
     StudyJob,
@@ -15,31 +27,57 @@ from tailwise.evaluate.study import (
     named_seeds,
     open_study,
     run_study,
-    training_fact,
+    training_facts,
     warn_about,
 )
 from tailwise.evaluate.walk_forward_folds import (
     Cell,
-    cells_of,
+    Plan,
+    Settings,
+    as_kind,
+    check_world,
     claim_folder,
-    ensemble_kind,
     finished,
+    fold_config,
+    iso,
     judge_cell,
     judge_ensemble,
+    make_plan,
 )
-from tailwise.evaluate.walk_forward_plan import Plan, Settings, as_kind, check_world, fold_config, make_plan
-from tailwise.evaluate.walk_forward_result import SUMMARY, FoldRow, WalkForward
-from tailwise.evaluate.walk_forward_summary import Whole, cut_of, summarise
+from tailwise.evaluate.walk_forward_result import (
+    FORMAT,
+    SUMMARY,
+    AcrossSeeds,
+    EnsembleOf,
+    FoldLimit,
+    FoldRow,
+    FoldWindows,
+    Headline,
+    Overfitting,
+    PathVerdict,
+    RuleComparison,
+    StitchedPath,
+    TrialCount,
+    WalkForward,
+    verdict,
+)
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
 from tailwise.run.jobs import Say, Stop, never, silent
+from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.training_job import Trained, TrainingJob
-from tailwise.run.trials import TrialBook
+from tailwise.run.trials import TrialBook, Trials, config_hash, plan_hash
 from tailwise.run.worlds import MarketWorld, make_world
 
 Rows = tuple[FoldRow, ...]
+STITCHED = "stitched"
+_LOWEST = 1e-6  # wealth whose logarithm a ruined account is given
+Paths = Mapping[str, AccountPath]  # policy and baselines by name
+Accounts = Mapping[str, Paths]
 
 
 def walk_forward(
@@ -87,17 +125,17 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
     """Cut the folds and check them, the features included, before hours are spent on training."""
     require_environment(effective)
     base = effective.config
-    chosen = named_seeds(seeds, first=base.seed)
+    seeds = named_seeds(seeds, first=base.seed)
     plan = make_plan(base, settings)
-    world = _world(base, plan, 0, chosen[0])
+    world = _world(base, plan, plan.folds[0], seeds[0])
     for fold in plan.folds[1:]:
-        fold_config(base, plan, fold, chosen[0])  # what cannot be cut is an error now, not after hours
+        fold_config(base, plan, fold, seeds[0])  # what cannot be cut is an error now, not after hours
     warned = (*warnings_of(base), *world.warnings())
     leaks = leak_verdict_of(world, warned)
     return WalkForwardStudy(
         name=effective.name,
         base=base,
-        seeds=chosen,
+        seeds=seeds,
         facts=tuple(_facts(base, plan, world, leaks)),
         warnings=warned,
         leak_check=leaks,
@@ -115,41 +153,58 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
 
     kind = "walk-forward"
 
+    @property
+    def ensemble(self) -> EnsembleMethod | None:
+        """How the seeds decide together: by vote where actions are choices, else by their mean; None with one seed."""
+        market = self.base.env.market
+        assert market is not None  # the plan refuses anything else
+        return action_kind(market.action).together if len(self.seeds) > 1 else None
+
+    @property
+    def speakers(self) -> list[int | None]:
+        """Seeds, and None for all of them together; the last one speaks for the study."""
+        return [*self.seeds, *([None] if self.ensemble is not None else [])]
+
+    @property
+    def alpha(self) -> float:
+        """Tail probability."""
+        return self.base.tail_alpha or DEFAULT_ALPHA
+
+    @property
+    def cut(self) -> str:
+        """Hash that tells this plan of folds from others on the same bars."""
+        return plan_hash(self.plan.identity())
+
     def claim(self, folder: Path) -> None:
         claim_folder(folder, self.base, self.plan, data_hash=self.world.dataset.data_hash())
 
     def jobs(self, folder: Path) -> list[FoldJob]:
-        book = self._book(folder)
-        return [
-            FoldJob(
-                TrainingJob(
-                    label=cell.label,
-                    config=fold_config(self.base, self.plan, self.plan.folds[cell.fold - 1], seed),
-                    folder=folder / cell.folder,
-                    trials=book,
-                ),
-                cell,
-                self.plan,
-            )
-            for seed in self.seeds
-            for cell in cells_of(self.plan, [seed])
-        ]
+        """Seed by seed, so that a whole walk-forward of the first seed is there early."""
+        book = self.book(folder)
+        jobs = []
+        for seed in self.seeds:
+            for fold in self.plan.folds:
+                cell, config = Cell(fold.number + 1, seed), fold_config(self.base, self.plan, fold, seed)
+                training = TrainingJob(label=cell.label, config=config, folder=folder / cell.folder, trials=book)
+                jobs.append(FoldJob(training, cell, self.plan))
+        return jobs
 
     def combine(self, folder: Path, results: Sequence[Rows]) -> WalkForward:
         rows = [row for fold in results for row in fold]
-        how: How | None = ensemble_kind(self.base) if len(self.seeds) > 1 else None
-        if how is not None:
+        if self.ensemble is not None:
             for fold in self.plan.folds:
-                world = _world(self.base, self.plan, fold.number, self.seeds[0])
-                rows += judge_ensemble(fold, self.seeds, folder, world, how=how)
-        book = self._book(folder)
-        whole = Whole(folder, self.name, self.base, self.plan, self.seeds, self.world, book, how)
-        result = summarise(whole, rows, self.facts)
+                world = _world(self.base, self.plan, fold, self.seeds[0])
+                rows += judge_ensemble(fold, self.seeds, folder, world, how=self.ensemble)
+        result = _summarise(self, folder, rows)
         write_json(folder / SUMMARY, result.to_json())
         return result
 
-    def _book(self, folder: Path) -> TrialBook:
-        return TrialBook(TrialBook.beside(folder).file, cut_of(self.plan))
+    def book(self, folder: Path) -> TrialBook:
+        """Where the trials on these bars are written down, under this plan of folds."""
+        return TrialBook(TrialBook.beside(folder).file, self.cut)
+
+    def statistics(self, path: AccountPath) -> PathStatistics:
+        return path_statistics(path, alpha=self.alpha, gamma=self.base.learner.gamma)
 
 
 @dataclass(frozen=True)
@@ -167,25 +222,16 @@ class FoldJob(StudyJob[Rows]):
         check_world(agent.market(), self.plan, self.plan.folds[self.cell.fold - 1])
 
     def judge(self, run: Trained) -> Rows:
-        trainer = run.agent.trainer
-        return judge_cell(
-            self.cell,
-            self.training.folder.parent,
-            run.agent.market(),
-            self.plan,
-            steps=trainer.steps,
-            ended=run.ended,
-            refused=trainer.failed,
-        )
+        return judge_cell(self.cell, self.training.folder.parent, run, self.plan)
 
 
-def _world(base: Config, plan: Plan, fold: int, seed: int) -> MarketWorld:
-    world = make_world(fold_config(base, plan, plan.folds[fold], seed)).market()
-    check_world(world, plan, plan.folds[fold])
+def _world(base: Config, plan: Plan, fold: Fold, seed: int) -> MarketWorld:
+    world = make_world(fold_config(base, plan, fold, seed)).market()
+    check_world(world, plan, fold)
     return world
 
 
-def _facts(base: Config, plan: Plan, world: MarketWorld, verdict: LeakVerdict | None) -> list[str]:
+def _facts(base: Config, plan: Plan, world: MarketWorld, leak_check: LeakVerdict | None) -> list[str]:
     """What is trained, a sentence each."""
     facts = []
     for bars in world.dataset.bars:
@@ -203,8 +249,181 @@ def _facts(base: Config, plan: Plan, world: MarketWorld, verdict: LeakVerdict | 
         f"{plan.label_horizon} ahead) and {plan.settings.embargo} under embargo between the windows; data.split is not "
         "used"
     )
-    if verdict is not None and verdict.features:
-        facts.append(f"leak-check: {verdict.sentence}")
     if base.evaluate.every is None:
         facts.append("evaluate.every is null: the newest policy of each run is tested, none is selected")
-    return [*facts, training_fact(base)]
+    return [*facts, *training_facts(base, leak_check)]
+
+
+# ---------------------------------------------------------------- all folds and seeds together
+
+
+def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -> WalkForward:
+    """Combine the rows of all folds; write the stitched paths beside the folds."""
+    plan, config, data = study.plan, study.base, study.world.dataset
+    paths = {seed: _stitched_paths(study, folder, rows, seed) for seed in study.speakers}
+    for seed, accounts in paths.items():
+        save_paths(folder / _folder_of(seed), accounts)
+    data_hash, accounts = data.data_hash(), paths[study.seeds[0]]
+    trials, counted = _count_trials(study, folder, paths, data_hash)
+    pbo, reason = _overfitting(study, folder, paths, data_hash)
+    leaks = study.world.leak_verdict()
+    doubts = [f"leak-check: {leaks.sentence}"] if leaks.doubtful else []
+    doubts += dict.fromkeys(filter(None, (annualisation_doubt(named[POLICY]) for named in accounts.values())))
+    result = WalkForward(
+        format=FORMAT,
+        name=study.name,
+        label=data.label,
+        symbols=tuple(accounts),
+        kind=plan.settings.kind,
+        folds=len(plan.folds),
+        seeds=study.seeds,
+        purge=plan.purge,
+        embargo=plan.settings.embargo,
+        look_back=plan.look_back,
+        label_horizon=plan.label_horizon,
+        clock_bars=len(plan.clock),
+        periods_per_year=data.bars[0].frequency.periods_per_year,
+        alpha=study.alpha,
+        gamma=config.learner.gamma,
+        horizon=tail_horizon(config.learner.gamma),
+        data_hash=data_hash,
+        config_hash=config_hash(config),
+        cut=study.cut,
+        config=config.model_dump(mode="json"),
+        facts=study.facts,
+        leak_check=leaks,
+        windows=tuple(FoldWindows(fold=fold.number + 1, **dict(plan.windows(fold))) for fold in plan.folds),
+        rows=tuple(rows),
+        ensemble=None if study.ensemble is None else EnsembleOf(how=study.ensemble, seeds=study.seeds),
+        stitched=tuple(
+            _stitched(study, account, seed, named, counted, trials)
+            for seed in study.speakers
+            for account, named in paths[seed].items()
+        ),
+        across_seeds=_across_seeds(study.seeds, rows),
+        overfitting=pbo,
+        overfitting_reason=reason,
+        trials=TrialCount(counted=counted, known_sharpes=len(trials.sharpes), file=str(trials.file)),
+        headline=Headline(account=next(iter(accounts)), seed=study.speakers[-1]),
+        doubts=tuple(doubts),
+        verdict=(),
+        folder=folder,
+    )
+    return result.model_copy(update={"verdict": (*doubts, *verdict(result))})
+
+
+def _folder_of(seed: int | None) -> str:
+    return f"{STITCHED}/{'ensemble' if seed is None else f'seed_{seed}'}"
+
+
+def _stitched_paths(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow], seed: int | None) -> Accounts:
+    """Paths over the test windows of all folds, by account and name."""
+    own = sorted((row for row in rows if row.seed == seed), key=lambda row: row.fold)
+    evaluations = list(dict.fromkeys(row.evaluation for row in own))
+    if len(evaluations) != len(study.plan.folds):
+        raise DataError(f"{folder}: {len(evaluations)} of {len(study.plan.folds)} folds are there for seed {seed}.")
+    parts = [read_paths(folder / evaluation) for evaluation in evaluations]
+    return {
+        account: {name: stitch([part[account][name] for part in parts]) for name in parts[0][account]}
+        for account in parts[0]
+    }
+
+
+def _count_trials(
+    study: WalkForwardStudy, folder: Path, paths: Mapping[int | None, Accounts], data_hash: str
+) -> tuple[Trials, int]:
+    """Write this study into the book of trials; return all trials on these bars, and how many they are at least."""
+    book, bar, accounts = study.book(folder), study.plan.bar, paths[study.seeds[0]]
+    first = next(iter(accounts.values()))[POLICY]
+    window = f"{iso(first.time[0] + bar)} {iso(first.time[-1] + bar)} {', '.join(accounts)}"
+    for seed in study.seeds:
+        # One number per trial: the mean over accounts, each of which one policy trades.
+        ratios = [study.statistics(named[POLICY]).sharpe for named in paths[seed].values()]
+        defined = [ratio for ratio in ratios if ratio is not None]
+        book.result(
+            data=data_hash,
+            config=config_hash(study.base),
+            cut=study.cut,
+            seed=seed,
+            window=window,
+            sharpe=float(np.mean(defined)) if defined else None,
+        )
+    trials = book.look_up(data_hash, window=window)
+    return trials, max(trials.counted, len(study.seeds))
+
+
+def _stitched(
+    study: WalkForwardStudy, account: str, seed: int | None, named: Paths, counted: int, trials: Trials
+) -> StitchedPath:
+    """Judge one stitched path; the one that speaks for the study is compared with the rules and given odds."""
+    path, speaks = named[POLICY], seed == study.speakers[-1]
+    evidence = path_evidence(path, alpha=study.alpha, trials=counted, trial_sharpes=trials.sharpes)
+    against = {}
+    if speaks:
+        rules = {name: rule for name, rule in named.items() if name not in (POLICY, SAMPLED, MOST_LIKELY)}
+        against = {name: compare_paths(path, rule) for name, rule in rules.items()}
+    return StitchedPath(
+        account=account,
+        seed=seed,
+        first_bar=iso(path.time[0]),
+        last_bar=iso(path.time[-1]),
+        bars=path.planned,
+        ruined=path.ruined,
+        statistics={name: study.statistics(one) for name, one in named.items()},
+        limit=FoldLimit.of(judge_limit(path, study.base)),
+        evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
+        against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
+        odds=odds_of_next_year(path) if speaks else None,
+        evaluation=_folder_of(seed),
+    )
+
+
+def _across_seeds(seeds: Sequence[int], rows: Sequence[FoldRow]) -> AcrossSeeds:
+    """Interquartile means over seeds [rows] and folds x accounts [columns]."""
+    own = [row for row in rows if row.seed is not None]
+    tasks = sorted({(row.fold, row.account) for row in own})
+
+    def over_seeds(score: Callable[[FoldRow], float | None]) -> SeedSummary | None:
+        scores = {(row.seed, row.fold, row.account): score(row) for row in own}
+        table = [[scores[seed, *task] for task in tasks] for seed in seeds]
+        defined = all(value is not None for line in table for value in line)
+        return summarise_seeds(np.array(table, dtype=np.float64)) if defined else None
+
+    return AcrossSeeds(sharpe=over_seeds(lambda row: row.statistics[POLICY].sharpe), mean_return=over_seeds(_growth))
+
+
+def _growth(row: FoldRow) -> float:
+    """Log-return per year of the policy."""
+    numbers = row.statistics[POLICY]
+    return float(np.log(max(1 + numbers.total_return, _LOWEST)) / numbers.years)
+
+
+def _overfitting(
+    study: WalkForwardStudy, folder: Path, paths: Mapping[int | None, Accounts], data_hash: str
+) -> tuple[Overfitting | None, str | None]:
+    """PBO over the seeds, and over what was tried before on the same bars by the same folds; or why there is none."""
+    trials = [_returns(paths[seed]) for seed in study.seeds]
+    for summary in sorted(folder.absolute().parent.glob(f"*/{SUMMARY}")):
+        if summary.parent == folder.absolute():
+            continue
+        other = read_stored(summary, WalkForward, root=summary.parent, limit=LARGE)
+        if other.data_hash == data_hash and other.cut == study.cut:
+            places = [summary.parent / _folder_of(seed) for seed in other.seeds]
+            # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
+            trials += [_returns(read_paths(one, root=summary.parent)) for one in places if (one / EQUITY).exists()]
+    if len(trials) < 2:
+        return None, "a single trial was not chosen among others"
+    bars = len(trials[0])
+    if bars < 2 * BLOCKS:
+        return None, f"{bars} bars are too few for {BLOCKS} blocks"
+    pbo = overfitting(np.stack(trials, axis=1))
+    return Overfitting(
+        probability=pbo.probability, loss_probability=pbo.loss_probability, trials=len(trials), bars=bars
+    ), None
+
+
+def _returns(accounts: Accounts) -> Floats:
+    """Log-returns [bars] of one trial, the mean over its accounts (as many bars as the shortest has)."""
+    each = [window_returns(named[POLICY]) for named in accounts.values()]
+    bars = min(len(one) for one in each)
+    return np.asarray(np.mean([one[:bars] for one in each], axis=0))

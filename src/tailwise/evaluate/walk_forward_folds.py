@@ -1,35 +1,247 @@
-"""One fold and seed of a walk-forward: whose folder it is, what is finished, how a trained run is tested."""
+"""The folds of a walk-forward: one configuration for each fold and seed, with the checks that nothing of the test
+reaches into the training; whose folder it is, what is finished, how a trained run is tested."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.data_config import SharesSplit, TimesSplit
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
-from tailwise.core.errors import DataError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored
-from tailwise.evaluate.ensemble import Ensemble, How, Trader
-from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
+from tailwise.evaluate.ensemble import Ensemble, EnsembleMethod, Trader
+from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.splits import Fold
-from tailwise.evaluate.walk_forward_plan import Plan, base_config, check_fitted, windows_of_account
-from tailwise.evaluate.walk_forward_result import FORMAT, PLAN, RESULT, FoldLimit, FoldPlan, FoldResult, FoldRow
-from tailwise.market.action_kinds import action_kind
+from tailwise.evaluate.splits import (
+    Fold,
+    Range,
+    Times,
+    check_fold,
+    common_clock,
+    least_purge,
+    rows_of_symbol,
+    walk_forward,
+)
+from tailwise.evaluate.walk_forward_result import (
+    FORMAT,
+    PLAN,
+    RESULT,
+    FoldLimit,
+    FoldPlan,
+    FoldResult,
+    FoldRow,
+    Span,
+    Windows,
+)
+from tailwise.features.spec import FeatureSpec, longest_warm_up
+from tailwise.features.table import columns_of
+from tailwise.market.dataset import PURPOSES, Purpose, load_data
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
-from tailwise.run.config import Config
+from tailwise.run.config import Config, parse_config
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_files import LARGE, check_links, read_json, read_stored
 from tailwise.run.run_folder import CONFIG
+from tailwise.run.training_job import Trained
 from tailwise.run.worlds import MarketWorld
 
+Kind = Literal["anchored", "rolling"]
+KINDS: tuple[Kind, ...] = ("anchored", "rolling")
 EVALUATION = "evaluations/walk-forward"
 PLAYED = "summary.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the folds are cut. purge None: as long as features look back and decisions look ahead."""
+
+    folds: int = 5
+    kind: Kind = "anchored"
+    purge: int | None = None
+    embargo: int = 0
+    tested: float = 0.5  # share of the bars, the newest, that all test windows cover together
+    select: float | None = None  # share of the bars in each select window; None: that of data.split, else 0.15
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All folds over one clock. bar: length of a bar; look_back and label_horizon: what the purge covers, bars."""
+
+    settings: Settings
+    folds: tuple[Fold, ...]
+    clock: Times
+    bar: np.timedelta64
+    purge: int
+    look_back: int
+    label_horizon: int
+
+    def split(self, fold: Fold) -> TimesSplit:
+        """Return the windows of a fold as a configuration names them."""
+        return TimesSplit(**{purpose: self._moments(part) for purpose, part in _parts(fold).items()})
+
+    def _moments(self, part: Range) -> tuple[datetime, datetime]:
+        end = self.clock[part.end] if part.end < len(self.clock) else self.clock[-1] + self.bar
+        return _moment(self.clock[part.first]), _moment(end)
+
+    def windows(self, fold: Fold) -> Windows:
+        """train, select and test by the common clock."""
+        spans = {purpose: span_of(self.clock[part.first : part.end]) for purpose, part in _parts(fold).items()}
+        return Windows(train=spans["train"], select=spans.get("select"), test=spans["test"])
+
+    def identity(self) -> dict[str, Any]:
+        """What another call must share to continue this one, as JSON values."""
+        return {**asdict(self.settings), "purge": self.purge, "clock_bars": len(self.clock)}
+
+
+def _parts(fold: Fold) -> dict[Purpose, Range]:
+    """Rows of each window; select is missing where nothing is selected."""
+    parts: dict[Purpose, Range] = {"train": fold.train[0], "test": fold.test[0]}
+    return parts if fold.select is None else parts | {"select": fold.select}
+
+
+def as_kind(text: str) -> Kind:
+    """Return the kind of that name."""
+    for kind in KINDS:
+        if text == kind:
+            return kind
+    raise ConfigError(f"the kind of walk-forward is '{text}'; choose {' or '.join(KINDS)}.")
+
+
+def make_plan(base: Config, settings: Settings) -> Plan:
+    """Cut the bars of a market configuration into folds and check every one of them."""
+    if base.env.market is None or base.data is None or base.features is None or base.costs is None:
+        raise ConfigError("walk-forward cuts bars into folds, and env.kind is gym; use env.kind market.")
+    bars = [item.bars for item in load_data(base.data)]
+    clock, bar = common_clock([one.time for one in bars]), bars[0].frequency.bar
+    step = int(bar.astype("timedelta64[ns]").astype(np.int64))
+    look_back = longest_warm_up(columns_of(base.features), step)
+    label_horizon = 1 + base.costs.latency
+    purge = settings.purge
+    if purge is None:
+        purge = least_purge(label_horizon=label_horizon, look_back=look_back)
+    folds = walk_forward(
+        len(clock),
+        folds=settings.folds,
+        purge=purge,
+        embargo=settings.embargo,
+        anchored=settings.kind == "anchored",
+        tested=settings.tested,
+        select=_select_rows(base, settings, len(clock)),
+    )
+    for fold in folds:
+        check_fold(fold, len(clock), label_horizon=label_horizon, look_back=look_back)
+    return Plan(settings, tuple(folds), clock, bar, purge, look_back, label_horizon)
+
+
+def _select_rows(base: Config, settings: Settings, rows: int) -> int:
+    """Rows of a select window: none where nothing is selected."""
+    if base.evaluate.every is None:
+        if settings.select:
+            raise ConfigError(
+                "a select window was asked for, and evaluate.every is null, so nothing would be selected on it; set "
+                "evaluate.every, e.g. -s evaluate.every=5."
+            )
+        return 0
+    assert base.data is not None
+    share = settings.select
+    if share is None:
+        share = base.data.split.select if isinstance(base.data.split, SharesSplit) else SharesSplit().select
+    count = int(rows * share)
+    if count < 1:
+        raise ConfigError(
+            f"evaluate.every is {base.evaluate.every}, which selects by a window, and --select {share:g} leaves none; "
+            "name a share, e.g. --select 0.15, or set evaluate.every to null."
+        )
+    return count
+
+
+def fold_config(base: Config, plan: Plan, fold: Fold, seed: int) -> Config:
+    """Build the configuration of one run: its windows and its seed."""
+    data = base.model_dump(mode="json")
+    data["seed"] = seed
+    data["data"]["split"] = plan.split(fold).model_dump(mode="json")
+    return parse_config(data, source=f"fold {fold.number + 1}, seed {seed}")
+
+
+def base_config(config: Config) -> dict[str, Any]:
+    """What all runs of a walk-forward share: JSON values without seed and split."""
+    data = config.model_dump(mode="json")
+    del data["seed"], data["data"]["split"]
+    return data
+
+
+def check_world(world: MarketWorld, plan: Plan, fold: Fold) -> None:
+    """Raise unless the market that a run was built on keeps its fold apart, whatever built it.
+
+    Its windows are cut anew from the times of the bars and must be those of the fold; the features must have been
+    fitted on the train rows of the fold and nothing else.
+    """
+    check_fold(fold, len(plan.clock), label_horizon=plan.label_horizon, look_back=plan.look_back)
+    for at, bars in enumerate(world.dataset.bars):
+        for purpose, part in _parts(fold).items():
+            window = world.dataset.window(purpose)[at]
+            rows = rows_of_symbol(bars.time, plan.clock, part)
+            if Range(window.first, window.end) != rows:
+                raise DataError(
+                    f"fold {fold.number + 1}: the {purpose} window of {bars.symbol} has the rows "
+                    f"[{window.first}, {window.end}), and the fold {rows}; the run was built on another cut."
+                )
+    check_fitted(world.features, world.dataset.bars, plan, fold)
+
+
+def check_fitted(spec: FeatureSpec, bars: Sequence[Bars], plan: Plan, fold: Fold) -> None:
+    """Raise unless the features were fitted on exactly the train rows of the fold."""
+    for one in bars:
+        rows = rows_of_symbol(one.time, plan.clock, fold.train[0])
+        window = spec.windows.get(one.symbol)
+        if window is None or window.data_hash != one.slice(rows.first, rows.end).data_hash():
+            fitted = "nothing" if window is None else f"{window.rows} bars, {window.first[:10]} to {window.last[:10]}"
+            raise DataError(
+                f"fold {fold.number + 1}: the features of {one.symbol} were fitted on {fitted}, and the train window "
+                f"is {len(rows)} bars, {str(one.time[rows.first])[:10]} to {str(one.time[rows.end - 1])[:10]}; what is "
+                "fitted must see the train rows of its fold and nothing else."
+            )
+
+
+def windows_of_account(world: MarketWorld, symbol: str) -> Windows:
+    """train, select and test of one symbol; of all of them for an account that holds them all."""
+    spans: dict[str, Span | None] = dict.fromkeys(PURPOSES)
+    for purpose, windows in world.dataset.windows.items():
+        times = [
+            bars.time[window.first : window.end]
+            for bars, window in zip(world.dataset.bars, windows, strict=True)
+            if world.portfolio or bars.symbol == symbol
+        ]
+        spans[purpose] = span_of(common_clock(times))
+    return Windows.model_validate(spans)
+
+
+def span_of(times: Times) -> Span:
+    """The window of bars that open at these times."""
+    return Span(first_bar=iso(times[0]), last_bar=iso(times[-1]), bars=len(times))
+
+
+def iso(moment: np.datetime64) -> str:
+    """UTC, ISO 8601, to the second."""
+    return f"{moment.astype('datetime64[s]')}Z"
+
+
+def _moment(time: np.datetime64) -> datetime:
+    whole = time.astype("datetime64[us]")
+    if whole != time:
+        raise DataError(f"a bar opens at {time}, between two microseconds; round the times of the bars.")
+    moment = whole.astype(datetime)
+    assert isinstance(moment, datetime)
+    return moment.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -46,11 +258,6 @@ class Cell:
     @property
     def folder(self) -> str:
         return f"fold_{self.fold}_{'ensemble' if self.seed is None else f'seed_{self.seed}'}"
-
-
-def cells_of(plan: Plan, seeds: Sequence[int]) -> list[Cell]:
-    """Every run: seed by seed, so that a whole walk-forward of the first seed is there early."""
-    return [Cell(fold.number + 1, seed) for seed in seeds for fold in plan.folds]
 
 
 # ---------------------------------------------------------------- whose folder it is
@@ -87,16 +294,15 @@ def claim_folder(folder: Path, base: Config, plan: Plan, *, data_hash: str) -> N
 
 
 def finished(folder: Path) -> tuple[FoldRow, ...] | None:
-    """The rows of a fold and seed that was trained and tested before; None when there is something left to do."""
-    path = folder / RESULT
-    if not path.exists():
-        return None
-    result = _result(path)
+    """Read the rows of a fold and seed that was trained and tested before; None when there is something left to do."""
+    result = _read_result(folder / RESULT)
     return None if result is None else result.rows
 
 
-def _result(path: Path) -> FoldResult | None:
-    """The rows of a fold; None where another version wrote them."""
+def _read_result(path: Path) -> FoldResult | None:
+    """Read the result of a fold; None where there is none, or another version wrote it."""
+    if not path.exists():
+        return None
     try:
         data = read_json(path, root=path.parent, limit=LARGE)
         if isinstance(data, dict) and data.get("format") != FORMAT:
@@ -109,47 +315,41 @@ def _result(path: Path) -> FoldResult | None:
 # ---------------------------------------------------------------- one fold and seed
 
 
-@dataclass(frozen=True)
-class _Behind:
-    """The training behind what is tested, as a row tells it."""
-
-    folder: str | None
-    checkpoint: str | None
-    updates: int
-    limit_acted: bool | None
-    steps: int | None
-    ended: str | None
-    refused: bool | None
-
-
-def judge_cell(
-    cell: Cell, out: Path, world: MarketWorld, plan: Plan, *, steps: int, ended: str, refused: bool
-) -> tuple[FoldRow, ...]:
+def judge_cell(cell: Cell, out: Path, run: Trained, plan: Plan) -> tuple[FoldRow, ...]:
     """Test the checkpoint that speaks for a trained run on the test window of its fold, and mark it as finished."""
-    run = out / cell.folder
-    policy, checkpoint, behind = _policy(run, world.config)
-    fold = plan.folds[cell.fold - 1]
+    folder, world = out / cell.folder, run.agent.market()
+    policy, checkpoint, behind = _policy(folder, world.config)
     assert policy.features is not None
-    check_fitted(policy.features, world.dataset.bars, plan, fold)
-    training = _Behind(cell.folder, checkpoint, behind.updates, behind.limit_acted, steps, ended, refused)
+    check_fitted(policy.features, world.dataset.bars, plan, plan.folds[cell.fold - 1])
+    training = {
+        "folder": cell.folder,
+        "checkpoint": checkpoint,
+        "updates": behind.updates,
+        "limit_acted": behind.limit_acted,
+        "steps": run.agent.trainer.steps,
+        "ended": run.ended,
+        "refused": run.agent.trainer.failed,
+    }
     rows = _test(cell, policy, world, out, f"{cell.folder}/{EVALUATION}", training)
-    _write_result(run / RESULT, {"format": FORMAT}, rows)
+    _write_result(folder / RESULT, {"format": FORMAT}, rows)
     return rows
 
 
-def judge_ensemble(fold: Fold, seeds: Sequence[int], out: Path, world: MarketWorld, *, how: How) -> tuple[FoldRow, ...]:
+def judge_ensemble(
+    fold: Fold, seeds: Sequence[int], out: Path, world: MarketWorld, *, how: EnsembleMethod
+) -> tuple[FoldRow, ...]:
     """Test all seeds of a fold as one; what was tested before with the same seeds is read."""
     cell = Cell(fold.number + 1, None)
     folder = out / cell.folder
     members = {str(seed): _policy(out / Cell(cell.fold, seed).folder, world.config) for seed in seeds}
     checkpoints = {seed: checkpoint for seed, (_, checkpoint, _) in members.items()}
     path = folder / RESULT
-    result = _result(path) if path.exists() else None
+    result = _read_result(path)
     if result is not None and (result.how, result.members) == (how, checkpoints):
         return result.rows
     ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
     behind = ckpt.least_trained([training for _, _, training in members.values()])
-    training = _Behind(None, None, behind.updates, behind.limit_acted, None, None, None)
+    training = {"updates": behind.updates, "limit_acted": behind.limit_acted, "refused": None}
     rows = _test(cell, ensemble, world, out, cell.folder, training)
     _write_result(path, {"format": FORMAT, "how": how, "members": checkpoints}, rows)
     return rows
@@ -159,43 +359,37 @@ def _write_result(path: Path, head: dict[str, Any], rows: Sequence[FoldRow]) -> 
     write_json(path, {**head, "rows": [row.model_dump(mode="json") for row in rows]})
 
 
-def ensemble_kind(config: Config) -> How:
-    """Votes where actions are choices, averages where they are numbers."""
-    market = config.env.market
-    assert market is not None  # the plan refuses anything else
-    return action_kind(market.action).together
-
-
 def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
-    """The policy that speaks for a run, the name of its checkpoint, and the training behind it; the code that `config`
-    names is executed already."""
+    """Load the policy that speaks for a run; return it, the name of its checkpoint and the training behind it.
+
+    config: of the run; the code that it names is executed already.
+    """
     checkpoint, _ = choose_checkpoint(run)
     return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name, ckpt.training_behind(checkpoint)
 
 
 def _test(
-    cell: Cell, trader: Trader, world: MarketWorld, out: Path, evaluation: str, training: _Behind
+    cell: Cell, trader: Trader, world: MarketWorld, out: Path, evaluation: str, training: Mapping[str, Any]
 ) -> tuple[FoldRow, ...]:
-    config = trader.config
-    torch.set_num_threads(config.run.threads)
+    """Play the test window and keep its paths. training: fields of a row that tell the training behind the trader."""
+    torch.set_num_threads(trader.config.run.threads)
     judgements = judge_policy(trader, deterministic=trader.deterministic, market=world)
     folder = out / evaluation
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:
         save_paths(draft, {judged.symbol: judged.paths for judged in judgements})
         write_json(draft / PLAYED, {"name": cell.label, "symbols": [judged.to_json() for judged in judgements]})
-    return tuple(_row(cell, judged, world, evaluation, training) for judged in judgements)
-
-
-def _row(cell: Cell, judged: Judgement, world: MarketWorld, evaluation: str, training: _Behind) -> FoldRow:
-    return FoldRow(
-        fold=cell.fold,
-        seed=cell.seed,
-        account=judged.symbol,
-        **vars(training),
-        evaluation=evaluation,
-        windows=windows_of_account(world, judged.symbol),
-        statistics=dict(judged.statistics),
-        cvar_return=judged.statistics[POLICY].cvar_return,
-        limit=FoldLimit.of(judged.limits.get(POLICY)),
+    return tuple(
+        FoldRow(
+            fold=cell.fold,
+            seed=cell.seed,
+            account=judged.symbol,
+            **training,
+            evaluation=evaluation,
+            windows=windows_of_account(world, judged.symbol),
+            statistics=dict(judged.statistics),
+            cvar_return=judged.statistics[POLICY].cvar_return,
+            limit=FoldLimit.of(judged.limits.get(POLICY)),
+        )
+        for judged in judgements
     )

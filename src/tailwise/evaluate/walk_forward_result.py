@@ -1,4 +1,4 @@
-"""What a walk-forward comes to, as `tailwise.walk_forward` returns it and its files keep it, and what folds keep.
+"""What a walk-forward comes to: the records of its files, its verdict in sentences, the rows of its table.
 
 `OUT/walk_forward.json` is `WalkForward.to_json()`. Times are UTC, ISO 8601, and those at which bars open; folders are
 relative to OUT; a seed of null stands for all seeds of a fold deciding together.
@@ -6,6 +6,7 @@ relative to OUT; a seed of null stands for all seeds of a fold deciding together
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -13,13 +14,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored
-from tailwise.evaluate.bootstrap import Interval
-from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
-from tailwise.evaluate.limit import LimitVerdict
-from tailwise.evaluate.monte_carlo import AccountOdds
-from tailwise.evaluate.seeds import SeedSummary
-from tailwise.evaluate.sharpe import DeflatedSharpe
+from tailwise.evaluate.bootstrap import Interval, SeedSummary
+from tailwise.evaluate.evidence import AccountOdds
+from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_in
+from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
+from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.stored import Count
@@ -55,13 +55,10 @@ class Windows(Stored):
     test: Span
 
 
-class FoldWindows(Stored):
+class FoldWindows(Windows):
     """The windows of a fold by the common clock of all symbols."""
 
     fold: Count = Field(description="number of the fold, from 1")
-    train: Span
-    select: Span | None
-    test: Span
 
 
 class FoldLimit(Stored):
@@ -274,15 +271,162 @@ class WalkForward(Stored):
 
 
 def read_walk_forward(folder: str | Path) -> WalkForward:
-    """The result that a walk-forward left in its folder."""
+    """Read the result that a walk-forward left in its folder."""
     place = Path(folder)
     file = place / SUMMARY
     try:
-        found = read_stored(file, WalkForward, root=place, limit=LARGE)
-        if len(found.verdict) < len(found.doubts) + 2:
+        result = read_stored(file, WalkForward, root=place, limit=LARGE)
+        if len(result.verdict) < len(result.doubts) + 2:
             raise DataError(f"{file}: the verdict needs two sentences after the doubts.")
     except (OSError, DataError) as error:
         raise DataError(
             f"{error}\n{file} cannot be read. Run the walk-forward again with --out {place}: nothing is trained again."
         ) from error
-    return found.model_copy(update={"folder": place})
+    return result.model_copy(update={"folder": place})
+
+
+def verdict(result: WalkForward) -> list[str]:
+    """What was tested, whether it earns, against whom, after how many trials, how seeds differ, is the limit kept."""
+    sentences = [_what(result)]
+    for one in result.headlines:
+        sentences += [_earns(result, one), _against(one), _deflated(one), _odds(one)]
+    sentences += [*_seeds(result), *_overfitting(result)]
+    for one in result.headlines:
+        if one.limit is not None:
+            end = f" ({NEVER_ACTED})" if result.limit_acted(one) is False else ""
+            sentence = f"{_of(result, one)}{one.limit.sentence}{end}."
+            sentences.append(sentence if _of(result, one) else sentence[0].upper() + sentence[1:])
+    return sentences
+
+
+def who(result: WalkForward) -> str:
+    """Who decides in the headline."""
+    if result.ensemble is None:
+        return f"seed {result.seeds[0]}"
+    verb = "voting" if result.ensemble.how == "vote" else "averaged"
+    return f"{len(result.seeds)} seeds {verb}"
+
+
+def headings(result: WalkForward) -> tuple[str, ...]:
+    """Titles of the columns of `table_rows`, with their units."""
+    tail = f"CVaR {100 * result.alpha:g}%, {result.horizon:,} bars"
+    rule = always_in(result.rows[0].statistics)
+    return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+
+
+def table_rows(result: WalkForward) -> list[list[str]]:
+    """One row per fold and seed of each account, then the stitched paths."""
+    folds = [
+        _line(result, f"fold {row.fold}", row, row.windows.test.first_bar, row.windows.test.last_bar, row.limit_acted)
+        for row in result.rows
+    ]
+    return folds + [
+        _line(result, "all folds", one, one.first_bar, one.last_bar, result.limit_acted(one)) for one in result.stitched
+    ]
+
+
+def _line(
+    result: WalkForward, folds: str, row: FoldRow | StitchedPath, first: str, last: str, acted: bool | None
+) -> list[str]:
+    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
+    speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
+    return [
+        f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),
+        f"{first[:10]} to {last[:10]}",
+        plain(own.sharpe),
+        percent(own.total_return),
+        percent(-own.max_drawdown),
+        percent(own.cvar_return),
+        "-" if row.limit is None else limit_word(row.limit.kept, acted),
+        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
+    ]
+
+
+def _of(result: WalkForward, one: StitchedPath) -> str:
+    return f"{one.account}: " if len(result.symbols) > 1 else ""
+
+
+def _what(result: WalkForward) -> str:
+    one = result.headlines[0]
+    seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else "one seed"
+    return (
+        f"Tested on {one.bars:,} bars ({result.label}) from {one.first_bar[:10]} to {one.last_bar[:10]}, "
+        f"in {result.folds} {result.kind} folds with {seeds}; no policy saw the bars that it is tested on, and "
+        f"{result.purge + result.embargo} bars between train and test were left out. All numbers after costs."
+    )
+
+
+def _earns(result: WalkForward, one: StitchedPath) -> str:
+    mean, sharpe = one.evidence.mean_return, one.evidence.sharpe
+    sentence = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
+    ratio = "undefined" if one.statistics[POLICY].sharpe is None else plain(sharpe.estimate)
+    return (
+        f"{_of(result, one)}{who(result)}: {sentence[0].lower()}{sentence[1:]}. "
+        f"Log-return {percent(mean.estimate)} per year, {_interval(mean, percent)}; "
+        f"Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
+    )
+
+
+def reserved(result: WalkForward, one: StitchedPath) -> list[str]:
+    """What keeps a stitched path from being praised; its least trained policy counts."""
+    return reservations(one.statistics[POLICY].mean_exposure, result.least_updates(one))
+
+
+def _interval(interval: Interval, show: Callable[[float | None], str]) -> str:
+    if interval.low is None:
+        return "no interval"
+    return f"{100 * interval.level:g}% interval {show(interval.low)} to {show(interval.high)}"
+
+
+def _against(one: StitchedPath) -> str:
+    by: dict[str, list[str]] = {"better": [], "worse": [], "no evidence": []}
+    for name, comparison in one.against.items():
+        by[comparison.verdict].append(name)
+    parts = [f"{word} than {listed(by[word])}" for word in ("better", "worse") if by[word]]
+    if by["no evidence"]:
+        parts.append(f"no evidence of a difference from {listed(by['no evidence'])}")
+    return f"Against simple rules on the same bars: {'; '.join(parts)}."
+
+
+def _deflated(one: StitchedPath) -> str:
+    deflated = one.evidence.deflated
+    if deflated is None:
+        return "The account never moved, so there is no Sharpe ratio to deflate."
+    count = deflated.trials
+    return (
+        f"{count} trial{'s' if count > 1 else ''} on these bars {'are' if count > 1 else 'is'} counted: without any "
+        f"edge the best of them is expected to show a Sharpe ratio of {plain(deflated.expected_best)}; the "
+        f"probability that the true one is above that is {percent(deflated.deflated, 0)} (above 0: "
+        f"{percent(deflated.probabilistic, 0)})."
+    )
+
+
+def _odds(one: StitchedPath) -> str:
+    odds = one.odds
+    assert odds is not None  # of a path that speaks
+    drawn = odds.repetitions
+    parts = [f"{chance(p, drawn)} for a drawdown of {100 * size:g}%" for size, p in odds.drawdowns[:3]]
+    return (
+        f"Odds over {odds.bars:,} bars that are put together from blocks of these: {', '.join(parts)}, "
+        f"{chance(odds.loss, drawn)} for a loss at the end, {chance(odds.ruin, drawn)} for ruin."
+    )
+
+
+def _seeds(result: WalkForward) -> list[str]:
+    sharpe = result.across_seeds.sharpe
+    if sharpe is None or sharpe.low is None:
+        return []
+    return [
+        f"Over {sharpe.seeds} seeds and {sharpe.tasks} tests the interquartile mean of the Sharpe ratio is "
+        f"{plain(sharpe.iqm)}, {100 * sharpe.level:g}% interval {plain(sharpe.low)} to {plain(sharpe.high)}."
+    ]
+
+
+def _overfitting(result: WalkForward) -> list[str]:
+    pbo = result.overfitting
+    if pbo is None:
+        return []
+    return [
+        f"Choosing the best of {pbo.trials} trials by half of these bars puts it into the worse half on the other "
+        f"bars with probability {percent(pbo.probability, 0)} (PBO; 50% is chance)."
+    ]

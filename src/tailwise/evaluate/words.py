@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,13 @@ from tailwise.market.costs import COMPONENTS, cost_words
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import LEAST_IMPACT
 
+EXPOSURES = "exposure: long / short / net"
+HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
+FEW_UPDATES = 20  # of training, below which a policy is close to its random start
+RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
+NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
+Column = tuple[str, Callable[[PathStatistics], str]]
+
 
 def percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f}%"  # + 0.0 turns -0.0 into 0.0
@@ -20,9 +28,6 @@ def percent(value: float | None, digits: int = 1) -> str:
 def plain(value: float | None, digits: int = 2) -> str:
     """A number with so many digits after the point, never "-0.00"; a dash when it is undefined."""
     return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
-
-
-EXPOSURES = "exposure: long / short / net"
 
 
 def exposures(numbers: PathStatistics) -> str:
@@ -36,24 +41,47 @@ def held(numbers: PathStatistics) -> str:
     return f"{long} long" if numbers.short_exposure == 0 else f"{long} long and {short} short"
 
 
+def signed_percent(value: float | None) -> str:
+    """A difference in percent, with its sign."""
+    return "-" if value is None else f"{100 * value + 0.0:+.1f}%"  # + 0.0 turns -0.0 into 0.0
+
+
+def signed(value: float | None) -> str:
+    """A difference of ratios, with its sign."""
+    return "-" if value is None else f"{value + 0.0:+.2f}"
+
+
 def bounds(interval: Interval, show: Callable[[float | None], str]) -> str:
     """'low to high', or a dash where there are no bounds."""
     return "-" if interval.low is None else f"{show(interval.low)} to {show(interval.high)}"
 
 
-HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
-FEW_UPDATES = 20  # of training, below which a policy is close to its random start
+def difference_heads(level: float) -> tuple[str, ...]:
+    """Titles of the columns of `difference_cells`; level: probability that an interval holds the truth."""
+    interval = f"{100 * level:g}% interval"
+    return ("return per year", interval, "Sharpe ratio", interval, "verdict")
+
+
+def difference_cells(mean_return: Interval, sharpe: Interval, verdict: str) -> tuple[str, ...]:
+    """One path minus another: log-return per year and Sharpe ratio, each with its interval, and the verdict."""
+    return (
+        signed_percent(mean_return.estimate),
+        bounds(mean_return, signed_percent),
+        signed(sharpe.estimate),
+        bounds(sharpe, signed),
+        verdict,
+    )
 
 
 def reservations(gross_exposure: float, updates: int | None) -> list[str]:
     """What keeps a result from being praised, as ends of a sentence; updates: of training, None for a rule."""
-    found = []
+    reasons = []
     if gross_exposure < HARDLY_INVESTED:
-        found.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
+        reasons.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
     if updates is not None and updates < FEW_UPDATES:
         count = "1 update" if updates == 1 else f"{updates} updates"
-        found.append(f"it was trained for {count} only, which leaves it close to its random start")
-    return found
+        reasons.append(f"it was trained for {count} only, which leaves it close to its random start")
+    return reasons
 
 
 def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
@@ -67,13 +95,10 @@ def earned(verdict: str, mean_return: float, reserved: Sequence[str]) -> str:
     return f"It {'earned' if side == 'above' else 'lost'} money beyond noise"
 
 
-RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
-
-
 def listed(names: Sequence[str]) -> str:
     """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
-    shown = ["random positions" if name == RANDOM else name for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    *others, last = ["random positions" if name == RANDOM else name for name in names]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def chance(probability: float, repetitions: int) -> str:
@@ -81,9 +106,6 @@ def chance(probability: float, repetitions: int) -> str:
     if probability == 0:
         return f"< {100 / repetitions:.2g}%"
     return f"{100 * probability:.1f}%"
-
-
-NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
 
 
 def limit_word(kept: bool | None, acted: bool | None) -> str:
@@ -99,9 +121,6 @@ def small_percent(value: float) -> str:
     """One digit after the point; more where a small number needs them."""
     points = 100 * value + 0.0  # + 0.0 turns -0.0 into 0.0
     return f"{points:.1f}%" if abs(points) >= 1 or points == 0 else f"{points:.2g}%"
-
-
-Column = tuple[str, Callable[[PathStatistics], str]]
 
 
 def columns(example: PathStatistics) -> list[Column]:
@@ -124,10 +143,16 @@ def columns(example: PathStatistics) -> list[Column]:
 
 
 def glossary_rows(example: PathStatistics) -> list[tuple[str, str, Callable[[PathStatistics], str], str]]:
-    """Every number: name of its field, what it is called, how it is shown, and what it means in a sentence."""
+    """Every number: its key, what it is called, how it is printed, and what it means in a sentence."""
     tail = f"{100 * example.alpha:g}%"
     count: Callable[[float], str] = "{:,.0f}".format
     return [
+        (
+            "log_return",
+            "log-return per year",
+            lambda s: percent(math.log1p(s.total_return) / s.years if s.total_return > -1 else None),
+            "mean of log-returns per bar x bars per year; what intervals and comparisons speak of",
+        ),
         ("total_return", "total return", lambda s: percent(s.total_return), "last equity over first, minus 1"),
         ("annual_return", "return per year (CAGR)", lambda s: percent(s.annual_return), "geometric; - below a year"),
         ("annual_volatility", "volatility per year", lambda s: percent(s.annual_volatility), "of log-returns per bar"),
@@ -192,13 +217,3 @@ def costly_impact(path: AccountPath) -> list[str]:
         "units, not ticks or lots, and that the account is not too large for this market; costs.impact_bps: 0 turns "
         "it off."
     ]
-
-
-def legend(example: PathStatistics, *, gamma: float) -> str:
-    """What the columns mean, in a few sentences."""
-    return (
-        "Returns after all costs. Volatility and Sharpe: log-returns per bar, annualised, without a risk-free rate. "
-        f"CVaR: mean log-return of the worst {100 * example.alpha:g}%, of single bars and of the gamma {gamma:g} "
-        f"discounted log-return over the next {example.horizon} bars from every bar. Turnover: notional traded per "
-        "year as a multiple of equity. Exposure: mean positions as multiples of equity; net is long minus short."
-    )

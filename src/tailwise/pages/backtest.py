@@ -12,14 +12,13 @@ import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigWarning
-from tailwise.evaluate.background import Background
 from tailwise.evaluate.backtest import Rule, play_rule
 from tailwise.evaluate.baselines import buy_and_hold
 from tailwise.evaluate.findings import weigh
+from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
 from tailwise.evaluate.path_files import save_paths
-from tailwise.evaluate.players import rule_player
-from tailwise.evaluate.stress import StressResult, default_scenarios, stress
+from tailwise.evaluate.stress import StressResult, default_scenarios, rule_player, stress
 from tailwise.evaluate.words import costly_impact
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
@@ -97,14 +96,10 @@ def _stress(
     start, end = bars.time[first], first + path.planned + 1
     stop = None if end >= len(bars) else bars.time[end]
 
-    def play(changed: Bars, paid: CostConfig) -> AccountPath:
-        begin = int(np.searchsorted(changed.time, start))
-        last = len(changed) - 1 if stop is None else int(np.searchsorted(changed.time, stop)) - 1
-        return play_rule(rule, changed, paid, config=config, first=begin, last=last)
-
     scenarios = default_scenarios()
     if not callable(rule):  # targets are one for each bar: nobody knows them for other bars
         scenarios = [one for one in scenarios if one.group != "missing bars"]
+    play = rule_player(lambda _: rule, config=config, start=start, end=stop)
     always_in = rule_player(buy_and_hold, config=config, start=start, end=stop)
     return {
         POLICY: stress(play, bars, costs, scenarios, alpha=DEFAULT_ALPHA, gamma=GAMMA),

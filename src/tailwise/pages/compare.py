@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tailwise.evaluate.compare import RunComparison, compare_runs
-from tailwise.evaluate.compare_accounts import PAIR_HEADS, Compared, pair_rows
-from tailwise.evaluate.words import bounds, glossary_rows, plain
-from tailwise.pages.curves import Curve, lines_panel
-from tailwise.pages.environment import write_page
-from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes
+from tailwise.evaluate.compare import PAIR_HEADS, Compared, RunComparison, compare_runs, pair_rows
+from tailwise.evaluate.words import bounds, plain
+from tailwise.pages.account_panels import curves_of, lines_panel
+from tailwise.pages.report import metrics_panel
+from tailwise.pages.views import Panel, Part, ReportPage, Table, Top, Verdict, with_suffixes, write_page
 
 PAGE = "compare.html"
 
@@ -47,12 +46,8 @@ def write_comparison(path: Path, accounts: Sequence[Compared], *, title: str, fa
 
 def _panels(compared: Compared) -> list[Panel]:
     own = next(iter(compared.paths))
-    curves = {name: Curve.of_path(one) for name, one in compared.paths.items()}
-    intervals = ("Sharpe ratio, 95% interval", *(bounds(one.sharpe, plain) for one in compared.evidence.values()))
-    numbers = [
-        (name, *(show(one) for one in compared.statistics.values()))
-        for _, name, show, _ in glossary_rows(compared.statistics[own])
-    ]
+    curves = curves_of(compared.paths)
+    intervals = {name: {"sharpe": bounds(one.sharpe, plain)} for name, one in compared.evidence.items()}
     return [
         lines_panel(curves, own, kind="equity"),
         lines_panel(curves, own, kind="drawdown"),
@@ -64,11 +59,9 @@ def _panels(compared: Compared) -> list[Panel]:
             "side, of those that are alike.",
             [Table(PAIR_HEADS, pair_rows(compared), marks=True)],
         ),
-        Panel(
-            "metrics",
-            "Every number",
-            "All over the same bars, after all costs. A dash is undefined; intervals of the Sharpe ratio in the "
-            "first row.",
-            [Table(("", *compared.statistics), [intervals, *numbers], kind="metrics")],
+        metrics_panel(
+            compared.statistics,
+            "All over the same bars. A dash is undefined; below each Sharpe ratio its 95% interval.",
+            intervals,
         ),
     ]

@@ -23,7 +23,7 @@ _PALE = {"flat": "#b4bec7", "random, same turnover": "#c99f8f"}
 
 
 def colours_of(names: Sequence[str], own: str) -> dict[str, str]:
-    """A colour for each name: strong for what is judged, quiet for what it is judged by."""
+    """Choose a colour for each name: strong for what is judged, quiet for what it is judged by."""
     colours, free = {}, list(_OTHERS)
     for name in names:
         if name == own:
@@ -61,7 +61,7 @@ def thinned_note(bars: int) -> str:
 
 
 def layout(figure: Any, *, height: int, **more: Any) -> Any:
-    """The look that all pictures share; backgrounds are those of the page."""
+    """Give a figure the look that all share; backgrounds are those of the page."""
     figure.update_layout(
         template="none",
         height=height,
@@ -82,7 +82,7 @@ def layout(figure: Any, *, height: int, **more: Any) -> Any:
 
 
 def left_titles(figure: Any) -> Any:
-    """Titles of stacked pictures at the left edge, where the reader looks first."""
+    """Put the titles of stacked pictures at the left edge."""
     return figure.update_annotations(x=0, xanchor="left")
 
 

@@ -13,23 +13,26 @@ from plotly.subplots import make_subplots
 
 from tailwise.core.errors import DataError
 from tailwise.evaluate.frontier import plan_frontier
-from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Band, Frontier, Row
-from tailwise.evaluate.frontier_words import (
+from tailwise.evaluate.frontier_result import (
+    MOST_LIKELY,
+    SAMPLED,
     UNCONSTRAINED,
+    Band,
+    Frontier,
+    Row,
+    format_band,
+    format_limit,
+    format_value,
     headings,
     legend,
-    shown,
-    shown_band,
-    shown_limit,
     table_rows,
     title,
     verdict,
     warnings_about,
 )
 from tailwise.evaluate.study import open_study, run_study, warn_about
-from tailwise.pages.environment import write_page
 from tailwise.pages.figures import GRID, INK
-from tailwise.pages.views import Page, Paragraphs, Table
+from tailwise.pages.views import Page, Paragraphs, Table, write_page
 from tailwise.run.effective_config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
@@ -145,8 +148,8 @@ def figure(frontier: Frontier) -> Any:
 
 def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
     """A pale line through the means, and a point with its band for each."""
-    known = [row for row in rows if row.cvar_return.mean is not None]
-    ordered = sorted(known, key=lambda row: row.cvar_return.mean or 0.0)
+    measured = [row for row in rows if row.cvar_return.mean is not None]
+    ordered = sorted(measured, key=lambda row: row.cvar_return.mean or 0.0)
     yield go.Scatter(
         x=[row.cvar_return.mean for row in ordered],
         y=[row.mean_return.mean for row in ordered],
@@ -155,10 +158,10 @@ def _means(rows: Sequence[Row], colours: Mapping[float | None, str], frontier: F
         hoverinfo="skip",
         showlegend=False,
     )
-    for row in known:
-        name = UNCONSTRAINED if row.limit is None else f"limit {shown_limit(row.limit, frontier)}"
+    for row in measured:
+        name = UNCONSTRAINED if row.limit is None else f"limit {format_limit(row.limit, frontier)}"
         colour = colours[row.limit]
-        band = f"{shown_band(row.mean_return, frontier)} at CVaR {shown_band(row.cvar_return, frontier)}"
+        band = f"{format_band(row.mean_return, frontier)} at CVaR {format_band(row.cvar_return, frontier)}"
         marker = {"color": colour, "size": 12, "symbol": "diamond" if row.limit is None else "circle"}
         point = _points([row.cvar_return.mean], [row.mean_return.mean], name, f"{name}: {band} {verdict(row)}", marker)
         yield point.update(error_x=_bars(row.cvar_return, colour), error_y=_bars(row.mean_return, colour))
@@ -173,11 +176,11 @@ def _bars(one: Band, colour: str) -> dict[str, Any] | None:
 def _seeds(played: str, colours: Mapping[float | None, str], frontier: Frontier) -> Iterator[go.Scatter]:
     """Small pale points; with one seed the mean is that seed."""
     if len(frontier.seeds) > 1:
-        known = [one for one in frontier.results if one.scores[played].cvar_return is not None]
-        scores = [one.scores[played] for one in known]
+        measured = [one for one in frontier.results if one.scores[played].cvar_return is not None]
+        scores = [one.scores[played] for one in measured]
         x, y = [score.cvar_return for score in scores], [score.mean_return for score in scores]
-        marker = {"color": [colours[one.cell.limit] for one in known], "size": 6, "opacity": 0.4}
-        labels = [one.cell.label for one in known]
+        marker = {"color": [colours[one.cell.limit] for one in measured], "size": 6, "opacity": 0.4}
+        labels = [one.cell.label for one in measured]
         yield _points(x, y, "single seeds", labels, marker).update(showlegend=False)
 
 
@@ -185,9 +188,9 @@ def _rules(frontier: Frontier) -> Iterator[go.Scatter]:
     symbols = ("x", "cross", "star", "triangle-up", "square")
     for (name, score), symbol in zip(frontier.references.items(), cycle(symbols)):
         if score.cvar_return is not None:
-            text = f"{name}: {shown(score.mean_return, frontier)} at CVaR {shown(score.cvar_return, frontier)}"
+            mean, tail = (format_value(value, frontier) for value in (score.mean_return, score.cvar_return))
             marker = {"color": INK, "size": 10, "symbol": symbol}
-            yield _points([score.cvar_return], [score.mean_return], name, text, marker)
+            yield _points([score.cvar_return], [score.mean_return], name, f"{name}: {mean} at CVaR {tail}", marker)
 
 
 def _points(x: Any, y: Any, name: str, text: str | list[str], marker: dict[str, Any]) -> go.Scatter:

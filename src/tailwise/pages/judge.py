@@ -1,16 +1,20 @@
-"""`tailwise.judge`: a trained run on the bars of its test window, kept with its paths and its report."""
+"""`tailwise.judge`: a trained run on the bars of its test window, kept with its report; reports of runs made anew."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.core.atomic import atomic_folder
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.background import Playing, background_of, how_played
-from tailwise.evaluate.judge import RunJudgement, findings_of, save_judgement
-from tailwise.evaluate.opened_run import Team, first_free, open_team
+from tailwise.evaluate.findings import Findings, headline_of
+from tailwise.evaluate.judge import Background, Playing, RunJudgement, background_of, findings_of, save_judgement
+from tailwise.evaluate.opened_run import Team, first_free, open_team, require_market
+from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
 from tailwise.pages.report import write_report
+from tailwise.pages.walk_forward import write_folds_report
+from tailwise.run.worlds import MarketWorld
 
 PAGE = "report.html"
 
@@ -56,30 +60,84 @@ def judge_team(
     name: str | None = None,
 ) -> RunJudgement:
     """Do what `judge` does for runs that are opened already; name: title of the page."""
-    policy, config = team.trader, team.trader.config
-    if config.env.market is None:
+    env = team.trader.config.env
+    if env.market is None:
         raise ConfigError(
-            f"{team.run} was trained on {config.env.gym_id}, which is no market; use tailwise.load and evaluate."
+            f"{team.run} was trained on {env.gym_id}, which is no market; use tailwise.load and evaluate."
         )
-    deterministic = policy.deterministic and not stochastic
-    played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
     folder = first_free(team.run, team.name) if out is None else _new_folder(Path(out))
     title = f"{team.run.resolve().name}, checkpoint {team.name}" if name is None else name
-    world = policy.market()
-    others = [one.run for one in team.runs[1:]]
-    findings = findings_of(policy, played, world, run=team.run, stressed=stress, others=others)
+    played, findings, background = _weigh(team, team.trader.market(), stochastic=stochastic, seed=seed, stress=stress)
     judgement = RunJudgement(team.run, played, tuple(findings), folder, tuple(team.notes))
-    background = background_of(config, world, played, team.run)
-    how = how_played(config, played)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:  # whole or not at all
         save_judgement(draft, judgement, name=title, calibration=background.calibration)
-        write_report(draft / PAGE, findings, title=title, how=how, gamma=config.learner.gamma, background=background)
+        _write(draft / PAGE, team, played, findings, title=title, background=background)
     return judgement
 
 
+def _weigh(
+    team: Team, world: MarketWorld, *, stochastic: bool, seed: int | None, stress: bool
+) -> tuple[Playing, list[Findings], Background]:
+    """Play the test window: how it was played, the evidence for each account, where the policy comes from."""
+    config = team.trader.config
+    deterministic = team.trader.deterministic and not stochastic
+    played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
+    findings = findings_of(team, played, world, stressed=stress)
+    return played, findings, background_of(config, world, played, team.run)
+
+
+def _write(
+    file: Path, team: Team, played: Playing, findings: Sequence[Findings], *, title: str, background: Background
+) -> None:
+    config = team.trader.config
+    how, gamma = played.policy_sentence(config), config.learner.gamma
+    write_report(file, findings, title=title, how=how, gamma=gamma, background=background)
+
+
 def _new_folder(path: Path) -> Path:
-    """The folder that is to be written; raises where something lies there, which would be replaced."""
+    """Return `path`; raise where something lies there, which would be replaced."""
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise DataError(f"{path} exists; an evaluation is kept in a folder of its own, so name one that does not.")
     return path
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A page that was written. verdict: what it says first; notes: about checkpoints that cannot be used."""
+
+    file: Path
+    verdict: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def write_run_report(
+    run: Path,
+    file: Path,
+    *,
+    stochastic: bool = False,
+    checkpoint: str | None = None,
+    stress: bool = True,
+    trust: bool = False,
+) -> WrittenReport:
+    """Write the report of a run on a market, or of a walk-forward, into `file`.
+
+    The options are those of `tailwise.judge`; a walk-forward, whose folds have been played, has none of them.
+    """
+    if (run / SUMMARY).exists():
+        if stochastic or checkpoint is not None:
+            raise ConfigError(
+                f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic and "
+                "--checkpoint, or give the folder of one of its runs."
+            )
+        folds = read_walk_forward(run)
+        write_folds_report(file, folds, run)
+        return WrittenReport(file, folds.verdict)
+    require_market(run, f", and a report is about trading; use: tailwise evaluate {run}")
+    team = open_team([run], checkpoint=checkpoint, trust=trust)
+    world = team.trader.market()
+    played, findings, background = _weigh(team, world, stochastic=stochastic, seed=None, stress=stress)
+    title = f"{run.resolve().name}: {world.name.removeprefix('market ')}, out of sample"
+    _write(file, team, played, findings, title=title, background=background)
+    verdict = tuple(f"{account.judged.symbol}: {headline_of(account)[0]}" for account in findings)
+    return WrittenReport(file, verdict, tuple(team.notes))

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tailwise.core.metrics import METRICS
-from tailwise.evaluate.background import Background
+from tailwise.evaluate.judge import Background
 from tailwise.evaluate.words import percent
 from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
 from tailwise.pages.views import Alerts, Block, Cell, Folded, Panel, Paragraphs, Plots, Table
@@ -33,17 +33,17 @@ BINS = 10  # of a calibration
 MOST_ALERTS = 20  # that are shown, the newest
 
 
-def background_panels(known: Background, alpha: float) -> list[Panel]:
+def background_panels(background: Background, alpha: float) -> list[Panel]:
     """Calibration, training curves, alerts, configuration and data: those that there are."""
     panels = []
-    if known.calibration is not None:
-        panels.append(_calibration(known.calibration, alpha))
-    if known.metrics is not None and len(known.metrics) > 1:
-        panels.append(_training(known.metrics))
-    if known.alerts is not None:
-        panels.append(_alerts(known.alerts))
-    if known.configuration or known.hashes:
-        panels.append(_origin(known))
+    if background.calibration is not None:
+        panels.append(_calibration(background.calibration, alpha))
+    if background.metrics is not None and len(background.metrics) > 1:
+        panels.append(_training(background.metrics))
+    if background.alerts is not None:
+        panels.append(_alerts(background.alerts))
+    if background.configuration or background.hashes:
+        panels.append(_origin(background))
     return panels
 
 
@@ -116,10 +116,10 @@ def _training(metrics: pd.DataFrame) -> Panel:
 
 
 def _line(figure: Any, metrics: pd.DataFrame, name: str, colour: str, dash: str) -> None:
-    known = metrics[["steps", name]].dropna()
-    values = known[name].to_numpy(dtype=np.float64)
+    rows_of_metric = metrics[["steps", name]].dropna()
+    values = rows_of_metric[name].to_numpy(dtype=np.float64)
     rows = thin(values, 600)
-    steps = known["steps"].to_numpy()
+    steps = rows_of_metric["steps"].to_numpy()
     figure.add_trace(line(steps[rows], values[rows], name, colour, width=1.5, dash=dash))
 
 
@@ -143,19 +143,19 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> Panel:
     )
 
 
-def _origin(known: Background) -> Panel:
-    blocks: list[Block] = [Paragraphs(known.facts, "small")]
-    if known.hashes:
+def _origin(background: Background) -> Panel:
+    blocks: list[Block] = [Paragraphs(background.facts, "small")]
+    if background.hashes:
         rows = [
             (purpose, symbol, Cell(code, code=True))
-            for purpose, symbols in known.hashes.items()
+            for purpose, symbols in background.hashes.items()
             for symbol, code in symbols.items()
         ]
         blocks.append(Table(("window", "symbol", "sha256 of its bars"), rows, kind="hashes"))
-    if known.configuration:
-        blocks.append(Folded("The complete configuration", text=known.configuration))
-    if known.versions:
-        blocks.append(Folded("Versions", table=Table(("package", "version"), list(known.versions.items()))))
+    if background.configuration:
+        blocks.append(Folded("The complete configuration", text=background.configuration))
+    if background.versions:
+        blocks.append(Folded("Versions", table=Table(("package", "version"), list(background.versions.items()))))
     return Panel(
         "origin",
         "Configuration and data",

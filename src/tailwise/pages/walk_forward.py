@@ -5,32 +5,37 @@ Made from the result and the files beside it; nothing is played again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
 import yaml
 
 from tailwise.core.errors import DataError
-from tailwise.evaluate.background import Background
 from tailwise.evaluate.bootstrap import REPETITIONS
-from tailwise.evaluate.evidence import Comparison
-from tailwise.evaluate.judgement import ALWAYS_IN, POLICY
+from tailwise.evaluate.findings import unchecked_headline
+from tailwise.evaluate.judge import Background
+from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.path_files import read_paths
-from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.verdict_words import unchecked_headline
-from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward
-from tailwise.evaluate.walk_forward_words import reserved
-from tailwise.evaluate.words import EXPOSURES, exposures, glossary_rows, limit_word, percent, plain
-from tailwise.pages.curves import Curve, lines_panel, months_panel, rolling_panel
-from tailwise.pages.environment import write_page
+from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward, reserved
+from tailwise.evaluate.words import EXPOSURES, exposures, limit_word, percent, plain
+from tailwise.pages.account_panels import curves_of, lines_panel
 from tailwise.pages.figures import colours_of, layout, legend
-from tailwise.pages.return_panels import distribution_panel
-from tailwise.pages.stress_panels import odds_panel
-from tailwise.pages.trading_panel import trading_panel
+from tailwise.pages.report import metrics_panel, path_panels
+from tailwise.pages.risk_panels import odds_panel
 from tailwise.pages.training_panels import background_panels
-from tailwise.pages.verdict import comparison_panel
-from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, with_suffixes
+from tailwise.pages.views import (
+    Panel,
+    Paragraphs,
+    Part,
+    Plot,
+    ReportPage,
+    Table,
+    Top,
+    Verdict,
+    with_suffixes,
+    write_page,
+)
 
 
 def write_folds_report(path: Path, folds: WalkForward, folder: Path) -> None:
@@ -60,23 +65,19 @@ def fold_rows(folds: WalkForward, account: str) -> list[tuple[str, ...]]:
         if row.account != account:
             continue
         own = row.statistics[POLICY]
-        rule = next(name for name in ALWAYS_IN if name in row.statistics)
-        beside = row.statistics[rule]
-        limit = row.limit
-        word = "" if limit is None else limit_word(limit.kept, row.limit_acted)
         rows.append(
             (
                 f"{row.fold}",
-                _seed(row.seed),
+                "together" if row.seed is None else f"{row.seed}",
                 _span(row.windows.train),
                 _span(row.windows.test),
                 percent(own.total_return),
-                percent(beside.total_return),
+                percent(row.statistics[always_in(row.statistics)].total_return),
                 plain(own.sharpe),
                 percent(-own.max_drawdown),
                 percent(own.cvar_return),
                 exposures(own),
-                word,
+                "" if row.limit is None else limit_word(row.limit.kept, row.limit_acted),
             )
         )
     return rows
@@ -86,33 +87,23 @@ def _account_panels(folds: WalkForward, stitched: StitchedPath, folder: Path) ->
     paths = read_paths(folder / stitched.evaluation, root=folder).get(stitched.account)
     if paths is None:
         raise DataError(f"{folder / stitched.evaluation} has no account '{stitched.account}'; restore it.")
-    curves = {name: Curve.of_path(path) for name, path in paths.items()}
-    statistics = stitched.statistics
-    rule = next(name for name in ALWAYS_IN if name in curves)
-    numbers = statistics[POLICY]
+    who = "All seeds of a fold decide together." if stitched.seed is None else f"Seed {stitched.seed}."
     caption = (
         "The test windows of all folds one after the other, after all costs; each was played by a policy that had seen "
-        f"only bars before it. {_who(stitched)} Look for whether it was earned in most folds or in one."
+        f"only bars before it. {who} Look for whether it was earned in most folds or in one."
     )
-    against = {name: Comparison(one.mean_return, one.sharpe) for name, one in stitched.against.items()}
-    panels = [
-        lines_panel(curves, POLICY, kind="equity", caption=caption),
+    return [
+        lines_panel(curves_of(paths), POLICY, kind="equity", caption=caption),
         _folds_panel(folds, stitched.account),
-        lines_panel(curves, POLICY, kind="drawdown"),
-        comparison_panel(against, REPETITIONS) if against else None,
-        months_panel(curves[POLICY], POLICY),
-        trading_panel(paths[POLICY]),
-        rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
-        distribution_panel(curves, POLICY, rule, numbers),
-        odds_panel({POLICY: stitched.odds}) if stitched.odds is not None else None,
-        _metrics(statistics),
+        *path_panels(paths, stitched.statistics[POLICY], stitched.against, REPETITIONS),
+        *([odds_panel({POLICY: stitched.odds})] if stitched.odds is not None else []),
+        metrics_panel(stitched.statistics, "All accounts over the same bars. A dash is undefined.", {}),
     ]
-    return [panel for panel in panels if panel is not None]
 
 
 def _folds_panel(folds: WalkForward, account: str) -> Panel:
     rows = [row for row in folds.rows if row.account == account]
-    rule = next(name for name in ALWAYS_IN if name in rows[0].statistics)
+    rule = always_in(rows[0].statistics)
     colours = colours_of([POLICY, "together", rule], POLICY)
     figure = go.Figure()
     held = {row.fold: row.statistics[rule].total_return for row in rows}
@@ -159,19 +150,6 @@ def _points(rows: Sequence[FoldRow]) -> tuple[list[int], list[float]]:
     return [row.fold for row in rows], [row.statistics[POLICY].total_return for row in rows]
 
 
-def _metrics(statistics: Mapping[str, PathStatistics]) -> Panel:
-    rows = [
-        (f"{name}: {hint}", *(show(numbers) for numbers in statistics.values()))
-        for _, name, show, hint in glossary_rows(statistics[POLICY])
-    ]
-    return Panel(
-        "metrics",
-        "Every number",
-        "All accounts over the same bars, after all costs. A dash is undefined.",
-        [Table(("", *statistics), rows, kind="metrics")],
-    )
-
-
 def _background(folds: WalkForward) -> Background:
     return Background(
         facts=list(folds.facts),
@@ -197,10 +175,6 @@ def _colour(folds: WalkForward, stitched: StitchedPath) -> str:
     return "good" if praised and not reserved(folds, stitched) else ""
 
 
-def _who(stitched: StitchedPath) -> str:
-    return "All seeds of a fold decide together." if stitched.seed is None else f"Seed {stitched.seed}."
-
-
 def _over_seeds(folds: WalkForward) -> str:
     """The mean over seeds with its interval, and how likely the choice among them was luck."""
     text, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
@@ -210,10 +184,6 @@ def _over_seeds(folds: WalkForward) -> str:
     if luck is not None:
         text += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
     return text.strip()
-
-
-def _seed(seed: int | None) -> str:
-    return "together" if seed is None else f"{seed}"
 
 
 def _span(window: Span | None) -> str:

@@ -9,12 +9,11 @@ import pytest
 
 from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
-from tailwise.evaluate.background import Background
 from tailwise.evaluate.findings import weigh
-from tailwise.evaluate.judgement import POLICY, SAMPLED, judge_policy
-from tailwise.evaluate.limit import forward_returns, judge_limit, rule_sentence
+from tailwise.evaluate.judge import Background
+from tailwise.evaluate.judgement import POLICY, SAMPLED, forward_returns, judge_limit, judge_policy, rule_sentence
+from tailwise.evaluate.performance import discounted_forward_returns
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.evaluate.tails import discounted_forward_returns
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath

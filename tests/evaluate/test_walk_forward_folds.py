@@ -13,7 +13,7 @@ from tailwise.bars.bars import Bars, save_bars
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Range
-from tailwise.evaluate.walk_forward_plan import (
+from tailwise.evaluate.walk_forward_folds import (
     Plan,
     Settings,
     check_fitted,
