@@ -20,7 +20,7 @@ from tailwise.core.streams import Streams
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.config import EvaluateConfig
-from tailwise.run.health.alert import Alert
+from tailwise.run.health.rule import Alert
 from tailwise.run.make_env import make_driver
 from tailwise.run.run_folder import read_alerts
 

@@ -14,9 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
+from tailwise.run.env_results import add_info
 from tailwise.run.envs import EnvDriver
-from tailwise.run.health.step_facts import StepFacts
-from tailwise.run.infos import add_info
+from tailwise.run.health.probes import StepFacts
 from tailwise.run.make_env import make_driver
 from tailwise.run.seeded_vector import SeededVectorEnv
 

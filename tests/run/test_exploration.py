@@ -13,8 +13,8 @@ from tailwise.core.errors import ConfigError
 from tailwise.learner.config import NarrowingExploration
 from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
-from tailwise.run.health.good_states import GoodCopy
-from tailwise.run.schedules import narrowing
+from tailwise.run.controllers import narrowing
+from tailwise.run.health.actions import GoodCopy
 from tests.support import BACKENDS
 
 END = NarrowingExploration().end_std

@@ -21,7 +21,7 @@ from tailwise.evaluate.walk_forward_plan import Settings
 from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward
 from tailwise.evaluate.walk_forward_words import headings, table_rows
 from tailwise.pages.frontier import PAGE, keep_frontier_page
-from tailwise.run.effective_config import effective_config
+from tailwise.run.config import effective_config
 from tailwise.run.jobs import Line
 
 StudyResult = TypeVar("StudyResult", WalkForward, Frontier)

@@ -13,9 +13,8 @@ from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE, parse_row
 from tailwise.run.run_files import LARGE, read_file
-from tailwise.run.run_folder import CONFIG, origin_of_run, read_config, read_manifest
+from tailwise.run.run_folder import CONFIG, made_otherwise, origin_of_run, read_config, read_manifest
 from tailwise.run.trust import code_named_by, open_config
-from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import make_world
 
 

@@ -14,7 +14,7 @@ from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
-from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
+from tailwise.run.leak_check import read_leak_verdict, worst_verdict
 from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 

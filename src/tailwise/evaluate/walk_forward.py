@@ -32,8 +32,7 @@ from tailwise.evaluate.walk_forward_result import SUMMARY, FoldRow, WalkForward
 from tailwise.evaluate.walk_forward_summary import Whole, cut_of, summarise
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.run.agent import PPO
-from tailwise.run.config import Config, warnings_of
-from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
+from tailwise.run.config import Config, ConfigLike, Effective, effective_config, require_environment, warnings_of
 from tailwise.run.jobs import Say, Stop, never, silent
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook

@@ -21,8 +21,7 @@ from tailwise.evaluate.seeds import SeedSummary
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.market.leaks.own_features import LeakVerdict
-from tailwise.run.run_files import LARGE, read_stored
-from tailwise.run.stored import Count
+from tailwise.run.run_files import LARGE, Count, read_stored
 
 FORMAT: Final = 2
 SUMMARY, PLAN, RESULT = "walk_forward.json", "walk_forward.plan.json", "fold_result.json"

@@ -27,25 +27,23 @@ from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.controllers import Hyperparameters
 from tailwise.run.health import Alert
-from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
-from tailwise.run.metric_repair import restore_metrics
-from tailwise.run.metric_store import MetricStore
+from tailwise.run.metric_store import MetricStore, restore_metrics
 from tailwise.run.play import ModelPlayer, Played
-from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
+from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors, policy_spec
 from tailwise.run.run_folder import (
     append_alerts,
     create_run_folder,
     cut_back_alerts,
+    made_otherwise,
     read_manifest,
     refuse_existing,
+    remove_unfinished,
     write_config,
 )
-from tailwise.run.stored_policy import policy_spec
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
-from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 

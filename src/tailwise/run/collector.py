@@ -14,7 +14,7 @@ from tailwise.learner.credit import past_after
 from tailwise.learner.decisions import Ahead, Decisions, Shown
 from tailwise.learner.rollout import Past, Rollout
 from tailwise.run.envs import EnvDriver, StepRows
-from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.health.probes import StepFacts
 
 _Final = tuple[Tensor, Tensor]  # features [n, H] at last observations, and their (step, environment) [n, 2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.health.alert import Alert
+from tailwise.run.health.rule import Alert
 from tailwise.run.metric_store import MetricStore
 from tailwise.run.run_folder import append_alerts
 

@@ -17,9 +17,8 @@ from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
-from tailwise.run.run_folder import read_manifest
+from tailwise.run.run_folder import made_otherwise, read_manifest
 from tailwise.run.trust import Trust, open_config
-from tailwise.run.versions import made_otherwise
 
 
 @dataclass(frozen=True)

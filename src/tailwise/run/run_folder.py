@@ -1,31 +1,37 @@
-"""The folder of a run: what is written once at its start, and its log of alerts."""
+"""The folder of a run: what is written at its start, its log of alerts, and what a killed writer left behind."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import secrets
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.atomic import sha256_file, write_bytes, write_json
+from tailwise.core.atomic import recover_folders, remove_leftovers, sha256_file, write_bytes, write_json
 from tailwise.core.config import dump_yaml, parse_tree
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored, parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
+from tailwise.core.version import VERSION
+from tailwise.run.checkpoint import DELETED
 from tailwise.run.config import Config, parse_config
 from tailwise.run.health import Alert
-from tailwise.run.run_files import LARGE, SMALL, check_links, read_file, read_stored
-from tailwise.run.stored import Manifest, StoredAlert
-from tailwise.run.versions import made_with
+from tailwise.run.metric_store import FILE as METRICS
+from tailwise.run.metric_store import TABLE
+from tailwise.run.run_files import LARGE, SMALL, Manifest, StoredAlert, check_links, read_file, read_stored
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 DAMAGED_ALERTS = "alerts.damaged.jsonl"
+DUMPS = "dumps"  # folder in which a stopping health rule leaves the numbers of its update
 
 
 def refuse_existing(run_dir: Path) -> None:
@@ -200,3 +206,66 @@ def _git_state() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}
+
+
+_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
+
+
+def made_with(config: Config) -> dict[str, Any]:
+    """What a manifest keeps: versions, Python, platform, threads of the learner."""
+    return {
+        # Its own version from the package itself, which may run from a source tree without being installed.
+        "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": config.run.threads,
+    }
+
+
+def made_otherwise(manifest: Mapping[str, Any], config: Config | None = None) -> list[str]:
+    """What differs here from what a run was made with, a few words each; threads are compared with those of `config`.
+
+    The platform is left out: its name changes with every update of the system.
+    """
+    stored: Mapping[str, Any] = manifest.get("versions", {})
+    found = [
+        f"{name} {then} (installed: {now or 'none'})"
+        for name, then in stored.items()
+        if (now := _installed(name)) != then
+    ]
+    python = manifest.get("python")
+    if python is not None and python != platform.python_version():
+        found.append(f"Python {python} (this is {platform.python_version()})")
+    threads = manifest.get("threads")
+    if config is not None and threads is not None and threads != config.run.threads:
+        found.append(f"run.threads {threads} (it is {config.run.threads} now)")
+    return found
+
+
+def _installed(name: str) -> str | None:
+    if name == "tailwise":
+        return VERSION
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+# Of the files beside them, only the owner of the run's lock writes these: `report` writes its page while a run trains.
+_FILES = (CONFIG, MANIFEST, SIGNATURE, ALERTS, METRICS, TABLE)
+
+
+def remove_unfinished(run_dir: Path) -> list[Path]:
+    """Finish or undo what was cut short and remove the rest; returns what was removed.
+
+    Only for the owner of the run's lock: the unfinished work of a living writer looks the same.
+    """
+    removed = remove_leftovers(run_dir, of=_FILES)
+    for folder in (run_dir / "checkpoints", run_dir / DUMPS):
+        if folder.is_dir() and not folder.is_symlink():
+            recover_folders(folder)
+            removed += remove_leftovers(folder)
+            for half in sorted(folder.glob(f"{DELETED}*")):
+                shutil.rmtree(half)
+                removed.append(half)
+    return removed

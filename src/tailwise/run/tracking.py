@@ -18,8 +18,7 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import ConfigError
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
-from tailwise.run.run_files import read_stored
-from tailwise.run.stored import TrackingIds
+from tailwise.run.run_files import TrackingIds, read_stored
 
 FILE = "tracking.json"
 TRACKERS = ("mlflow", "wandb")

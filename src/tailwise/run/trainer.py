@@ -7,26 +7,37 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
-from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.fused.coverage import why_not_fused
+from tailwise.learner.backend import Backend, Knobs, UpdateReport
+from tailwise.learner.config import LearnerConfig
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import StepSize, next_kl_factor
+from tailwise.learner.ppo import TorchBackend
 from tailwise.learner.rollout import Past
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.backends import make_backend
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.collector import Collector
 from tailwise.run.config import Config
-from tailwise.run.controllers import Controllers, Hyperparameters, controllers_of
+from tailwise.run.controllers import (
+    Controllers,
+    Hyperparameters,
+    RiskWatch,
+    controllers_of,
+    entropy_weight,
+    narrowing,
+    plateau_begins,
+    schedule_factor,
+)
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
 from tailwise.run.health.watch import HealthWatch
@@ -36,10 +47,34 @@ from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.record import record_update, try_to_save
-from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
-from tailwise.run.stored_state import check_state, stored_by_this_version
+from tailwise.run.run_files import check_state, stored_by_this_version
 from tailwise.run.worlds import World
+
+BackendName = Literal["auto", "torch", "fused"]
+
+
+def make_backend(
+    wanted: BackendName, model: ActorCritic, config: LearnerConfig, streams: Streams, *, threads: int, **options: Any
+) -> tuple[Backend, str]:
+    """The backend, and a sentence that says which one and why; `options` are those of `TorchBackend`.
+
+    fused is an error where it does not cover an option, so that nobody measures torch and believes it is fused.
+    """
+    if wanted == "torch":
+        return TorchBackend(model, config, streams, **options), "torch, as configured"
+    reason = why_not_fused(model.config, config, model.action, auxiliary=options.get("auxiliary", ()))
+    if reason is not None:
+        if wanted == "fused":
+            raise ConfigError(f"backend fused: {reason}")
+        return TorchBackend(model, config, streams, **options), f"torch, because {reason}"
+    # Here and not above: torch runs need not wait for the compiler.
+    from tailwise.fused.backend import FusedBackend
+
+    backend = FusedBackend(model, config, streams, threads=threads, **options)
+    why = "as configured" if wanted == "fused" else "because it covers all options"
+    workers = f"{threads} worker{'s' if threads > 1 else ''}"
+    return backend, f"fused, {why} ({workers})"
+
 
 TRAINING_KEYS = (
     "update",

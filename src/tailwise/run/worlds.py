@@ -20,10 +20,9 @@ from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
-from tailwise.run.config import Config
-from tailwise.run.env_sections import GymEnv, MarketEnvSection
+from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
-from tailwise.run.leak_verdict import LEAK_CHECK
+from tailwise.run.leak_check import LEAK_CHECK
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.toy_risk import ExposureVector
 from tailwise.run.health import probes
-from tailwise.run.health.drift import KEPT, TENTHS, WARMUP, Drift, psi
-from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.health.probes import StepFacts
+from tailwise.run.health.signals import KEPT, TENTHS, WARMUP, Drift, psi
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 

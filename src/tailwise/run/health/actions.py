@@ -2,20 +2,137 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from safetensors.torch import save_file
+
+from tailwise.core.atomic import atomic_folder
+from tailwise.core.errors import CheckpointError
 from tailwise.learner.rollout import Rollout
-from tailwise.run.health.alert import ACTIONS, Action, Alert
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.controllers import controllers_of
 from tailwise.run.health.config import HealthConfig
-from tailwise.run.health.dump import write_dump
 from tailwise.run.health.engine import Health
-from tailwise.run.health.good_states import GoodStates, go_back
-from tailwise.run.health.rule import Rule
+from tailwise.run.health.rule import ACTIONS, Action, Alert, Rule
+from tailwise.run.policy_files import load_policy_tensors
+from tailwise.run.run_folder import DUMPS
 
 if TYPE_CHECKING:
     from tailwise.run.trainer import Trainer
+
+
+def rollout_tensors(rollout: Rollout) -> dict[str, torch.Tensor]:
+    """All tensors of a rollout by name."""
+    parts = {field.name: getattr(rollout, field.name) for field in fields(rollout) if field.name != "critic"}
+    parts |= {f"critic.{field.name}": getattr(rollout.critic, field.name) for field in fields(rollout.critic)}
+    return {name: part.contiguous().clone() for name, part in parts.items() if isinstance(part, torch.Tensor)}
+
+
+def write_dump(
+    trainer: Trainer, rollout: Rollout, metrics: Mapping[str, float], alerts: Sequence[Alert]
+) -> Path | None:
+    """Write dumps/update-N: rollout.safetensors, metrics.json, alerts.json and a checkpoint; None without a folder."""
+    if trainer.run_dir is None:
+        return None
+    folder = trainer.run_dir / DUMPS / f"update-{trainer.update:06d}"
+    with atomic_folder(folder) as temporary:
+        save_file(rollout_tensors(rollout), temporary / "rollout.safetensors")
+        numbers = {
+            name: value if value == value and abs(value) < float("inf") else None for name, value in metrics.items()
+        }
+        (temporary / "metrics.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+        told = [alert.to_json() for alert in alerts]
+        (temporary / "alerts.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    trainer.write_checkpoint(folder / "checkpoint")
+    return folder
+
+
+KEPT = 3  # copies in memory
+
+
+@dataclass(frozen=True)
+class GoodCheckpoint:
+    """A checkpoint that nothing is wrong with."""
+
+    update: int
+    policy: dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
+    training: dict[str, Any]
+    source: str
+
+    def restore(self, trainer: Trainer) -> None:
+        """Make the trainer's learner and controllers those of the checkpoint."""
+        load_policy_tensors(trainer.model, self.policy, source=self.source)
+        optimiser = {k: v for k, v in self.tensors.items() if k.startswith("optimiser/")}
+        trainer.backend.optimiser.check(optimiser, fresh=True)
+        trainer.backend.optimiser.load(optimiser)
+        trainer.controllers.restore(controllers_of(self.training))
+
+
+class GoodCopy:
+    """The same in memory, around a snapshot of the learner."""
+
+    def __init__(self, trainer: Trainer, snapshot: Any) -> None:
+        self.update = trainer.update
+        self.source = f"the state after update {trainer.update}"
+        self.snapshot = snapshot
+        self.controllers = trainer.controllers.to_json()
+
+    def restore(self, trainer: Trainer) -> None:
+        """Make the trainer's learner and controllers those of the copy."""
+        trainer.backend.restore(self.snapshot)
+        trainer.controllers.restore(self.controllers)
+
+
+class GoodStates:
+    """Copies of the newest good states, for a run that writes no checkpoints.
+
+    What the learner is after an update is what it is before the next one, and that is copied anyway, to undo an update:
+    so `expect` says that the present state is good, and `keep` gets it with that copy.
+    """
+
+    def __init__(self) -> None:
+        self.copies: list[GoodCopy] = []
+        self._good: int | None = None  # the update after which the learner was good
+
+    def expect(self, trainer: Trainer) -> None:
+        """The learner is good as it is."""
+        self._good = trainer.update
+
+    def keep(self, trainer: Trainer, snapshot: Any | None) -> None:
+        """Before an update: keep the learner if it is good; snapshot: a copy of it, if there is one."""
+        if self._good == trainer.update:
+            taken = trainer.backend.snapshot() if snapshot is None else snapshot
+            self.copies = [*self.copies[-(KEPT - 1) :], GoodCopy(trainer, taken)]
+        self._good = None
+
+    def before(self, update: int, run_dir: Path | None) -> GoodCheckpoint | GoodCopy | None:
+        """The newest good state whose updates all lie before `update`."""
+        if run_dir is None:
+            return next((copy for copy in reversed(self.copies) if copy.update < update), None)
+        for folder in ckpt.checkpoints_in(run_dir):
+            try:
+                policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
+            except CheckpointError:
+                continue  # a broken one is no good state; resuming tells what is wrong with it
+            finite = all(bool(torch.isfinite(tensor).all()) for tensor in policy.tensors.values())
+            if int(training.json["update"]) < update and finite:
+                source = f"checkpoint {folder.name}"
+                made = int(training.json["update"])
+                return GoodCheckpoint(made, policy.tensors, training.tensors, training.json, source)
+        return None
+
+
+def go_back(trainer: Trainer, good: GoodCheckpoint | GoodCopy) -> None:
+    """Weights, normaliser, return scale, optimiser and controllers of `good`; time, environments and windows go on."""
+    good.restore(trainer)
+    if not bool(torch.isfinite(trainer.collector.state).all()):
+        trainer.collector.state = trainer.model.initial_state(trainer.driver.num_envs)
 
 
 @dataclass(frozen=True)

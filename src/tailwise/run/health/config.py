@@ -10,9 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.metrics import METRICS, find_spec
-from tailwise.run.health.alert import Action, Severity
-from tailwise.run.health.builtin import RULES
-from tailwise.run.health.rule import Condition, Rule, Statistic
+from tailwise.run.health.engine import RULES
+from tailwise.run.health.rule import Action, Condition, Rule, Severity, Statistic
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -17,11 +17,10 @@ from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
 from tailwise.run.health.actions import Actions, Before
-from tailwise.run.health.alert import Alert
-from tailwise.run.health.derived import conclusions
-from tailwise.run.health.engine import Health
+from tailwise.run.health.engine import Health, conclusions
+from tailwise.run.health.probes import StepFacts
+from tailwise.run.health.rule import Alert
 from tailwise.run.health.signals import Signals
-from tailwise.run.health.step_facts import StepFacts
 
 if TYPE_CHECKING:
     from tailwise.run.trainer import Trainer
