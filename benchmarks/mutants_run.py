@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "a refused update moves the step size",
-        "run/trainer.py",
+        "run/controllers.py",
         "        if not (report.committed or report.went_too_far):\n            return\n",
         "",
         TRAINER,

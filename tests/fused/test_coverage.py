@@ -9,7 +9,7 @@ import pytest
 from tailwise.core.errors import ConfigError
 from tailwise.fused.backend import FusedBackend
 from tailwise.learner.ppo import TorchBackend
-from tailwise.run.trainer import make_backend
+from tailwise.run.backends import make_backend
 from tests.support import small_backend, small_run, small_trainer
 
 UNCOVERED: list[tuple[dict[str, Any], str, str]] = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tailwise.core.errors import CheckpointError
 from tailwise.core.loops.step_bits import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
@@ -15,6 +18,9 @@ from tailwise.learner.decisions import Ahead, Decisions, Shown
 from tailwise.learner.rollout import Past, Rollout
 from tailwise.run.envs import EnvDriver, StepRows
 from tailwise.run.health.probes import StepFacts
+
+# Names in a checkpoint.
+STATE, PAST_REWARD, AGE = "collector/state", "collector/past_reward", "collector/age"
 
 _Final = tuple[Tensor, Tensor]  # features [n, H] at last observations, and their (step, environment) [n, 2]
 
@@ -82,6 +88,34 @@ class Collector:
             self.past = past_after(rollout, self.past)
         self.broken_off = False
         return rollout, anomalies
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: the hidden state, and the newest rewards where they are kept."""
+        past = {} if self.past is None else {PAST_REWARD: self.past.reward, AGE: self.past.age}
+        return {STATE: self.state, **past}
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise unless `load` can take these tensors over; those of older versions have no rewards."""
+        if STATE not in tensors:
+            raise CheckpointError(f"the training state lacks {STATE}")
+        own = self.tensors() if PAST_REWARD in tensors else {STATE: self.state}
+        for name, needed in own.items():
+            given = tensors.get(name)
+            if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+                what = "hidden state" if name == STATE else f"'{name}'"
+                kind = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
+                raise CheckpointError(
+                    f"the stored {what} is {kind}; this run needs {needed.dtype} {tuple(needed.shape)}: resume with "
+                    "the configuration that the run was started with"
+                )
+        if AGE in own and int(tensors[AGE].min()) < 0:
+            raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `tensors`."""
+        self.state = tensors[STATE]
+        if self.past is not None and PAST_REWARD in tensors:
+            self.past = Past(tensors[PAST_REWARD], tensors[AGE])
 
     def _step_by_step(
         self, made: Decisions, rows: _Rows, masks: list[npt.NDArray[np.bool_]]

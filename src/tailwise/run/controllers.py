@@ -17,7 +17,7 @@ import torch
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError
 from tailwise.core.streams import Streams
-from tailwise.learner.backend import UpdateReport
+from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.calibration import Calibration
 from tailwise.learner.config import (
     ConstantEntropy,
@@ -29,6 +29,7 @@ from tailwise.learner.config import (
     PlateauEntropy,
 )
 from tailwise.learner.constraint import Constraint
+from tailwise.learner.optimisers import StepSize, next_kl_factor
 from tailwise.learner.rollout import Rollout
 from tailwise.run.config import Config
 
@@ -107,6 +108,51 @@ class Controllers:
     def threshold(self) -> float | None:
         """VaR of the pooled return as known from earlier updates, reward units."""
         return None if self.constraint is None else self.constraint.threshold
+
+    def knobs(
+        self,
+        learner: LearnerConfig,
+        narrowing: NarrowingExploration | None,
+        *,
+        update: int,
+        steps: int,
+        total_steps: int,
+        measure_terms: bool,
+    ) -> Knobs:
+        """What schedules and controllers say for the update after `update` updates and `steps` environment steps."""
+        schedule = schedule_factor(learner.schedule, steps, total_steps)
+        return Knobs(
+            StepSize(learner.learning_rate, schedule, self.kl_factor, self.health_factor),
+            entropy_weight(learner.entropy, plateau_at=self.plateau_at, update=update),
+            measure_terms=measure_terms,
+            multiplier=self.multiplier,
+            threshold=self.threshold,
+            bounds_weight=0.0 if narrowing is None else narrowing.bounds_weight,
+        )
+
+    def adapt(self, learner: LearnerConfig, report: UpdateReport, *, update: int, noise: int) -> None:
+        """Follow KL and entropy of an update, counted in `update`; one refused for broken numbers shows nothing.
+
+        noise: components of an action, each of which narrowing takes entropy from.
+        """
+        if not (report.committed or report.went_too_far):
+            return
+        self.kl_factor = next_kl_factor(
+            learner.kl_factor,
+            self.kl_factor,
+            stopped=report.stopped_early or report.went_too_far,
+            kl=report.kl,
+            target_kl=learner.target_kl,
+        )
+        if not report.committed:
+            return
+        if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
+            # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
+            entropy = report.metrics["policy/entropy"] - self.narrowed * noise
+            window = learner.entropy.window
+            self.entropies = [*self.entropies, entropy][-window:]
+            if plateau_begins(self.entropies, window, learner.entropy.tolerance) is not None:
+                self.plateau_at = update
 
     def to_json(self) -> dict[str, Any]:
         """A copy as plain values; the names are those of training/state.json."""

@@ -304,6 +304,9 @@ class TrainingState(Stored):
 
 def check_state(data: Mapping[str, Any]) -> None:
     """Raise unless `data` has the shape of a training state."""
+    needed = {name for name, field in TrainingState.model_fields.items() if field.is_required()}
+    if missing := sorted(needed - data.keys()):
+        raise CheckpointError(f"the training state lacks {', '.join(missing)}")
     try:
         as_stored(TrainingState, dict(data), source="the training state")
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The folder of a run: what is written at its start, its log of alerts, and what a killed writer left behind."""
+"""The folder of a run: what is written at its start and with each update, and what a killed writer left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,12 +22,15 @@ from tailwise.core.parsing import as_stored, parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
 from tailwise.core.version import VERSION
-from tailwise.run.checkpoint import DELETED
-from tailwise.run.config import Config, parse_config
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.config import Config, RunConfig, parse_config
 from tailwise.run.health import Alert
+from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import FILE as METRICS
-from tailwise.run.metric_store import TABLE
+from tailwise.run.metric_store import TABLE, MetricStore
 from tailwise.run.run_files import LARGE, SMALL, Manifest, StoredAlert, check_links, read_file, read_stored
+
+WriteCheckpoint = Callable[[Path], None]  # writes one into a folder, whole or not at all
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 DAMAGED_ALERTS = "alerts.damaged.jsonl"
@@ -196,6 +199,72 @@ def cut_back_alerts(run_dir: Path, update: int) -> str | None:
     )
 
 
+class RunWriter:
+    """Writes what a run adds to its folder while it trains: metrics, alerts, checkpoints.
+
+    saved: whether the newest checkpoint that was due could be written
+    """
+
+    def __init__(self, run_dir: Path, config: RunConfig, lock: RunLock | None) -> None:
+        self.run_dir, self.config, self.lock = run_dir, config, lock
+        self.store = MetricStore(run_dir, tensorboard=config.tensorboard)
+        self.saved = True
+
+    def record(
+        self,
+        update: int,
+        steps: int,
+        metrics: Mapping[str, float],
+        alerts: list[Alert],
+        *,
+        best: bool,
+        last: bool,
+        write: WriteCheckpoint,
+    ) -> str | None:
+        """Write an update down; a sentence when the run cannot go on because its files cannot be written.
+
+        best: its policy is the best so far; last: the run ends. An alert about a failed checkpoint joins `alerts`.
+        """
+        try:
+            if self.lock is not None:
+                self.lock.check()
+            append_alerts(self.run_dir, alerts)
+            # Who resumes after a roll-back must not continue from the states that it left.
+            went_back = any(alert.event == "acted" and alert.action == "rollback" for alert in alerts)
+            self.store.append(update, steps, metrics)
+            if best:
+                # After the line of this update: a run may be resumed from its best checkpoint, which relies on it.
+                self.save(update, alerts, write, best=True)
+            if last or went_back or update % self.config.checkpoint_every == 0 or not self.saved:
+                self.save(update, alerts, write)
+        except OSError as error:
+            self.saved = False
+            return f"the files of the run cannot be written ({error}); free the disk, then resume the run"
+        return None
+
+    def save(self, update: int, alerts: list[Alert], write: WriteCheckpoint, *, best: bool = False) -> None:
+        """Write a checkpoint; a disk that does not take it is an alert, once, and the next update tries again."""
+        try:
+            self.store.sync()
+            write(ckpt.checkpoint_path(self.run_dir, None if best else update))
+            if not best:
+                ckpt.prune(self.run_dir, self.config.keep)
+            self.saved = True
+        except OSError as error:
+            first, self.saved = self.saved, False
+            if first:
+                evidence = f"the checkpoint was not written ({error}); the ones before it are untouched"
+                advice = "free the disk; writing is tried again after every update"
+                alerts.append(Alert(update, "checkpoint_failed", "error", evidence, advice))
+                append_alerts(self.run_dir, alerts[-1:])
+
+    def close(self, *, compact: bool) -> None:
+        """Close the metrics; compact: write them as a table, too."""
+        if compact:
+            self.store.compact()
+        self.store.close()
+
+
 def _git_state() -> dict[str, Any] | None:
     """Commit of the current folder's repository and whether it has changes; None outside a repository."""
     try:
@@ -265,7 +334,7 @@ def remove_unfinished(run_dir: Path) -> list[Path]:
         if folder.is_dir() and not folder.is_symlink():
             recover_folders(folder)
             removed += remove_leftovers(folder)
-            for half in sorted(folder.glob(f"{DELETED}*")):
+            for half in sorted(folder.glob(f"{ckpt.DELETED}*")):
                 shutil.rmtree(half)
                 removed.append(half)
     return removed
