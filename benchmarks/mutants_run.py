@@ -176,7 +176,7 @@ MUTANTS = (
         "the hidden state before a rollout is that after it",
         "run/collector.py",
         "first_state = self.state.clone()",
-        "first_state = made.state",
+        "first_state = decisions.state",
         COLLECTOR,
         "rounding or carried",
     ),

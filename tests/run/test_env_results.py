@@ -255,4 +255,4 @@ def test_a_vector_environment_of_somebody_else(result: Any, sentence: str) -> No
 def test_accounts_that_are_no_numbers(info: dict[str, Any]) -> None:
     """Rejects leaving them to numpy, which knows neither the key nor that an environment gave it."""
     with pytest.raises(EnvironmentContractError, match=r"info\['.*'\] that is no number"):
-        StepFacts().see(add_info({}, info, 0, 1), np.array([False]))
+        StepFacts().absorb(add_info({}, info, 0, 1), np.array([False]))

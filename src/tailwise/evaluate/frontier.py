@@ -146,7 +146,7 @@ def _check_limits(limits: Sequence[float]) -> None:
 def _checked_world(base: Config, episodes: int) -> World:
     """Build what the runs will be judged on; raise when it cannot judge them."""
     world = make_world(base)
-    driver = world.judging("test", episodes=episodes, seed=base.seed)
+    driver = world.eval_env("test", episodes=episodes, seed=base.seed)
     driver.close()
     horizon = tail_horizon(base.learner.gamma)
     world.check_tail(horizon)

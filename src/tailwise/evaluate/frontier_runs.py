@@ -154,7 +154,7 @@ def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) ->
 def episode_score(policy: Policy, world: World, *, episodes: int, deterministic: bool) -> Score:
     """Of seeded test episodes of an environment that is not a market."""
     config = policy.config
-    driver = world.judging("test", episodes=episodes, seed=config.seed)
+    driver = world.eval_env("test", episodes=episodes, seed=config.seed)
     try:
         played = play_rewards(
             policy, driver, episodes=world.episodes(episodes), deterministic=deterministic, seed=config.seed

@@ -35,10 +35,10 @@ from tailwise.run.run_folder import (
     append_alerts,
     create_run_folder,
     cut_back_alerts,
-    made_otherwise,
     read_manifest,
     refuse_existing,
     remove_unfinished,
+    version_differences,
     write_config,
 )
 from tailwise.run.trainer import Trainer
@@ -288,7 +288,7 @@ class PPO(Policy):
             trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
             agent._attach(trainer, trials)
             notes = agent._continue_from_folder(folder)
-            other = made_otherwise(manifest)
+            other = version_differences(manifest)
             if other:
                 sentence = (
                     f"the run was made with {', '.join(other)}, so the continuation may differ in its last digits"

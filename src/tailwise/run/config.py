@@ -124,13 +124,13 @@ LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
 
 
-def _with_chosen(section: SectionType, chosen: Mapping[str, int]) -> SectionType:
+def _with_chosen(section: SectionType, values: Mapping[str, int]) -> SectionType:
     """A copy of a section with `chosen` values that do not count as set, so that another budget may choose again.
 
     Written to a file they do count: a run that is resumed keeps its geometry.
     """
     copied = section.model_copy()
-    copied.__dict__.update(chosen)
+    copied.__dict__.update(values)
     return copied
 
 
@@ -240,8 +240,8 @@ class Config(Section):
         adopted = self.model_copy()
         for name in ("run", "learner"):
             section, other = getattr(self, name), getattr(stored, name)
-            chosen = {key: getattr(other, key) for key in GEOMETRY[name] if key not in section.model_fields_set}
-            adopted.__dict__[name] = _with_chosen(section, chosen)
+            values = {key: getattr(other, key) for key in GEOMETRY[name] if key not in section.model_fields_set}
+            adopted.__dict__[name] = _with_chosen(section, values)
         return adopted
 
     @property
@@ -368,27 +368,27 @@ def parse_config(data: dict[str, Any], *, source: str) -> Config:
 
 def warnings_of(config: Config) -> list[str]:
     """Sentences about settings that work but are likely not meant."""
-    found = []
+    sentences = []
     critic = config.model.critic
     if not isinstance(config.risk, RiskOff) and critic.tail_levels is not None:
         sentence = check_resolution(config.risk.alpha, critic.tail_levels)
         if sentence is not None:
-            found.append(sentence)
+            sentences.append(sentence)
     steps, gamma = config.run.rollout_steps, config.learner.gamma
     if isinstance(config.risk, RiskConstraint) and steps * (1 - gamma) < 1:
         needed = math.ceil(round(1 / (1 - gamma), 6))
-        found.append(
+        sentences.append(
             f"run.rollout_steps {steps} are few against the {tail_horizon(gamma):,} steps that learner.gamma {gamma:g} "
             "looks ahead: the tail that steers risk.limit is then mostly what the critics predict; use at least "
             f"{needed}, better {tail_horizon(gamma):,}"
         )
     per_update = config.run.environments * config.run.rollout_steps
     if config.run.total_steps < per_update:
-        found.append(
+        sentences.append(
             f"run.total_steps {config.run.total_steps} is less than one rollout "
             f"({config.run.environments} x {config.run.rollout_steps} = {per_update}); exactly one update will be made"
         )
-    return found
+    return sentences
 
 
 ConfigLike = Config | Mapping[str, Any] | str | Path  # a YAML file or the name of a preset is a text

@@ -262,11 +262,11 @@ class RiskWatch:
         calibrated = False
         if self.calibration is not None:
             self.calibration.absorb(rollout)
-            found = self.calibration.report()
-            if found is not None:
-                metrics |= found.metrics()
+            calibration = self.calibration.report()
+            if calibration is not None:
+                metrics |= calibration.metrics()
                 if self.constraint is not None:
-                    calibrated = found.calibrated(self.constraint.tolerance)
+                    calibrated = calibration.calibrated(self.constraint.tolerance)
         if self.constraint is None:
             return metrics
         if not report.committed:

@@ -68,9 +68,9 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
     given = {bars.symbol: whole for bars, whole in zip(dataset.bars, dataset.features, strict=True)}
 
     def table(bars: Bars) -> FeatureTable:
-        made, whole = dataset.spec.table(bars), given[bars.symbol]
-        extra = whole.values[: len(bars), len(made.names) :]
-        return FeatureTable(np.concatenate([made.values, extra], axis=1), whole.names, made.first_valid)
+        computed, whole = dataset.spec.table(bars), given[bars.symbol]
+        extra = whole.values[: len(bars), len(computed.names) :]
+        return FeatureTable(np.concatenate([computed.values, extra], axis=1), whole.names, computed.first_valid)
 
     def fit(bars: Sequence[Bars]) -> Any:
         # The very function that training uses, by time: the probe `truncate` has fewer rows.
@@ -107,5 +107,5 @@ def read_leak_verdict(run_dir: Path, features: FeatureSpec | None) -> LeakVerdic
 
 def worst_verdict(verdicts: Iterable[LeakVerdict | None]) -> LeakVerdict | None:
     """The verdict of policies that decide together: that of the one that is known least about."""
-    known = [verdict for verdict in verdicts if verdict is not None]
-    return max(known, key=lambda verdict: verdict.doubtful, default=None)
+    given = [verdict for verdict in verdicts if verdict is not None]
+    return max(given, key=lambda verdict: verdict.doubtful, default=None)

@@ -276,8 +276,8 @@ class RunLock:
 
     def _is_touched(self, owner: Owner) -> bool:
         """Watch whether an owner that cannot be seen from here gives a sign of life."""
-        told = "%s was last written by %s; watching for %g s whether that is still alive"
-        LOG.warning(told, self.path.parent, owner, self._silence)
+        message = "%s was last written by %s; watching for %g s whether that is still alive"
+        LOG.warning(message, self.path.parent, owner, self._silence)
         before, deadline = self._touched_at(), time.monotonic() + self._silence
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._silence / 10))

@@ -168,16 +168,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
     """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
     rows = [read_rows(Path(path)) for path in (first, second)]
-    found = []
+    differences = []
     if len(rows[0]) != len(rows[1]):
-        found.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
+        differences.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
     for number, (left, right) in enumerate(zip(*rows, strict=False), start=1):
         left, right = compared_part(left), compared_part(right)
         for name in sorted(left.keys() | right.keys()):
             a, b = left.get(name, "absent"), right.get(name, "absent")
             if a != b:
-                found.append(f"line {number}: {name} is {a} and {b}")
-    return found
+                differences.append(f"line {number}: {name} is {a} and {b}")
+    return differences
 
 
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:

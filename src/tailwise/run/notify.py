@@ -209,8 +209,8 @@ class Mailbox:
 
     def put(self, message: Message) -> None:
         """Queue an alert; when the queue is full the oldest goes."""
-        known = message["severity"] in SEVERITIES
-        if known and SEVERITIES.index(message["severity"]) < self.lowest:
+        ordered = message["severity"] in SEVERITIES
+        if ordered and SEVERITIES.index(message["severity"]) < self.lowest:
             return
         with self._changed:
             if len(self._waiting) >= self._size:
@@ -258,9 +258,9 @@ class Notifier(Callback):
     """Sends the alerts of every update to all targets of the section `notify`."""
 
     def __init__(self, config: NotifyConfig, *, run: str, environment: Mapping[str, str] | None = None) -> None:
-        known = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         self._run, self._grace = run, config.grace
-        self._made = [(WebhookDelivery(webhook, known), webhook.severity) for webhook in config.webhooks]
+        self._made = [(WebhookDelivery(webhook, variables), webhook.severity) for webhook in config.webhooks]
         self._commands = [(CommandDelivery(command), command.severity) for command in config.commands]
         self._size = config.queue
         self.mailboxes: list[Mailbox] = []
@@ -273,10 +273,10 @@ class Notifier(Callback):
 
     def on_update(self, progress: Progress) -> bool | None:
         for alert in progress.alerts:
-            told = alert.to_json()
+            fields = alert.to_json()
             where = {"run": self._run, "steps": progress.steps, "total_steps": progress.total_steps}
             said = f"{alert.severity} {alert.rule}: {alert.evidence}; {alert.advice}"
-            message = {**where, **told, "text": f"{self._run}, update {alert.update}: {said}"}
+            message = {**where, **fields, "text": f"{self._run}, update {alert.update}: {said}"}
             for mailbox in self.mailboxes:
                 mailbox.put(message)
         return None
@@ -316,7 +316,7 @@ def _fill_in(url: str, environment: Mapping[str, str]) -> str:
         raise ConfigError(
             f"notify.webhooks: the environment variable {missing[0]} is not set; set it, or remove that webhook."
         )
-    return VARIABLE.sub(lambda found: environment[found[1]], url)
+    return VARIABLE.sub(lambda match: environment[match[1]], url)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -87,19 +87,19 @@ def labels_of(config: Config) -> Labels:
 
 def figures(metrics: Mapping[str, float], labels: Labels) -> list[tuple[str, str]]:
     """The numbers worth watching, with their labels and units; what the update did not measure is left out."""
-    found: list[tuple[str, str]] = []
+    returns: list[tuple[str, str]] = []
     for name, market, elsewhere in (
         ("episode/return", "episode log-return", "episode return"),
         ("evaluate/return", "log-return of the select window", "evaluation"),
     ):
         if name in metrics:
             shown = labels.bare(metrics[name], 4)
-            found.append((market if labels.market else elsewhere, shown))
+            returns.append((market if labels.market else elsewhere, shown))
     tail = _against_limit(metrics, labels)
     if labels.cvar is not None and "risk/cvar_return" in metrics and labels.cvar not in dict(tail):
         tail.append((labels.cvar, labels.amount(metrics["risk/cvar_return"])))
     others = (("KL", "policy/kl"), ("entropy", "policy/entropy"), ("explained variance", "critic/explained_variance"))
-    return [*found, *tail, *((label, number(metrics[name])) for label, name in others if name in metrics)]
+    return [*returns, *tail, *((label, number(metrics[name])) for label, name in others if name in metrics)]
 
 
 def _against_limit(metrics: Mapping[str, float], labels: Labels) -> list[tuple[str, str]]:

@@ -83,7 +83,7 @@ def create_run_folder(
         "format": 1,
         "id": secrets.token_hex(8),  # tells this run from a later one in a folder of the same name
         "seed": config.seed,
-        **made_with(config),
+        **software_versions(config),
         "git": _git_state(),
         "exact_resume": exact_resume,
         "exact_resume_reason": exact_resume_reason,
@@ -163,19 +163,19 @@ class HealthEvents:
 def read_health_events(run_dir: Path) -> HealthEvents:
     """Everything in alerts.jsonl; a torn last line is left out, and so is what is no alert."""
     path = run_dir / ALERTS
-    found = HealthEvents([], [])
+    log = HealthEvents([], [])
     if not path.exists():
-        return found
+        return log
     lines = read_file(path, root=run_dir, limit=LARGE).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         source = f"{path} line {number}"
         if line:
             try:
                 alert = as_stored(StoredAlert, parse_json(line, what=source, max_bytes=SMALL), source=source)
-                found.events.append(alert.model_dump())
+                log.events.append(alert.model_dump())
             except DataError as error:
-                found.damaged.append(str(error).splitlines()[0])
-    return found
+                log.damaged.append(str(error).splitlines()[0])
+    return log
 
 
 def cut_back_alerts(run_dir: Path, update: int) -> str | None:
@@ -186,15 +186,15 @@ def cut_back_alerts(run_dir: Path, update: int) -> str | None:
     path = run_dir / ALERTS
     if not path.exists():
         return None
-    found = read_health_events(run_dir)
-    if found.damaged:
+    log = read_health_events(run_dir)
+    if log.damaged:
         write_bytes(run_dir / DAMAGED_ALERTS, read_file(path, root=run_dir, limit=LARGE))
-    kept = [alert for alert in found.events if alert["update"] <= update]
+    kept = [alert for alert in log.events if alert["update"] <= update]
     write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
-    if not found.damaged:
+    if not log.damaged:
         return None
     return (
-        f"{len(found.damaged)} lines of {ALERTS} are no alerts and were left out ({found.damaged[0]}); the file as it "
+        f"{len(log.damaged)} lines of {ALERTS} are no alerts and were left out ({log.damaged[0]}); the file as it "
         f"was is kept as {DAMAGED_ALERTS}"
     )
 
@@ -280,7 +280,7 @@ def _git_state() -> dict[str, Any] | None:
 _PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
 
 
-def made_with(config: Config) -> dict[str, Any]:
+def software_versions(config: Config) -> dict[str, Any]:
     """What a manifest keeps: versions, Python, platform, threads of the learner."""
     return {
         # Its own version from the package itself, which may run from a source tree without being installed.
@@ -291,24 +291,24 @@ def made_with(config: Config) -> dict[str, Any]:
     }
 
 
-def made_otherwise(manifest: Mapping[str, Any], config: Config | None = None) -> list[str]:
+def version_differences(manifest: Mapping[str, Any], config: Config | None = None) -> list[str]:
     """What differs here from what a run was made with, a few words each; threads are compared with those of `config`.
 
     The platform is left out: its name changes with every update of the system.
     """
     stored: Mapping[str, Any] = manifest.get("versions", {})
-    found = [
+    differences = [
         f"{name} {then} (installed: {now or 'none'})"
         for name, then in stored.items()
         if (now := _installed(name)) != then
     ]
     python = manifest.get("python")
     if python is not None and python != platform.python_version():
-        found.append(f"Python {python} (this is {platform.python_version()})")
+        differences.append(f"Python {python} (this is {platform.python_version()})")
     threads = manifest.get("threads")
     if config is not None and threads is not None and threads != config.run.threads:
-        found.append(f"run.threads {threads} (it is {config.run.threads} now)")
-    return found
+        differences.append(f"run.threads {threads} (it is {config.run.threads} now)")
+    return differences
 
 
 def _installed(name: str) -> str | None:

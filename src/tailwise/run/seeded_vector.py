@@ -378,12 +378,12 @@ def _has_state(env: gym.Env[Any, Any]) -> bool:
 
 
 def _time_limits(env: gym.Env[Any, Any]) -> list[gym.wrappers.TimeLimit[Any, Any]]:
-    found = []
+    limits = []
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.TimeLimit):
-            found.append(env)
+            limits.append(env)
         env = env.env
-    return found
+    return limits
 
 
 def _get_env_state(env: gym.Env[Any, Any]) -> State:

@@ -321,7 +321,7 @@ class Trainer:
         if settings.every is None or self.update % settings.every:
             return {}
         if self._evaluation is None:
-            self._evaluation = self.world.judging("select", episodes=settings.episodes, seed=self.config.seed)
+            self._evaluation = self.world.eval_env("select", episodes=settings.episodes, seed=self.config.seed)
         try:
             played = play_episodes(
                 self.model,
@@ -335,17 +335,17 @@ class Trainer:
             alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), advice))
             self.evaluations_without_gain += 1
             return {}
-        found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
-        found |= self.health.evaluation(played.observation)
+        metrics = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
+        metrics |= self.health.evaluation(played.observation)
         if not self.risk.selectable:
             # Chosen by return alone, the best would be a policy from before the limit acted, or one that breaks it.
-            return found | ({} if self.best_return is None else {"evaluate/best": self.best_return})
+            return metrics | ({} if self.best_return is None else {"evaluate/best": self.best_return})
         better = self.best_return is None or played.mean > self.best_return + settings.min_delta
         self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
         if better:
             self.best_return = played.mean
         assert self.best_return is not None
-        return found | {"evaluate/best": self.best_return}
+        return metrics | {"evaluate/best": self.best_return}
 
     def finished(self) -> str | None:
         """Why there is nothing left to train, as a sentence; None while there is."""

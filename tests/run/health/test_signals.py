@@ -151,8 +151,8 @@ def test_facts_of_infos() -> None:
     facts = StepFacts()
     started = np.array([False, True])
     parts = {"base": np.array([1.0, -1.0]), "bonus": np.array([3.0, 3.0]), "_base": np.array([True, True])}
-    facts.see({"equity": np.array([1.0, 5.0]), "reward_parts": parts}, np.array([True, True]))
-    facts.see({"equity": np.array([1.1, 1.0])}, started)
+    facts.absorb({"equity": np.array([1.0, 5.0]), "reward_parts": parts}, np.array([True, True]))
+    facts.absorb({"equity": np.array([1.1, 1.0])}, started)
     found = facts.metrics()
     assert found["reward/shaping_share"] == 3.0 and found["reward/part/bonus"] == 3.0
     assert found["env/equity_jump"] == pytest.approx(np.log(1.1))

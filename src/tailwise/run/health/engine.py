@@ -103,11 +103,11 @@ def _limit(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[
             f"{metrics['risk/best_measure']:.4g}"
         )
     if metrics.get("risk/began_calibrated") == 0.0:
-        known = "calibration/cvar_predicted" in metrics
+        predicted = "calibration/cvar_predicted" in metrics
         gap = (
             f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
             f"{metrics['calibration/cvar_realised']:.4g}"
-            if known
+            if predicted
             else "too few windows of the return are complete: the updates so far are short against the horizon"
         )
         notes["risk/began_calibrated"] = f"the constraint began without calibrated critics ({gap})"
@@ -156,8 +156,8 @@ class Sieve:
         """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
         get, missing = signals.get, np.nan
         values: npt.NDArray[np.float64] = np.array([np.inf, *[get(name, missing) for name in self.names]])
-        found = values[self._position]
-        holds = np.asarray(((found > self._above) | (found < self._below)).all(axis=1))
+        newest = values[self._position]
+        holds = np.asarray(((newest > self._above) | (newest < self._below)).all(axis=1))
         passed: list[int] = holds.nonzero()[0].tolist()
         return passed
 
@@ -209,19 +209,19 @@ class Health:
         metrics: Metrics,
         report: UpdateReport,
         *,
-        known: tuple[dict[str, float], dict[str, str]] | None = None,
+        derived: tuple[dict[str, float], dict[str, str]] | None = None,
     ) -> list[Alert]:
         """What is raised and what clears with this update; `known`: what `derive` said of these metrics, if at hand."""
         self._refused_before = self.refused_in_a_row
         self.refused_in_a_row = 0 if report.committed else self.refused_in_a_row + 1
-        if known is None:
+        if derived is None:
             measured = {
                 f"grad/term/{term}/{group}": norm
                 for term, row in report.term_gradients.items()
                 for group, norm in row.items()
             }
-            known = derive({**metrics, **measured, "update/committed": float(report.committed)})
-        return self._judge(update, *known, refusal=report.reason)
+            derived = derive({**metrics, **measured, "update/committed": float(report.committed)})
+        return self._judge(update, *derived, refusal=report.reason)
 
     def count_refusal(self) -> None:
         """The newest update was undone: it counts as refused."""
@@ -244,8 +244,8 @@ class Health:
                     del values[: -self._windows[name]]
         self.holding = {}
         passed = self._sieve.pass_through(signals)
-        found = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
-        return [event for event in found if event is not None]
+        events = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
+        return [event for event in events if event is not None]
 
     def _apply(self, index: int, update: int, signals: Metrics, notes: Mapping[str, str]) -> Alert | None:
         rule = self.rules[index]
@@ -275,13 +275,13 @@ class Health:
             if state.firing and state.quiet >= rule.clear_after:
                 state.firing, state.quiet = False, 0
                 self.firing.discard(rule.name)
-                told = f"{rule.signal} is {measured[0]:.4g}"
-                return self._alert(rule, update, told, measured[0], event="cleared")
+                evidence = f"{rule.signal} is {measured[0]:.4g}"
+                return self._alert(rule, update, evidence, measured[0], event="cleared")
             return None
         state.held, state.quiet = state.held + 1, 0
         if state.held == 1 and not state.firing:
             state.onset = update - rule.condition.window + 1  # what a window shows began with it
-        evidence = rule.tell(measured[0], signals, notes)
+        evidence = rule.describe(measured[0], signals, notes)
         if not state.firing and state.held < rule.raise_after:
             return None
         self.holding[rule.name] = evidence
@@ -299,8 +299,8 @@ class Health:
             return None  # told by the rule on numbers that are not finite
         if condition.window == 1:
             return float(value)
-        found = condition.measure(self._values[signal])
-        return None if found is None else float(found)
+        statistic = condition.measure(self._values[signal])
+        return None if statistic is None else float(statistic)
 
     @staticmethod
     def _alert(rule: Rule, update: int, evidence: str, value: float, *, event: str) -> Alert:
@@ -326,9 +326,9 @@ class Health:
         if missing:
             raise CheckpointError(f"the health state lacks {', '.join(sorted(missing))}; an older version wrote it")
         self.refused_in_a_row = self._refused_before = int(state["refused_in_a_row"])
-        for name, known in state["rules"].items():
+        for name, stored in state["rules"].items():
             if name in self.states:
-                self.states[name] = RuleState(**known)
+                self.states[name] = RuleState(**stored)
         self.firing = {name for name, rule in self.states.items() if rule.firing}
         self._awake = {i for i, rule in enumerate(self.rules) if (s := self.states[rule.name]).firing or s.held}
         for name, values in state["values"].items():

@@ -101,13 +101,13 @@ def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
     """How actions are spread, and the size of logits."""
     if not isinstance(model.law, CategoricalLaw):
         return _bounds(model, rows)
-    found = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
+    metrics = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
     action = rows.action
     if len(model.law.sizes) == 1 and rows.mask is not None:
         action = action[rows.mask.sum(-1) > 1]
     if len(action):
-        found["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
-    return found
+        metrics["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
+    return metrics
 
 
 def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
@@ -155,10 +155,10 @@ def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
     if not (math.isfinite(low) and math.isfinite(high)):
         return {}, False
     largest = max(abs(low), abs(high))
-    found = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
+    metrics = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
     if earlier > 0:
-        found["reward/jump"] = largest / earlier
-    return found, low < high
+        metrics["reward/jump"] = largest / earlier
+    return metrics, low < high
 
 
 def memory_mb() -> float:
@@ -184,13 +184,13 @@ class StepFacts:
         self.seconds = 0.0  # that looking took
         self._equity: npt.NDArray[np.float64] | None = None
 
-    def see(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
+    def absorb(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
         """Take in the infos of one vector step; episode_start [B]: rows whose account is a new one."""
         clock = time.perf_counter()
-        self._see(infos, episode_start)
+        self._absorb(infos, episode_start)
         self.seconds += time.perf_counter() - clock
 
-    def _see(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
+    def _absorb(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
         parts = infos.get(PARTS)
         if isinstance(parts, Mapping):
             for name, values in parts.items():
@@ -200,32 +200,32 @@ class StepFacts:
         if equity is None and isinstance(infos.get("parts"), Mapping):
             equity = infos["parts"].get(EQUITY)
         if equity is not None:
-            self._see_equity(_numbers(equity, f"info['{EQUITY}']"), episode_start)
+            self._compare_equity(_numbers(equity, f"info['{EQUITY}']"), episode_start)
 
     def _add(self, name: str, values: npt.NDArray[np.float64]) -> None:
         finite = values[np.isfinite(values)]
         self.parts[name] = self.parts.get(name, 0.0) + float(np.abs(finite).sum())
         self.counts[name] = self.counts.get(name, 0) + finite.size
 
-    def _see_equity(self, equity: npt.NDArray[np.float64], episode_start: npt.NDArray[np.bool_]) -> None:
+    def _compare_equity(self, equity: npt.NDArray[np.float64], episode_start: npt.NDArray[np.bool_]) -> None:
         before, self._equity = self._equity, equity
         if before is None or before.shape != equity.shape or equity.shape != episode_start.shape:
             return
-        known = ~episode_start & (before > 0) & (equity > 0) & np.isfinite(equity) & np.isfinite(before)
-        if known.any():
-            jump = float(np.abs(np.log(equity[known] / before[known])).max())
+        comparable = ~episode_start & (before > 0) & (equity > 0) & np.isfinite(equity) & np.isfinite(before)
+        if comparable.any():
+            jump = float(np.abs(np.log(equity[comparable] / before[comparable])).max())
             self.equity_jump = max(jump, self.equity_jump or 0.0)
 
     def metrics(self) -> dict[str, float]:
         """Means of the parts, how the largest shaping part compares with the base, and the largest jump of equity."""
         means = {name: self.parts[name] / count for name, count in self.counts.items() if count}
-        found = {f"reward/part/{name}": value for name, value in means.items()}
+        metrics = {f"reward/part/{name}": value for name, value in means.items()}
         shaping = [value for name, value in means.items() if name != BASE]
         if shaping and means.get(BASE, 0.0) > 0:
-            found["reward/shaping_share"] = max(shaping) / means[BASE]
+            metrics["reward/shaping_share"] = max(shaping) / means[BASE]
         if self.equity_jump is not None:
-            found["env/equity_jump"] = self.equity_jump
-        return found
+            metrics["env/equity_jump"] = self.equity_jump
+        return metrics
 
 
 def _numbers(values: Any, name: str) -> npt.NDArray[np.float64]:

@@ -147,7 +147,7 @@ class Rule:
         """All (signal, condition) pairs."""
         return ((self.signal, self.condition), *self.when)
 
-    def tell(self, measured: float, signals: Mapping[str, float], notes: Mapping[str, str]) -> str:
+    def describe(self, measured: float, signals: Mapping[str, float], notes: Mapping[str, str]) -> str:
         """The evidence."""
         if self.evidence is not None:
             return fill(self.evidence, signals)
@@ -167,7 +167,7 @@ def fill(template: str, signals: Mapping[str, float]) -> str:
     """A sentence with its {metric:format} filled in; a metric that is not there is told as unknown."""
 
     def value(match: re.Match[str]) -> str:
-        found = signals.get(match[1])
-        return "unknown" if found is None else format(found, match[2] or ".4g")
+        metric = signals.get(match[1])
+        return "unknown" if metric is None else format(metric, match[2] or ".4g")
 
     return _FIELD.sub(value, template)

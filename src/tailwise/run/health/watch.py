@@ -81,12 +81,10 @@ class HealthWatch:
     ) -> tuple[list[Alert], Intervention | None]:
         """Apply the rules: (alerts that were raised or cleared, what is to be done); derived signals join `metrics`."""
         with self.timed():
-            known = {**self.evaluated, **metrics} if self.evaluated else metrics
-            derived, notes = conclusions(known, measured_terms=bool(report.term_gradients))
-            self.evaluated = {}
+            evaluated, self.evaluated = self.evaluated, {}
+            derived, notes = conclusions({**evaluated, **metrics}, measured_terms=bool(report.term_gradients))
             metrics |= derived
-            signals = {**known, **derived} if known is not metrics else metrics
-            alerts = self.rules.judge(update, metrics, report, known=(signals, notes))
+            alerts = self.rules.judge(update, metrics, report, derived=({**evaluated, **metrics}, notes))
             decided = self.actions.decide(update, self.rules, committed=report.committed, health_factor=health_factor)
             return alerts, decided
 
