@@ -28,6 +28,13 @@ from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify import NotifyConfig
 from tailwise.run.presets import Source, load_source, with_full_paths
 
+LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
+GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
+THREADS = (
+    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
+    "seldom help small networks"
+)
+
 
 class Words(NamedTuple):
     """What steps and rewards of an environment are called.
@@ -120,10 +127,6 @@ class MarketEnvSection(MarketEnvConfig, EnvSection):
 Env = Annotated[GymEnv | MarketEnvSection, Field(discriminator="kind")]
 
 
-LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
-GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
-
-
 def _with_chosen(section: SectionType, values: Mapping[str, int]) -> SectionType:
     """A copy of a section with `chosen` values that do not count as set, so that another budget may choose again.
 
@@ -132,12 +135,6 @@ def _with_chosen(section: SectionType, values: Mapping[str, int]) -> SectionType
     copied = section.model_copy()
     copied.__dict__.update(values)
     return copied
-
-
-THREADS = (
-    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
-    "seldom help small networks"
-)
 
 
 class RunConfig(Section):

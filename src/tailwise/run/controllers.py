@@ -33,6 +33,8 @@ from tailwise.learner.optimisers import StepSize, next_kl_factor
 from tailwise.learner.rollout import Rollout
 from tailwise.run.config import Config
 
+PREFIX = "calibration/"  # of tensors in a checkpoint
+
 
 def schedule_factor(config: ConstantSchedule | LinearSchedule | CosineSchedule, steps: int, total_steps: int) -> float:
     """Factor on the learning rate after `steps` of `total_steps` environment steps; clamped past the end."""
@@ -229,9 +231,6 @@ class Hyperparameters:
         if "entropy_weight" in changes:
             changes["entropy"] = {**learner.entropy.model_dump(), "weight": changes.pop("entropy_weight")}
         return parse(LearnerConfig, {**learner.model_dump(), **changes}, source="learner")
-
-
-PREFIX = "calibration/"  # of tensors in a checkpoint
 
 
 class RiskWatch:

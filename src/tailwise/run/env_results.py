@@ -23,6 +23,7 @@ from tailwise.core.errors import EnvironmentContractError, TailwiseError
 
 _STEP = "return (observation, reward, terminated, truncated, info)"
 _RESET = "take seed and options by name and return (observation, info)"
+_DEEPEST = 8  # dicts inside dicts; what lies deeper is kept as it is
 
 
 def reset_one(env: Any, row: int, *, seed: int, options: dict[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
@@ -181,9 +182,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)} things"
     return f"the {type(value).__name__} {reprlib.repr(value)}"
-
-
-_DEEPEST = 8  # dicts inside dicts; what lies deeper is kept as it is
 
 
 def add_info(infos: dict[Any, Any], info: Mapping[Any, Any], row: int, rows: int, depth: int = 0) -> dict[Any, Any]:

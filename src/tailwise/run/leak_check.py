@@ -22,6 +22,8 @@ from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config, ConfigLike, effective_config
 from tailwise.run.run_folder import MANIFEST, read_manifest
 
+LEAK_CHECK = "leak_check"  # its key in the manifest
+
 
 @dataclass(frozen=True)
 class LeakCheck:
@@ -86,9 +88,6 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
         reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))
     reports.append(check_environment(build, list(dataset.bars), cuts=max(cuts // 2, 1), seed=seed))
     return reports
-
-
-LEAK_CHECK = "leak_check"  # its key in the manifest
 
 
 def read_leak_verdict(run_dir: Path, features: FeatureSpec | None) -> LeakVerdict | None:

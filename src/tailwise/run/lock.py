@@ -31,6 +31,14 @@ from tailwise.core.errors import LockedError
 
 _LARGEST = 4096  # bytes of the file that are read
 _LARGEST_PID = 2**31 - 1
+FILE = "run.lock"
+LOG = logging.getLogger("tailwise.lock")
+BEAT = 5.0  # seconds between touches of the file by its owner
+SILENCE = 30.0  # seconds without a touch after which an owner on another computer is dead
+DYING = 1.0  # seconds in which a process that was sent kill -9 still looks alive
+TEARDOWN = 10.0  # seconds that the system may take to remove a dead process with much memory
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -134,16 +142,6 @@ def _duration(seconds: float) -> str:
         if whole < limit:
             return f"{whole // size} {unit}"
     return f"{whole // 86_400} days"
-
-
-FILE = "run.lock"
-LOG = logging.getLogger("tailwise.lock")
-BEAT = 5.0  # seconds between touches of the file by its owner
-SILENCE = 30.0  # seconds without a touch after which an owner on another computer is dead
-DYING = 1.0  # seconds in which a process that was sent kill -9 still looks alive
-TEARDOWN = 10.0  # seconds that the system may take to remove a dead process with much memory
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class RunLock:

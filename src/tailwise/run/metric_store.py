@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FILE, TABLE, TENSORBOARD = "metrics.jsonl", "metrics.parquet", "tensorboard"
 _AXES = ("update", "steps")
+Row = dict[str, Any]
 
 
 class MetricStore:
@@ -222,14 +223,12 @@ def _finite_or_none(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-Row = dict[str, Any]
-
-
 def restore_metrics(store: MetricStore, *, update: int, steps: int, known: Mapping[str, float]) -> str | None:
-    """Give metrics.jsonl a line for every update up to `update` that can still be known.
+    """Give metrics.jsonl a line for every update up to `update` that can still be known; say what was missing, if so.
 
-    steps, known: of the checkpoint that a run is resumed from. Returns the sentence that says what was missing, None
-    when nothing was.
+    Lines come back from metrics.parquet, which a training writes at its end (undefined values are left out, the table
+    does not tell them from absent ones), and that of the checkpoint from its training state.
+    steps, known: of the checkpoint that a run is resumed from, known being its metrics.
     """
     rows: dict[int, Row] = {row["update"]: row for row in read_rows(store.path)}
     gaps = list(_gaps(sorted(rows), update))
@@ -247,7 +246,7 @@ def restore_metrics(store: MetricStore, *, update: int, steps: int, known: Mappi
     sources += [f"that of update {update} from the checkpoint, as far as it knows"] if from_checkpoint else []
     still = lost - len(restored) - from_checkpoint
     return (
-        f"{FILE} was deleted or cut: {lost} of {update} lines were missing ({_told(gaps)}). "
+        f"{FILE} was deleted or cut: {lost} of {update} lines were missing ({_describe_gaps(gaps)}). "
         f"Restored: {' and '.join(sources) or 'none'}; {still} are lost."
     )
 
@@ -275,7 +274,7 @@ def _table_rows(run_dir: Path) -> list[Row]:
     ]
 
 
-def _told(gaps: Sequence[tuple[int, int]]) -> str:
+def _describe_gaps(gaps: Sequence[tuple[int, int]]) -> str:
     """'update 1 to 4 and 7', the first three stretches."""
     words = [str(first) if first == last else f"{first} to {last}" for first, last in gaps[:3]]
     return f"update {', '.join(words)}{' and more' if len(gaps) > 3 else ''}"

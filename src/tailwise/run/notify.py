@@ -32,6 +32,9 @@ from tailwise.run.callbacks import Callback, Progress
 Severity = Literal["info", "warn", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+LOG = logging.getLogger("tailwise.notify")
+ANSWER = 1024  # bytes of an answer that are read
+Message = dict[str, Any]
 
 
 class _Target(Section):
@@ -79,11 +82,6 @@ class NotifyConfig(Section):
     commands: tuple[AlertCommand, ...] = Field((), max_length=10, description="programs that get alerts on stdin")
     queue: int = Field(100, ge=1, le=10_000, description="alerts that wait for one target; then the oldest is dropped")
     grace: float = Field(5.0, ge=0, le=60, description="seconds that the end of a run waits for deliveries")
-
-
-LOG = logging.getLogger("tailwise.notify")
-ANSWER = 1024  # bytes of an answer that are read
-Message = dict[str, Any]
 
 
 class DeliveryError(Exception):

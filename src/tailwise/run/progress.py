@@ -23,6 +23,7 @@ from tailwise.run.worlds import World
 
 PLAIN_LINE_EVERY = 5.0  # seconds
 SPEED_WINDOW = 20  # updates over which steps/s are averaged
+JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
 
 
 class Speed:
@@ -172,9 +173,6 @@ class PlainProgress(Watcher):
 def alert_sentence(alert: Alert) -> str:
     """Rule, evidence and advice in one line."""
     return f"{alert.severity} {alert.rule}: {alert.evidence}; {alert.advice}"
-
-
-JUDGED_UPDATES = 20  # the newest, over which the limit is judged at the end of training
 
 
 class Recorder(Callback):

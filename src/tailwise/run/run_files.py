@@ -30,6 +30,8 @@ SMALL = 2**20  # bytes of a manifest, an evaluation of a few numbers
 LARGE = 2**28  # bytes of a log, a summary, a table
 LARGEST_TENSORS = 2**34  # bytes of the weights or of the training state
 LARGEST_COUNT = 2**53  # of steps, updates, rows: whole numbers that a float64 still tells apart
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 def inside(path: Path, root: Path, *, must_exist: bool = True) -> Path:
@@ -121,9 +123,6 @@ def read_stored(path: Path, model: type[StoredType], *, root: Path, limit: int =
     return as_stored(model, read_json(path, root=root, limit=limit), source=str(path))
 
 
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-
-
 class GitState(Stored):
     """The commit of the repository that a run was started in."""
 
@@ -198,10 +197,6 @@ class TrackingIds(RootModel[dict[str, str]]):
     """tracking.json: name of the tracker -> id of its run."""
 
 
-Number = float
-Positive = Annotated[float, Field(gt=0)]
-
-
 class StoredRule(Stored):
     """See `RuleState`."""
 
@@ -217,20 +212,20 @@ class StoredRules(Stored):
 
     refused_in_a_row: Count
     rules: dict[str, StoredRule]
-    values: dict[str, list[Number]]
+    values: dict[str, list[float]]
 
 
 class StoredSignals(Stored):
     """See `Signals.state`."""
 
     rollouts: Count
-    largest_reward: Number
+    largest_reward: float
     rewards_varied: bool
     ends_told: bool
-    peak_std: Number
+    peak_std: float
     returns: Count
-    return_mean: Number
-    return_variance: Number
+    return_mean: float
+    return_variance: float
 
 
 class StoredActions(Stored):
@@ -246,33 +241,33 @@ class StoredHealth(Stored):
     rules: StoredRules
     signals: StoredSignals
     actions: StoredActions
-    evaluated: dict[str, Number]
+    evaluated: dict[str, float]
 
 
 class StoredPid(Stored):
     """See `PidState`."""
 
-    integral: Number
-    violation: Number
-    cost: Number
-    costs: Annotated[list[Number], Field(min_length=DELAY, max_length=DELAY)]
+    integral: float
+    violation: float
+    cost: float
+    costs: Annotated[list[float], Field(min_length=DELAY, max_length=DELAY)]
 
 
 class StoredConstraint(Stored):
     """See `Constraint.state`."""
 
-    multiplier: Number
+    multiplier: float
     pid: StoredPid
     seen: Count
     active_since: Count | None
     trusted: bool
     reference: Positive | None
     unit: Positive | None = None  # earlier runs have none: they counted in the reference
-    best: Number | None
+    best: float | None
     updates_at_cap: Count
-    excess: Number | None
+    excess: float | None
     updates_broken: Count
-    threshold: Number | None
+    threshold: float | None
 
 
 class StoredRisk(Stored):
@@ -290,12 +285,12 @@ class TrainingState(Stored):
     total_steps: Count
     kl_factor: Positive
     health_factor: Positive
-    narrowed: Number = 0.0
-    entropies: list[Number]
+    narrowed: float = 0.0
+    entropies: list[float]
     plateau_at: Count | None
-    adopted: dict[str, Number] = Field(default_factory=dict)
-    episodes: list[Annotated[list[Number], Field(min_length=2, max_length=2)]]
-    best_return: Number | None
+    adopted: dict[str, float] = Field(default_factory=dict)
+    episodes: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
+    best_return: float | None
     evaluations_without_gain: Count
     health: StoredHealth
     risk: StoredRisk

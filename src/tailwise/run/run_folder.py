@@ -35,6 +35,9 @@ WriteCheckpoint = Callable[[Path], None]  # writes one into a folder, whole or n
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 DAMAGED_ALERTS = "alerts.damaged.jsonl"
 DUMPS = "dumps"  # folder in which a stopping health rule leaves the numbers of its update
+_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
+# Of the files beside them, only the owner of the run's lock writes these: `report` writes its page while a run trains.
+_FILES = (CONFIG, MANIFEST, SIGNATURE, ALERTS, METRICS, TABLE)
 
 
 def refuse_existing(run_dir: Path) -> None:
@@ -277,9 +280,6 @@ def _git_state() -> dict[str, Any] | None:
     return {"commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}
 
 
-_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
-
-
 def software_versions(config: Config) -> dict[str, Any]:
     """What a manifest keeps: versions, Python, platform, threads of the learner."""
     return {
@@ -318,10 +318,6 @@ def _installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-# Of the files beside them, only the owner of the run's lock writes these: `report` writes its page while a run trains.
-_FILES = (CONFIG, MANIFEST, SIGNATURE, ALERTS, METRICS, TABLE)
 
 
 def remove_unfinished(run_dir: Path) -> list[Path]:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = (*NUMBER_RULES, *LEARNING_RULES, *DATA_RULES)
 
-
 CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
 BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
 
 _TERM = re.compile(r"grad/term/([^/]+)/([^/]+)")
+Metrics = Mapping[str, float]
 
 
 def derive(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
@@ -162,9 +162,6 @@ class Sieve:
         return passed
 
 
-Metrics = Mapping[str, float]
-
-
 @dataclass
 class RuleState:
     """What is remembered of one rule: updates in a row with and without its condition, and since when it fires."""
@@ -240,7 +237,7 @@ class Health:
             value = signals.get(name)
             if value is not None and math.isfinite(value):
                 values.append(float(value))
-                if len(values) >= 2 * self._windows[name]:  # now and then, because it moves what is kept
+                if len(values) >= 2 * self._windows[name]:  # every `window` values: it moves the retained tail
                     del values[: -self._windows[name]]
         self.holding = {}
         passed = self._sieve.pass_through(signals)

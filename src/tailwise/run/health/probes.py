@@ -32,6 +32,7 @@ PEAK_UNITS_PER_MB = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
+PARTS, BASE, EQUITY = "reward_parts", "base", "equity"
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,6 @@ def memory_mb() -> float:
     /proc, in updates of 20 ms.
     """
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / PEAK_UNITS_PER_MB
-
-
-PARTS, BASE, EQUITY = "reward_parts", "base", "equity"
 
 
 class StepFacts:

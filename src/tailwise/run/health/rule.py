@@ -14,6 +14,11 @@ from tailwise.core.metrics import find_spec
 Severity = Literal["info", "warn", "error"]
 Action = Literal["warn", "shrink", "skip", "rollback", "stop"]
 ACTIONS: tuple[Action, ...] = ("warn", "shrink", "skip", "rollback", "stop")  # from the mildest to the strongest
+#: How the newest `window` values of a signal become the number that is compared.
+#: last: the newest; mean, min, max: of the window; slope: least squares, per update; growth: newest minus smallest;
+#: drop: largest minus newest; of_median, of_peak: newest over the median or the largest of the window, itself left out.
+Statistic = Literal["last", "mean", "min", "max", "slope", "growth", "drop", "of_median", "of_peak"]
+_FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]+))?\}")
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,6 @@ class Alert:
     def to_json(self) -> dict[str, Any]:
         """A flat dictionary."""
         return asdict(self)
-
-
-#: How the newest `window` values of a signal become the number that is compared.
-#: last: the newest; mean, min, max: of the window; slope: least squares, per update; growth: newest minus smallest;
-#: drop: largest minus newest; of_median, of_peak: newest over the median or the largest of the window, itself left out.
-Statistic = Literal["last", "mean", "min", "max", "slope", "growth", "drop", "of_median", "of_peak"]
-
-_FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]+))?\}")
 
 
 @dataclass(frozen=True)

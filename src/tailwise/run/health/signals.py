@@ -19,13 +19,17 @@ from tailwise.run.health.probes import StepFacts
 
 Floats = npt.NDArray[np.float64]
 
-RATE = 0.1  # of the moving moments: about ten rollouts
-WARMUP = 10  # rollouts before a shift is told
+DRIFT_RATE = 0.1  # of the moving moments: about ten rollouts
+DRIFT_WARMUP = 10  # rollouts before a shift is told
 SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts as constant
 LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
 ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
 EMPTY = 1e-3  # share of an empty bin
 TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
+REWARD_WARMUP = 5  # rollouts before a reward can be a jump
+RETURN_WARMUP = 10  # updates before a fall of the return is told
+RETURN_RATE = 0.1
+USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
 
 
 def psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
@@ -68,8 +72,8 @@ class Drift:
         shift, variance = now.mean[self.columns] - self.mean, now.variance[self.columns]
         if not math.isfinite(float(variance.sum())):
             return {}
-        metrics = self._compare(shift, variance) if self.rollouts >= WARMUP else {}
-        rate = max(RATE, 1.0 / (self.rollouts + 1))
+        metrics = self._compare(shift, variance) if self.rollouts >= DRIFT_WARMUP else {}
+        rate = max(DRIFT_RATE, 1.0 / (self.rollouts + 1))
         self.variance = (1 - rate) * self.variance + rate * variance + rate * (1 - rate) * shift**2
         self.mean = self.mean + rate * shift
         self.rollouts += 1
@@ -121,12 +125,6 @@ class Drift:
         self.mean, self.variance = arrays["mean"].copy(), arrays["variance"].copy()
         self.rollouts = int(arrays["rollouts"])
         self.samples = [arrays[f"sample_{i}"].copy() for i in range(KEPT) if f"sample_{i}" in arrays]
-
-
-REWARD_WARMUP = 5  # rollouts before a reward can be a jump
-RETURN_WARMUP = 10  # updates before a fall of the return is told
-RETURN_RATE = 0.1
-USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
 
 
 class Signals:
