@@ -121,10 +121,14 @@ class Policy:
 
         On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
         """
+        player, seed = self._player(deterministic, seed)
+        return play_world(player, self.world(), episodes=episodes, seed=seed)
+
+    def _player(self, deterministic: bool | None, seed: int | None) -> tuple[ModelPlayer, int]:
+        """What plays the policy, and its seed; None: as the policy is meant to be played, with the run's seed."""
         seed = self.config.seed if seed is None else seed
         deterministic = self.deterministic if deterministic is None else deterministic
-        player = ModelPlayer(self.model, deterministic=deterministic, seed=seed)
-        return play_world(player, self.world(), episodes=episodes, seed=seed)
+        return ModelPlayer(self.model, deterministic=deterministic, seed=seed), seed
 
     def market(self) -> MarketWorld:
         """The market that the policy was trained for; its bars are read again at every call."""
@@ -143,9 +147,8 @@ class Policy:
         seed: of sampled actions, default the run's; market: what `market` gave, if it is at hand.
         """
         world = self.market() if market is None else market
-        seed = self.config.seed if seed is None else seed
-        deterministic = self.deterministic if deterministic is None else deterministic
-        return trade_window(ModelPlayer(self.model, deterministic=deterministic, seed=seed), world, purpose, seed=seed)
+        player, seed = self._player(deterministic, seed)
+        return trade_window(player, world, purpose, seed=seed)
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
         """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""

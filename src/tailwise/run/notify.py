@@ -20,7 +20,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -28,8 +28,8 @@ from pydantic import Field, field_validator, model_validator
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.health.rule import Severity
 
-Severity = Literal["info", "warn", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LOG = logging.getLogger("tailwise.notify")
