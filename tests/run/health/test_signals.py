@@ -11,7 +11,7 @@ import torch
 from benchmarks.toy_risk import ExposureVector
 from tailwise.run.health import probes
 from tailwise.run.health.probes import StepFacts
-from tailwise.run.health.signals import KEPT, TENTHS, DRIFT_WARMUP, Drift, psi
+from tailwise.run.health.signals import DRIFT_WARMUP, KEPT, TENTHS, Drift, psi
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 

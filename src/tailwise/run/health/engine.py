@@ -208,7 +208,7 @@ class Health:
         *,
         derived: tuple[dict[str, float], dict[str, str]] | None = None,
     ) -> list[Alert]:
-        """Alerts that are raised or cleared by this update; derived: what `derive` gives for its metrics, if at hand."""
+        """Alerts that this update raises or clears; derived: what `derive` gives for its metrics, if at hand."""
         self._refused_before = self.refused_in_a_row
         self.refused_in_a_row = 0 if report.committed else self.refused_in_a_row + 1
         if derived is None:
