@@ -20,7 +20,7 @@ from tailwise.core.streams import Streams
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.config import EvaluateConfig
-from tailwise.run.health.alert import Alert
+from tailwise.run.health.rule import Alert
 from tailwise.run.make_env import make_driver
 from tailwise.run.run_folder import read_alerts
 
@@ -223,7 +223,7 @@ def _evaluation_elsewhere(folder: Path) -> Patient:
     case, elsewhere = patient(), Dials()
     evaluated = EvaluateConfig(every=2, episodes=4)
     case.trainer.config = case.trainer.config.model_copy(update={"evaluate": evaluated})
-    case.trainer.world.judging = lambda purpose, *, episodes, seed: make_driver(  # type: ignore[method-assign]
+    case.trainer.world.eval_env = lambda purpose, *, episodes, seed: make_driver(  # type: ignore[method-assign]
         lambda: Dialled(elsewhere), num_envs=episodes, streams=Streams(seed), purpose=purpose
     )
     case.go(WARMUP)

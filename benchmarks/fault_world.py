@@ -18,8 +18,8 @@ from benchmarks.healthy import merged
 from tailwise.learner.rollout import Rollout
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
-from tailwise.run.health.alert import Alert
-from tailwise.run.health.step_facts import EQUITY, PARTS
+from tailwise.run.health.probes import EQUITY, PARTS
+from tailwise.run.health.rule import Alert
 from tailwise.run.trainer import Trainer
 
 ENVIRONMENTS, STEPS, LENGTH, ACTIONS = 8, 16, 20, 3

@@ -21,7 +21,7 @@ CONTINUATION = ("tests/run/test_continuation.py",)
 MUTANTS = (
     Mutant(
         "the linear schedule ends at 0 whatever its end",
-        "run/schedules.py",
+        "run/controllers.py",
         "return 1.0 + (config.end - 1.0) * progress",
         "return 1.0 - progress",
         SCHEDULES,
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "the cosine turns back after the end of the run",
-        "run/schedules.py",
+        "run/controllers.py",
         "progress = min(max(steps / total_steps, 0.0), 1.0)",
         "progress = max(steps / total_steps, 0.0)",
         SCHEDULES,
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rising entropy is a plateau",
-        "run/schedules.py",
+        "run/controllers.py",
         "if abs(slope) <= tolerance:",
         "if -slope <= tolerance:",
         SCHEDULES,
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "the decay of the entropy goes on below its floor",
-        "run/schedules.py",
+        "run/controllers.py",
         "share = min(max((update - plateau_at) / config.decay, 0.0), 1.0)",
         "share = max((update - plateau_at) / config.decay, 0.0)",
         SCHEDULES,
@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     Mutant(
         "exploration narrows on after the end",
-        "run/schedules.py",
+        "run/controllers.py",
         "whole * min(steps / total_steps, 1.0)",
         "whole * (steps / total_steps)",
         EXPLORATION,
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "exploration narrows by a factor, however narrow it is already",
-        "run/schedules.py",
+        "run/controllers.py",
         "min(0.0, math.log(config.end_std) - initial_log_std)",
         "math.log(config.end_std)",
         EXPLORATION,
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "a gap at the end of the metrics is not noticed",
-        "run/metric_repair.py",
+        "run/metric_store.py",
         "pairwise([0, *inside, update + 1])",
         "pairwise([0, *inside])",
         REPAIR,
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "a gap is told one line too long",
-        "run/metric_repair.py",
+        "run/metric_store.py",
         "yield before + 1, after - 1",
         "yield before, after - 1",
         REPAIR,
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "lines of the table replace those on file",
-        "run/metric_repair.py",
+        "run/metric_store.py",
         "restored = {number: row for number, row in table.items() if number not in rows}",
         "restored = dict(table)",
         REPAIR,
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         "lines after the checkpoint come back from the table",
-        "run/metric_repair.py",
+        "run/metric_store.py",
         'if 1 <= row["update"] <= update}',
         'if 1 <= row["update"]}',
         REPAIR,
@@ -176,7 +176,7 @@ MUTANTS = (
         "the hidden state before a rollout is that after it",
         "run/collector.py",
         "first_state = self.state.clone()",
-        "first_state = made.state",
+        "first_state = decisions.state",
         COLLECTOR,
         "rounding or carried",
     ),
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "a refused update moves the step size",
-        "run/trainer.py",
+        "run/controllers.py",
         "        if not (report.committed or report.went_too_far):\n            return\n",
         "",
         TRAINER,

@@ -38,12 +38,10 @@ BESIDE = (
     "run/leak_check.py",
     "run/new_config.py",
     "run/notify.py",
-    "run/notify_config.py",
     "run/progress.py",
     "run/reproduction.py",
     "run/risk_words.py",
     "run/run_list.py",
-    "run/run_summary.py",
     "run/tracking.py",
     "run/trials.py",
 )

@@ -98,7 +98,7 @@ def train_until_first_update(folder: Path) -> float:
     """CPU-seconds of this process when the first update of the preset is done."""
     from tailwise.run.agent import PPO
     from tailwise.run.callbacks import Callback, Progress
-    from tailwise.run.effective_config import effective_config
+    from tailwise.run.config import effective_config
 
     class First(Callback):
         seen = 0.0

@@ -181,7 +181,7 @@ def test_rewards_step_by_step_add_up_to_the_returns_of_playback(deterministic: b
     """Episodes of unequal length in 3 environments. Rejects an order or a quota that differs from `play_episodes`."""
     small = {"encoder": {"hidden": [8]}, "actor": {"hidden": [8]}, "critic": {"hidden": [8]}}
     agent = PPO(config=config(model=small, run={"environments": 4, "rollout_steps": 16}))
-    driver = agent.world().judging("test", episodes=3, seed=3)
+    driver = agent.world().eval_env("test", episodes=3, seed=3)
     known = play_episodes(agent.model, driver, episodes=7, deterministic=deterministic, seed=3)
     found = play_rewards(agent, driver, episodes=7, deterministic=deterministic, seed=3)
     driver.close()

@@ -18,7 +18,7 @@ from tailwise.evaluate.study import StudyStopped, named_seeds, open_study, run_s
 from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_folds import Settings
 from tailwise.evaluate.walk_forward_result import FoldRow, WalkForward, read_walk_forward
-from tailwise.run.effective_config import effective_config
+from tailwise.run.config import effective_config
 from tailwise.run.jobs import Job, Line, OneByOne, Result, Say, Stop, local_executor, never, silent
 from tests.support import merged
 

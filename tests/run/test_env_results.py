@@ -14,9 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
+from tailwise.run.env_results import add_info
 from tailwise.run.envs import EnvDriver
-from tailwise.run.health.step_facts import StepFacts
-from tailwise.run.infos import add_info
+from tailwise.run.health.probes import StepFacts
 from tailwise.run.make_env import make_driver
 from tailwise.run.seeded_vector import SeededVectorEnv
 
@@ -255,4 +255,4 @@ def test_a_vector_environment_of_somebody_else(result: Any, sentence: str) -> No
 def test_accounts_that_are_no_numbers(info: dict[str, Any]) -> None:
     """Rejects leaving them to numpy, which knows neither the key nor that an environment gave it."""
     with pytest.raises(EnvironmentContractError, match=r"info\['.*'\] that is no number"):
-        StepFacts().see(add_info({}, info, 0, 1), np.array([False]))
+        StepFacts().absorb(add_info({}, info, 0, 1), np.array([False]))

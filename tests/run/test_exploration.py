@@ -13,8 +13,8 @@ from tailwise.core.errors import ConfigError
 from tailwise.learner.config import NarrowingExploration
 from tailwise.model.config import LOG_STD
 from tailwise.run.config import parse_config
-from tailwise.run.health.good_states import GoodCopy
-from tailwise.run.schedules import narrowing
+from tailwise.run.controllers import narrowing
+from tailwise.run.health.actions import LearnerCopy
 from tests.support import BACKENDS
 
 END = NarrowingExploration().end_std
@@ -76,9 +76,9 @@ def test_a_restored_state_is_as_narrow_as_it_was() -> None:
     env = ExposureVector(8, mu=0.1, sigma=0.2)
     agent = PPO(env, {**SMALL, "risk": LIMIT, "learner": {"learning_rate": 1e-9}})
     trainer = agent.trainer
-    first = GoodCopy(trainer, trainer.backend.snapshot())
+    first = LearnerCopy(trainer.update, trainer.backend.snapshot(), trainer.controllers.to_json())
     agent.learn(512)
-    first.restore(trainer)
+    first.restore(trainer.backend, trainer.controllers)
     log_std = agent.model.actor.log_std
     assert log_std is not None and float(log_std.exp()) == pytest.approx(math.exp(LOG_STD), rel=1e-3)
     agent.learn(512)

@@ -22,8 +22,7 @@ from tailwise.core.errors import DataError, LockedError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.lock import FILE, RunLock
-from tailwise.run.lock_owner import Owner
+from tailwise.run.lock import FILE, Owner, RunLock
 from tailwise.run.run_list import remove_spare
 from tests.support import small_run
 

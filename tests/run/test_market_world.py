@@ -49,7 +49,7 @@ def test_training_selects_on_its_own_window_and_is_judged_on_another(tmp_path: P
     assert len(judged.paths["policy"]) == test.end - test.first
     assert judged.paths["policy"].time[0] == bars.time[test.first]
     # The number that selection used is the log-return of the select window, after costs.
-    driver = world.judging("select", episodes=20, seed=0)
+    driver = world.eval_env("select", episodes=20, seed=0)
     played = sum(path.log_returns.sum() for path in agent.trade("select"))
     assert driver.num_envs == 1
     assert selected[-1]["evaluate/return"] == pytest.approx(float(played), abs=1e-9)

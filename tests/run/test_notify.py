@@ -21,8 +21,7 @@ from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import parse_config
 from tailwise.run.health import Alert
-from tailwise.run.notify import Notifier
-from tailwise.run.notify_config import NotifyConfig
+from tailwise.run.notify import Notifier, NotifyConfig
 
 SECRET = "s3cr3t-path-9f8a"
 WRITE_STDIN = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"

@@ -29,7 +29,7 @@ def played(
 def test_repeated_evaluation_is_identical(core: str) -> None:
     """Also on a driver that was used before. Rejects an evaluation whose episodes depend on the one before."""
     trainer = small_trainer(model={"core": {"kind": core}, "actor": {"gain": 1.0}})
-    driver = trainer.world.judging("select", episodes=5, seed=0)
+    driver = trainer.world.eval_env("select", episodes=5, seed=0)
     runs = [play_episodes(trainer.model, driver, episodes=5, deterministic=d, seed=0) for d in (True, False, True)]
     assert np.array_equal(runs[0].returns, runs[2].returns)
     assert not np.array_equal(runs[0].returns, runs[1].returns)
@@ -56,11 +56,11 @@ def test_training_selection_and_test_share_no_episode() -> None:
     """Rejects a test on the episodes by which the best checkpoint was chosen."""
     train = make_driver("CartPole-v1", num_envs=4, streams=Streams(0), purpose="train").reset()[0]
     world = small_trainer().world
-    select = world.judging("select", episodes=4, seed=0).reset()[0]
-    test = world.judging("test", episodes=4, seed=0).reset()[0]
+    select = world.eval_env("select", episodes=4, seed=0).reset()[0]
+    test = world.eval_env("test", episodes=4, seed=0).reset()[0]
     for one, other in ((train, select), (train, test), (select, test)):
         assert not np.intersect1d(one, other).size
-    another_seed = world.judging("test", episodes=4, seed=1).reset()[0]
+    another_seed = world.eval_env("test", episodes=4, seed=1).reset()[0]
     assert not np.array_equal(test, another_seed)
 
 

@@ -14,7 +14,7 @@ from tailwise.learner.config import (
     LinearSchedule,
     PlateauEntropy,
 )
-from tailwise.run.schedules import entropy_weight, plateau_begins, schedule_factor
+from tailwise.run.controllers import entropy_weight, plateau_begins, schedule_factor
 from tests.support import small_trainer
 
 

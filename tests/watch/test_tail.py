@@ -25,7 +25,7 @@ def test_names_are_those_of_the_run_folder() -> None:
     from tailwise.evaluate import judge as judging
     from tailwise.evaluate import path_files
     from tailwise.run import metric_store, run_folder
-    from tailwise.run.health.alert import Severity
+    from tailwise.run.health.rule import Severity
 
     assert (files.CONFIG, files.ALERTS) == (run_folder.CONFIG, run_folder.ALERTS)
     assert (files.METRICS, files.METRICS_TABLE) == (metric_store.FILE, metric_store.TABLE)

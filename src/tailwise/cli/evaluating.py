@@ -21,8 +21,7 @@ from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team, write_run_report
-from tailwise.run.config import warnings_of
-from tailwise.run.effective_config import effective_config
+from tailwise.run.config import effective_config, warnings_of
 
 DEMO_PRESET = "sp500"
 LABELS = (

@@ -299,7 +299,7 @@ def doctor(
 def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the complete effective configuration, every default included."""
     from tailwise.core.config import dump_yaml
-    from tailwise.run.effective_config import effective_config
+    from tailwise.run.config import effective_config
 
     print(dump_yaml(effective_config(config, overrides or []).config), end="")
 
@@ -307,8 +307,7 @@ def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
 @config_app.command("check")
 def config_check(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Say "ok", or everything that is wrong, a sentence each (exit code 2)."""
-    from tailwise.run.config import warnings_of
-    from tailwise.run.effective_config import effective_config
+    from tailwise.run.config import effective_config, warnings_of
 
     for sentence in warnings_of(effective_config(config, overrides or []).config):
         note(f"warning: {sentence}")

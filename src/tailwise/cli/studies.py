@@ -19,7 +19,7 @@ from tailwise.evaluate.walk_forward import plan_walk_forward
 from tailwise.evaluate.walk_forward_folds import Settings
 from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward, headings, table_rows
 from tailwise.pages.frontier import PAGE, keep_frontier_page
-from tailwise.run.effective_config import effective_config
+from tailwise.run.config import effective_config
 from tailwise.run.jobs import Line
 
 StudyResult = TypeVar("StudyResult", WalkForward, Frontier)

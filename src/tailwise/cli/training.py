@@ -14,12 +14,11 @@ from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_jso
 from tailwise.cli.progress import LiveProgress, make_display
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback
-from tailwise.run.config import Config, warnings_of
-from tailwise.run.effective_config import effective_config, require_environment
-from tailwise.run.leak_verdict import read_leak_verdict
+from tailwise.run.config import Config, effective_config, require_environment, warnings_of
+from tailwise.run.leak_check import read_leak_verdict
+from tailwise.run.progress import Recorder, end_sentences, run_facts, summarise_run, where_to_continue
 from tailwise.run.reproduction import free_folder, repeat
 from tailwise.run.run_folder import new_folder, read_config
-from tailwise.run.run_summary import Recorder, end_sentences, run_facts, summarise_run, where_to_continue
 from tailwise.run.tracking import make_trackers
 from tailwise.run.trust import open_config
 

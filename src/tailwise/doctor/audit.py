@@ -13,9 +13,8 @@ from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE, parse_row
 from tailwise.run.run_files import LARGE, read_file
-from tailwise.run.run_folder import CONFIG, origin_of_run, read_config, read_manifest
+from tailwise.run.run_folder import CONFIG, origin_of_run, read_config, read_manifest, version_differences
 from tailwise.run.trust import code_named_by, open_config
-from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import make_world
 
 
@@ -70,7 +69,7 @@ def check_manifest(run: Path, config: Config | None) -> tuple[Check, dict[str, A
         manifest = read_manifest(run)
     except TailwiseError as error:
         return Check("versions", "fail", str(error), meaning, "restore manifest.json from a copy"), None
-    other = made_otherwise(manifest, config)
+    other = version_differences(manifest, config)
     if other:
         advice = "resume the run with those, or accept small differences"
         return Check("versions", "warn", f"made with {', '.join(other)}", meaning, advice), manifest

@@ -16,9 +16,8 @@ from tailwise.evaluate.words import NEVER_ACTED
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
-from tailwise.run.run_files import LARGE, read_stored
+from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
 from tailwise.run.run_folder import read_health_events
-from tailwise.run.stored import EvaluationSummary
 
 Rows = Sequence[dict[str, Any]]
 JUDGED = 20  # newest updates, over which the limit is judged

@@ -18,7 +18,7 @@ from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import bounds, difference_cells, difference_heads, signed_percent
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.market.path import AccountPath
-from tailwise.run.leak_verdict import read_leak_verdict
+from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
 
 PAIR_HEADS = ("", *difference_heads(LEVEL))

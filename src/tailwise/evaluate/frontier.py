@@ -26,8 +26,7 @@ from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, R
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
-from tailwise.run.config import Config, parse_config, warnings_of
-from tailwise.run.effective_config import Effective, require_environment
+from tailwise.run.config import Config, Effective, parse_config, require_environment, warnings_of
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
@@ -181,7 +180,7 @@ def _check_limits(limits: Sequence[float]) -> None:
 def _checked_world(base: Config, episodes: int) -> World:
     """Build what the runs will be judged on; raise when it cannot judge them."""
     world = make_world(base)
-    world.judging("test", episodes=episodes, seed=base.seed).close()
+    world.eval_env("test", episodes=episodes, seed=base.seed).close()
     world.check_tail(tail_horizon(base.learner.gamma))
     return world
 
@@ -286,7 +285,7 @@ def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) ->
 def episode_score(policy: Policy, world: World, *, episodes: int, deterministic: bool) -> Score:
     """Score seeded test episodes of an environment that is not a market."""
     config = policy.config
-    driver = world.judging("test", episodes=episodes, seed=config.seed)
+    driver = world.eval_env("test", episodes=episodes, seed=config.seed)
     try:
         played = play_rewards(
             policy, driver, episodes=world.episodes(episodes), deterministic=deterministic, seed=config.seed

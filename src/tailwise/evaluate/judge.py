@@ -16,7 +16,7 @@ from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult
 from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
-from tailwise.run.leak_verdict import read_leak_verdict, worst_verdict
+from tailwise.run.leak_check import read_leak_verdict, worst_verdict
 from tailwise.run.metric_store import read
 from tailwise.run.run_folder import read_alerts, read_manifest
 from tailwise.run.trials import count_trials

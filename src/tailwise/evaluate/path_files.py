@@ -26,8 +26,7 @@ from tailwise.evaluate.trips import round_trips, trips_frame
 from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
 from tailwise.market.records import EVENTS
-from tailwise.run.run_files import LARGE, read_parquet
-from tailwise.run.stored import Count
+from tailwise.run.run_files import LARGE, Count, read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,9 +14,8 @@ from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import read as read_metrics
-from tailwise.run.run_files import LARGE, read_stored
+from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
 from tailwise.run.run_folder import read_alerts, read_config, read_manifest
-from tailwise.run.stored import EvaluationSummary
 from tailwise.run.trust import Trust
 
 if TYPE_CHECKING:

@@ -65,8 +65,7 @@ from tailwise.market.action_kinds import action_kind
 from tailwise.market.leaks.own_features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO
-from tailwise.run.config import Config, warnings_of
-from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment
+from tailwise.run.config import Config, ConfigLike, Effective, effective_config, require_environment, warnings_of
 from tailwise.run.jobs import Say, Stop, never, silent
 from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.training_job import Trained, TrainingJob

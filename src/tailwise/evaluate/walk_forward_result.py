@@ -21,8 +21,7 @@ from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 from tailwise.market.leaks.own_features import LeakVerdict
-from tailwise.run.run_files import LARGE, read_stored
-from tailwise.run.stored import Count
+from tailwise.run.run_files import LARGE, Count, read_stored
 
 FORMAT: Final = 2
 SUMMARY, PLAN, RESULT = "walk_forward.json", "walk_forward.plan.json", "fold_result.json"

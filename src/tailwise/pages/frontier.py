@@ -33,7 +33,7 @@ from tailwise.evaluate.frontier_result import (
 from tailwise.evaluate.study import open_study, run_study, warn_about
 from tailwise.pages.figures import GRID, INK
 from tailwise.pages.views import Page, Paragraphs, Table, write_page
-from tailwise.run.effective_config import ConfigLike, effective_config
+from tailwise.run.config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
 
 PAGE = "frontier.html"

@@ -27,25 +27,23 @@ from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.controllers import Hyperparameters
 from tailwise.run.health import Alert
-from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
-from tailwise.run.metric_repair import restore_metrics
-from tailwise.run.metric_store import MetricStore
+from tailwise.run.metric_store import MetricStore, restore_metrics
 from tailwise.run.play import ModelPlayer, Played
-from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors
+from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors, policy_spec
 from tailwise.run.run_folder import (
     append_alerts,
     create_run_folder,
     cut_back_alerts,
     read_manifest,
     refuse_existing,
+    remove_unfinished,
+    version_differences,
     write_config,
 )
-from tailwise.run.stored_policy import policy_spec
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
-from tailwise.run.versions import made_otherwise
 from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 
@@ -123,10 +121,14 @@ class Policy:
 
         On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
         """
+        player, seed = self._player(deterministic, seed)
+        return play_world(player, self.world(), episodes=episodes, seed=seed)
+
+    def _player(self, deterministic: bool | None, seed: int | None) -> tuple[ModelPlayer, int]:
+        """What plays the policy, and its seed; None: as the policy is meant to be played, with the run's seed."""
         seed = self.config.seed if seed is None else seed
         deterministic = self.deterministic if deterministic is None else deterministic
-        player = ModelPlayer(self.model, deterministic=deterministic, seed=seed)
-        return play_world(player, self.world(), episodes=episodes, seed=seed)
+        return ModelPlayer(self.model, deterministic=deterministic, seed=seed), seed
 
     def market(self) -> MarketWorld:
         """The market that the policy was trained for; its bars are read again at every call."""
@@ -145,9 +147,8 @@ class Policy:
         seed: of sampled actions, default the run's; market: what `market` gave, if it is at hand.
         """
         world = self.market() if market is None else market
-        seed = self.config.seed if seed is None else seed
-        deterministic = self.deterministic if deterministic is None else deterministic
-        return trade_window(ModelPlayer(self.model, deterministic=deterministic, seed=seed), world, purpose, seed=seed)
+        player, seed = self._player(deterministic, seed)
+        return trade_window(player, world, purpose, seed=seed)
 
     def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
         """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""
@@ -290,7 +291,7 @@ class PPO(Policy):
             trainer = Trainer(config, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary, lock=lock)
             agent._attach(trainer, trials)
             notes = agent._continue_from_folder(folder)
-            other = made_otherwise(manifest)
+            other = version_differences(manifest)
             if other:
                 sentence = (
                     f"the run was made with {', '.join(other)}, so the continuation may differ in its last digits"

@@ -1,8 +1,8 @@
-"""What can be told about a run while it goes on."""
+"""What is called while a run trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tailwise.run.health import Alert
@@ -37,3 +37,13 @@ class Callback:
 
     def on_failure(self, error: BaseException) -> None:
         """The run ends by an exception (Ctrl-C, an environment that raises), which goes on; let go of what is held."""
+
+
+class StopWhen(Callback):
+    """Ends a run, with a checkpoint, after the first update for which `condition` holds."""
+
+    def __init__(self, condition: Callable[[Progress], bool]) -> None:
+        self.condition = condition
+
+    def on_update(self, progress: Progress) -> bool | None:
+        return False if self.condition(progress) else None

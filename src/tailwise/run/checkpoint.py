@@ -342,10 +342,10 @@ def _siblings(root: Path) -> list[Path]:
     recover_folder(root / BEST)
     numbered = [(update, path) for path in root.iterdir() if (update := _update_of(path)) is not None]
     newest_first = [path for _, path in sorted(numbered, reverse=True)]
-    known = newest_first + ([root / BEST] if (root / BEST).exists() else [])
-    for path in known:
+    checkpoints = newest_first + ([root / BEST] if (root / BEST).exists() else [])
+    for path in checkpoints:
         _inside(path, root)
-    return known
+    return checkpoints
 
 
 def _inside(path: Path, root: Path) -> Path:

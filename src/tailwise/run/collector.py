@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tailwise.core.errors import CheckpointError
 from tailwise.core.loops.step_bits import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
@@ -14,7 +17,10 @@ from tailwise.learner.credit import past_after
 from tailwise.learner.decisions import Ahead, Decisions, Shown
 from tailwise.learner.rollout import Past, Rollout
 from tailwise.run.envs import EnvDriver, StepRows
-from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.health.probes import StepFacts
+
+# Names in a checkpoint.
+STATE, PAST_REWARD, AGE = "collector/state", "collector/past_reward", "collector/age"
 
 _Final = tuple[Tensor, Tensor]  # features [n, H] at last observations, and their (step, environment) [n, 2]
 
@@ -41,7 +47,7 @@ class Collector:
         """The next `steps` steps of every environment, and the number of anomalies the environments showed."""
         driver, backend, model = self.driver, self.backend, self.backend.model
         steps, dtype = self.steps, torch.get_default_dtype()
-        made = backend.begin(update, self.environment, steps, self.state)
+        decisions = backend.begin(update, self.environment, steps, self.state)
         rows = _Rows(driver, steps)
         first_state = self.state.clone()
         self.facts = StepFacts()
@@ -49,23 +55,23 @@ class Collector:
         ahead = backend.ahead(driver.venv)
         self.broken_off = True
         if ahead is not None:
-            anomalies, finals = self._run_ahead(ahead, made, rows)
+            anomalies, finals = self._run_ahead(ahead, decisions, rows)
         else:
-            anomalies, finals = self._step_by_step(made, rows, masks)
-        self.state = made.state
+            anomalies, finals = self._step_by_step(decisions, rows, masks)
+        self.state = decisions.state
         last = torch.from_numpy(driver.obs).to(dtype)
-        seen = last if driver.obs_is_finite else _marked(last)
-        made.features[steps] = backend.encode(seen, self.state, torch.from_numpy(driver.episode_start))
+        visible = last if driver.obs_is_finite else _marked(last)
+        decisions.features[steps] = backend.encode(visible, self.state, torch.from_numpy(driver.episode_start))
         record = backend.record(
-            made.features,
+            decisions.features,
             torch.cat([features for features, _ in finals]) if finals else torch.zeros(0, model.features),
             torch.cat([index for _, index in finals]) if finals else torch.zeros(0, 2, dtype=torch.int64),
         )
         rollout = Rollout(
             obs=rows.obs.to(dtype),
-            action=made.action,
-            log_prob=made.log_prob,
-            params=made.params,
+            action=decisions.action,
+            log_prob=decisions.log_prob,
+            params=decisions.params,
             mask=torch.from_numpy(np.stack(masks)) if masks else None,
             reward=rows.reward.to(dtype),
             terminated=rows.terminated,
@@ -83,8 +89,36 @@ class Collector:
         self.broken_off = False
         return rollout, anomalies
 
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: the hidden state, and the newest rewards where they are kept."""
+        past = {} if self.past is None else {PAST_REWARD: self.past.reward, AGE: self.past.age}
+        return {STATE: self.state, **past}
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise unless `load` can take these tensors over; those of older versions have no rewards."""
+        if STATE not in tensors:
+            raise CheckpointError(f"the training state lacks {STATE}")
+        own = self.tensors() if PAST_REWARD in tensors else {STATE: self.state}
+        for name, needed in own.items():
+            given = tensors.get(name)
+            if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+                what = "hidden state" if name == STATE else f"'{name}'"
+                kind = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
+                raise CheckpointError(
+                    f"the stored {what} is {kind}; this run needs {needed.dtype} {tuple(needed.shape)}: resume with "
+                    "the configuration that the run was started with"
+                )
+        if AGE in own and int(tensors[AGE].min()) < 0:
+            raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `tensors`."""
+        self.state = tensors[STATE]
+        if self.past is not None and PAST_REWARD in tensors:
+            self.past = Past(tensors[PAST_REWARD], tensors[AGE])
+
     def _step_by_step(
-        self, made: Decisions, rows: _Rows, masks: list[npt.NDArray[np.bool_]]
+        self, decisions: Decisions, rows: _Rows, masks: list[npt.NDArray[np.bool_]]
     ) -> tuple[int, list[_Final]]:
         """(anomalies, what truncated episodes are continued with); masks are appended, if there are any."""
         driver, backend = self.driver, self.backend
@@ -95,30 +129,30 @@ class Collector:
             obs, mask = driver.obs, driver.mask
             if mask is not None:
                 masks.append(mask)
-            backend.decide(made, t, obs if driver.obs_is_finite else _finite(obs), driver.episode_start, mask)
-            step = driver.step(to_env(made.actions[t], squashed=squashed), into)
+            backend.decide(decisions, t, obs if driver.obs_is_finite else _finite(obs), driver.episode_start, mask)
+            step = driver.step(to_env(decisions.actions[t], squashed=squashed), into)
             anomalies += step.anomalies
             if step.infos:
-                self.facts.see(step.infos, step.episode_start)
+                self.facts.absorb(step.infos, step.episode_start)
             if step.final_obs is None:
                 continue
             ended = (step.truncated & ~step.terminated & step.valid).nonzero()[0]
             if len(ended):
-                finals.append(self._look_at_end(t, ended, step.final_obs[ended], made.states[ended]))
+                finals.append(self._encode_final(t, ended, step.final_obs[ended], decisions.states[ended]))
         return anomalies, finals
 
-    def _run_ahead(self, ahead: Ahead, made: Decisions, rows: _Rows) -> tuple[int, list[_Final]]:
+    def _run_ahead(self, ahead: Ahead, decisions: Decisions, rows: _Rows) -> tuple[int, list[_Final]]:
         """`_step_by_step` where the backend can do it by itself."""
         driver = self.driver
-        shown = rows.shown(*driver.running())
-        went = ahead.run(made, shown, finite=driver.obs_is_finite)
+        memory = rows.shown(*driver.running())
+        went = ahead.run(decisions, memory, finite=driver.obs_is_finite)
         finished = [pair for end in went.ends for pair in zip(end.returns.tolist(), end.lengths.tolist(), strict=True)]
-        driver.went_ahead(shown.last_obs, shown.last_start, finite=went.finite, finished=finished)
-        finals = [self._look_at_end(end.step, end.cut, end.final, end.state) for end in went.ends if len(end.cut)]
-        broken = shown.reward.size - np.count_nonzero(np.isfinite(shown.reward)) if went.seen & BROKEN_REWARD else 0
+        driver.went_ahead(memory.last_obs, memory.last_start, finite=went.finite, finished=finished)
+        finals = [self._encode_final(end.step, end.cut, end.final, end.state) for end in went.ends if len(end.cut)]
+        broken = memory.reward.size - np.count_nonzero(np.isfinite(memory.reward)) if went.seen & BROKEN_REWARD else 0
         return int(broken), finals
 
-    def _look_at_end(
+    def _encode_final(
         self, t: int, rows: npt.NDArray[np.int64], final: npt.NDArray[np.float32], state: npt.NDArray[np.float32]
     ) -> _Final:
         """Features at the last observations [n, D] of the episodes of `rows` [n] that were cut off in step t."""

@@ -1,16 +1,18 @@
-"""The whole configuration: one tree, composed of the sections that each package owns."""
+"""The whole configuration: one tree, composed of the sections that each package owns, and how it is read."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from tailwise.bars.data_config import DataConfig
-from tailwise.core.config import Section, SectionType, parse
+from tailwise.core.config import Section, SectionType, apply_overrides, parse
 from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import FeaturesConfig
@@ -19,30 +21,120 @@ from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, Learner
 from tailwise.learner.risk import RiskSettings, check_resolution
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.model.config import ModelConfig, NoCore
-from tailwise.run.env_sections import Env, GymEnv
 from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
-from tailwise.run.notify_config import NotifyConfig
+from tailwise.run.notify import NotifyConfig
+from tailwise.run.presets import Source, load_source, with_full_paths
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
+THREADS = (
+    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
+    "seldom help small networks"
+)
 
 
-def _with_chosen(section: SectionType, chosen: Mapping[str, int]) -> SectionType:
+class Words(NamedTuple):
+    """What steps and rewards of an environment are called.
+
+    step: one of them; reward: what a step earns; percent: rewards are log-returns, told in percent.
+    """
+
+    step: str
+    reward: str
+    percent: bool
+
+    def amount(self, value: float, digits: int = 3) -> str:
+        """A return or a tail with its unit: log-returns in percent, other rewards as they are."""
+        return f"{100 * value:.{digits}g}%" if self.percent else f"{value:.{digits}g} reward"
+
+    def difference(self, value: float, digits: int = 2) -> str:
+        """The distance between two amounts, with its unit."""
+        return f"{100 * value:.{digits}g} percentage points" if self.percent else f"{value:.{digits}g} reward"
+
+
+class EnvSection(Section):
+    """What every kind of environment says of itself; a new kind is a section here and a `World` in `run/worlds.py`.
+
+    words          for steps and rewards
+    noisy          whether chance decides most of a reward, so that rollouts must be long
+    judged_whole  whether it is judged by playing fixed windows whole, once, and not by a number of episodes
+    """
+
+    words: ClassVar[Words] = Words("step", "reward", percent=False)
+    noisy: ClassVar[bool] = False
+    judged_whole: ClassVar[bool] = False
+
+    @property
+    def gym_id(self) -> str | None:
+        """The Gymnasium id that it is built by; None where there is none."""
+        return None
+
+    @property
+    def from_python(self) -> bool:
+        """Whether Python has to pass the environment."""
+        return False
+
+    @property
+    def market(self) -> MarketEnvSection | None:
+        """The account and its rules; None outside a market."""
+        return None
+
+
+class GymEnv(EnvSection):
+    """Any Gymnasium environment, and what is changed about it."""
+
+    kind: Literal["gym"] = "gym"
+    id: str | None = Field(None, description="Gymnasium id, e.g. CartPole-v1; null when Python passes an environment")
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
+    hide: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="indices of observation entries that the agent does not see (flat Box observations)"
+    )
+    time_limit: int | None = Field(
+        None, ge=1, description="truncate episodes after this many steps; null keeps its own"
+    )
+
+    @property
+    def gym_id(self) -> str | None:
+        return self.id
+
+    @property
+    def from_python(self) -> bool:
+        return self.id is None
+
+
+class MarketEnvSection(MarketEnvConfig, EnvSection):
+    """The market of the sections data, features and costs."""
+
+    words: ClassVar[Words] = Words("bar", "log-return", percent=True)
+    noisy: ClassVar[bool] = True
+    judged_whole: ClassVar[bool] = True
+    kind: Literal["market"] = "market"
+
+    @property
+    def market(self) -> MarketEnvSection:
+        return self
+
+    @model_validator(mode="after")
+    def _reports_by_itself(self) -> MarketEnvSection:
+        if self.report:
+            raise ValueError("report is for MarketEnv in Python; a run reports where it reads the parts, leave it out")
+        return self
+
+
+Env = Annotated[GymEnv | MarketEnvSection, Field(discriminator="kind")]
+
+
+def _with_chosen(section: SectionType, values: Mapping[str, int]) -> SectionType:
     """A copy of a section with `chosen` values that do not count as set, so that another budget may choose again.
 
     Written to a file they do count: a run that is resumed keeps its geometry.
     """
     copied = section.model_copy()
-    copied.__dict__.update(chosen)
+    copied.__dict__.update(values)
     return copied
-
-
-THREADS = (
-    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
-    "seldom help small networks"
-)
 
 
 class RunConfig(Section):
@@ -145,8 +237,8 @@ class Config(Section):
         adopted = self.model_copy()
         for name in ("run", "learner"):
             section, other = getattr(self, name), getattr(stored, name)
-            chosen = {key: getattr(other, key) for key in GEOMETRY[name] if key not in section.model_fields_set}
-            adopted.__dict__[name] = _with_chosen(section, chosen)
+            values = {key: getattr(other, key) for key in GEOMETRY[name] if key not in section.model_fields_set}
+            adopted.__dict__[name] = _with_chosen(section, values)
         return adopted
 
     @property
@@ -273,24 +365,62 @@ def parse_config(data: dict[str, Any], *, source: str) -> Config:
 
 def warnings_of(config: Config) -> list[str]:
     """Sentences about settings that work but are likely not meant."""
-    found = []
+    sentences = []
     critic = config.model.critic
     if not isinstance(config.risk, RiskOff) and critic.tail_levels is not None:
         sentence = check_resolution(config.risk.alpha, critic.tail_levels)
         if sentence is not None:
-            found.append(sentence)
+            sentences.append(sentence)
     steps, gamma = config.run.rollout_steps, config.learner.gamma
     if isinstance(config.risk, RiskConstraint) and steps * (1 - gamma) < 1:
         needed = math.ceil(round(1 / (1 - gamma), 6))
-        found.append(
+        sentences.append(
             f"run.rollout_steps {steps} are few against the {tail_horizon(gamma):,} steps that learner.gamma {gamma:g} "
             "looks ahead: the tail that steers risk.limit is then mostly what the critics predict; use at least "
             f"{needed}, better {tail_horizon(gamma):,}"
         )
     per_update = config.run.environments * config.run.rollout_steps
     if config.run.total_steps < per_update:
-        found.append(
+        sentences.append(
             f"run.total_steps {config.run.total_steps} is less than one rollout "
             f"({config.run.environments} x {config.run.rollout_steps} = {per_update}); exactly one update will be made"
         )
-    return found
+    return sentences
+
+
+ConfigLike = Config | Mapping[str, Any] | str | Path  # a YAML file or the name of a preset is a text
+
+
+@dataclass(frozen=True)
+class Effective:
+    """A configuration with every default. label: begins the sentences about it; name: names its runs."""
+
+    label: str
+    name: str
+    config: Config
+
+
+def effective_config(config: ConfigLike, overrides: Sequence[str] = ()) -> Effective:
+    """Read and check a configuration.
+
+    config      a `Config`, a nested dictionary of what differs from the defaults, the path of a YAML file, or the name
+                of a preset
+    overrides   "learner.clip=0.1" and the like, changes of it
+    """
+    if isinstance(config, Config):
+        if not overrides:
+            return Effective("config", "config", config)
+        config = config.model_dump(mode="json")
+    source = Source("config", "config", dict(config)) if isinstance(config, Mapping) else load_source(str(config))
+    label = source.label if not overrides else f"{source.label} with -s"
+    # Paths of a file are full by now; those on the command line, or in Python, are meant from here.
+    data = with_full_paths(apply_overrides(source.data, list(overrides)), Path.cwd())
+    return Effective(source.label, source.name, parse_config(data, source=label))
+
+
+def require_environment(effective: Effective) -> None:
+    """Raise for a configuration without environment, which can be used by `tailwise.PPO(env)` only."""
+    if effective.config.env.from_python:
+        raise ConfigError(
+            f"{effective.label}: env.id is not set; write the id of an environment, e.g. -s env.id=CartPole-v1"
+        )

@@ -1,18 +1,85 @@
-"""What steers a run besides its weights, as one record: checkpoints, undone updates and roll-backs all use it.
+"""What steers a run besides its weights: schedules, controllers, and the watch over tail risk.
 
+The controllers are one record, which checkpoints, undone updates and roll-backs all use;
 docs/decisions/0015-one-record-of-controllers.md says what goes back with what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+import torch
+
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError
-from tailwise.learner.config import LearnerConfig
+from tailwise.core.streams import Streams
+from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.calibration import Calibration
+from tailwise.learner.config import (
+    ConstantEntropy,
+    ConstantSchedule,
+    CosineSchedule,
+    LearnerConfig,
+    LinearSchedule,
+    NarrowingExploration,
+    PlateauEntropy,
+)
 from tailwise.learner.constraint import Constraint
+from tailwise.learner.optimisers import StepSize, next_kl_factor
+from tailwise.learner.rollout import Rollout
+from tailwise.run.config import Config
+
+PREFIX = "calibration/"  # of tensors in a checkpoint
+
+
+def schedule_factor(config: ConstantSchedule | LinearSchedule | CosineSchedule, steps: int, total_steps: int) -> float:
+    """Factor on the learning rate after `steps` of `total_steps` environment steps; clamped past the end."""
+    progress = min(max(steps / total_steps, 0.0), 1.0)
+    if isinstance(config, ConstantSchedule):
+        return 1.0
+    if isinstance(config, LinearSchedule):
+        return 1.0 + (config.end - 1.0) * progress
+    return config.end + (1.0 - config.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def narrowing(
+    config: NarrowingExploration | None, initial_log_std: float, steps: int, total_steps: int, applied: float
+) -> float:
+    """What is added to ln(standard deviation), at most 0, after `steps` of `total_steps`; `applied` so far.
+
+    Never less than before: a run that goes on beyond its end stays as narrow as it is.
+    """
+    if config is None:
+        return applied
+    whole = min(0.0, math.log(config.end_std) - initial_log_std)
+    return min(applied, whole * min(steps / total_steps, 1.0))
+
+
+def plateau_begins(history: Sequence[float], window: int, tolerance: float) -> int | None:
+    """Index of the first update at which the least-squares slope of the last `window` entropies is within tolerance.
+
+    history: entropy per update in nats, oldest first. None while no window is flat.
+    """
+    if len(history) < window:
+        return None
+    x = np.arange(window) - (window - 1) / 2.0
+    for end in range(window, len(history) + 1):
+        slope = float(x @ np.asarray(history[end - window : end]) / (x @ x))
+        if abs(slope) <= tolerance:
+            return end - 1
+    return None
+
+
+def entropy_weight(config: ConstantEntropy | PlateauEntropy, *, plateau_at: int | None, update: int) -> float:
+    """Weight of the entropy bonus at `update`, given the update at which a plateau was seen (None: not yet)."""
+    if isinstance(config, ConstantEntropy) or plateau_at is None:
+        return config.weight
+    share = min(max((update - plateau_at) / config.decay, 0.0), 1.0)
+    return config.weight + (config.floor - config.weight) * share
 
 
 @dataclass
@@ -43,6 +110,51 @@ class Controllers:
     def threshold(self) -> float | None:
         """VaR of the pooled return as known from earlier updates, reward units."""
         return None if self.constraint is None else self.constraint.threshold
+
+    def knobs(
+        self,
+        learner: LearnerConfig,
+        narrowing: NarrowingExploration | None,
+        *,
+        update: int,
+        steps: int,
+        total_steps: int,
+        measure_terms: bool,
+    ) -> Knobs:
+        """What schedules and controllers say for the update after `update` updates and `steps` environment steps."""
+        schedule = schedule_factor(learner.schedule, steps, total_steps)
+        return Knobs(
+            StepSize(learner.learning_rate, schedule, self.kl_factor, self.health_factor),
+            entropy_weight(learner.entropy, plateau_at=self.plateau_at, update=update),
+            measure_terms=measure_terms,
+            multiplier=self.multiplier,
+            threshold=self.threshold,
+            bounds_weight=0.0 if narrowing is None else narrowing.bounds_weight,
+        )
+
+    def adapt(self, learner: LearnerConfig, report: UpdateReport, *, update: int, noise: int) -> None:
+        """Follow KL and entropy of an update, counted in `update`; one refused for broken numbers shows nothing.
+
+        noise: components of an action, each of which narrowing takes entropy from.
+        """
+        if not (report.committed or report.went_too_far):
+            return
+        self.kl_factor = next_kl_factor(
+            learner.kl_factor,
+            self.kl_factor,
+            stopped=report.stopped_early or report.went_too_far,
+            kl=report.kl,
+            target_kl=learner.target_kl,
+        )
+        if not report.committed:
+            return
+        if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
+            # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
+            entropy = report.metrics["policy/entropy"] - self.narrowed * noise
+            window = learner.entropy.window
+            self.entropies = [*self.entropies, entropy][-window:]
+            if plateau_begins(self.entropies, window, learner.entropy.tolerance) is not None:
+                self.plateau_at = update
 
     def to_json(self) -> dict[str, Any]:
         """A copy as plain values; the names are those of training/state.json."""
@@ -119,3 +231,73 @@ class Hyperparameters:
         if "entropy_weight" in changes:
             changes["entropy"] = {**learner.entropy.model_dump(), "weight": changes.pop("entropy_weight")}
         return parse(LearnerConfig, {**learner.model_dump(), **changes}, source="learner")
+
+
+class RiskWatch:
+    """What a trainer knows about tails. Without a law of the return, or with risk off, everything is empty.
+
+    constraint: that of the run's controllers, which an update moves; None without risk that acts.
+    """
+
+    def __init__(
+        self, config: Config, streams: Streams, constraint: Constraint | None, *, gamma: float, environments: int
+    ) -> None:
+        self.constraint = constraint
+        self.calibration: Calibration | None = None
+        critic = config.model.critic
+        if config.tail_alpha is not None and critic.law_size > 0:
+            self.calibration = Calibration(
+                critic, streams, gamma=gamma, alpha=config.tail_alpha, environments=environments
+            )
+
+    @property
+    def selectable(self) -> bool:
+        """Whether the policy of now may be selected: not while it breaks its limit or has not met it yet."""
+        return self.constraint is None or self.constraint.kept
+
+    def after(self, update: int, rollout: Rollout, report: UpdateReport) -> dict[str, float]:
+        """Take in an update; its metrics. `update` counts it already. A refused one shows nothing."""
+        metrics: dict[str, float] = {}
+        calibrated = False
+        if self.calibration is not None:
+            self.calibration.absorb(rollout)
+            calibration = self.calibration.report()
+            if calibration is not None:
+                metrics |= calibration.metrics()
+                if self.constraint is not None:
+                    calibrated = calibration.calibrated(self.constraint.tolerance)
+        if self.constraint is None:
+            return metrics
+        if not report.committed:
+            return metrics | self.constraint.metrics()
+        return metrics | self.constraint.see(
+            update,
+            measured=report.metrics["risk/measure"],
+            spread=report.metrics["risk/spread"],
+            threshold=report.metrics.get("risk/threshold"),
+            calibrated=calibrated,
+        )
+
+    def known(self) -> dict[str, float]:
+        """Metrics that follow from the state alone, as `after` reported them."""
+        report = None if self.calibration is None else self.calibration.report()
+        return ({} if report is None else report.metrics()) | (
+            {} if self.constraint is None else self.constraint.metrics()
+        )
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
+        """Of the calibration, for a checkpoint: (tensors, JSON)."""
+        tensors, data = ({}, None) if self.calibration is None else self.calibration.state()
+        return {PREFIX + name: tensor for name, tensor in tensors.items()}, data
+
+    def load(self, tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> None:
+        """Continue the calibration from `state`; data: the part "risk" of a training state."""
+        for part, current in (("calibration", self.calibration), ("constraint", self.constraint)):
+            if (current is None) != (data[part] is None):
+                raise CheckpointError(
+                    f"the stored state has {'no' if data[part] is None else 'a'} {part} and this run has "
+                    f"{'none' if current is None else 'one'}; resume with the configuration it was started with"
+                )
+        if self.calibration is not None:
+            own = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
+            self.calibration.load(own, data["calibration"])

@@ -142,19 +142,27 @@ class EnvDriver:
         rows = self._fresh_rows() if into is None else into
         spec, next_step = self.spaces.observation, self.mode is AutoresetMode.NEXT_STEP
         obs = spec.flatten(raw, self.num_envs, rows.obs)
-        seen = self._take_step(
+        flags = self._take_step(
             self._vector(reward, "rewards", np.float64),
             self._vector(terminated, "terminations", np.bool_),
             self._vector(truncated, "truncations", np.bool_),
-            *(obs, next_step, self._pending, self._returns, self._lengths),
-            *(rows.reward, rows.terminated, rows.truncated, rows.valid, rows.episode_start),
+            obs,
+            next_step,
+            self._pending,
+            self._returns,
+            self._lengths,
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            rows.valid,
+            rows.episode_start,
         )
-        self.obs_is_finite = not seen & BROKEN_OBSERVATION
+        self.obs_is_finite = not flags & BROKEN_OBSERVATION
         anomalies = _non_finite_numbers(infos) if infos else 0
         final: Floats32 | None = None
-        if seen & ENDED:
+        if flags & ENDED:
             done = rows.terminated | rows.truncated
-            if seen & ENDED_IN_RESET:
+            if flags & ENDED_IN_RESET:
                 raise EnvironmentContractError(
                     f"Environment {int(np.argmax(done & rows.episode_start))} ended in the step that reset it; "
                     "a NEXT_STEP environment must return terminated and truncated False there."
@@ -172,12 +180,20 @@ class EnvDriver:
                 self._lengths[row] = 0
         else:
             mask = self._read_mask(raw, infos, self._everyone)
-        if seen & BROKEN_REWARD:
+        if flags & BROKEN_REWARD:
             anomalies += int(self.num_envs - np.count_nonzero(np.isfinite(rows.reward)))
         self._obs, self._mask, self._episode_start = obs, mask, rows.episode_start
         return StepResult(
-            *(obs, rows.reward, rows.terminated, rows.truncated, final, mask, rows.valid, rows.episode_start),
-            *(anomalies, infos),
+            obs=obs,
+            reward=rows.reward,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
+            final_obs=final,
+            mask=mask,
+            valid=rows.valid,
+            episode_start=rows.episode_start,
+            anomalies=anomalies,
+            infos=infos,
         )
 
     def running(self) -> tuple[Bools, Floats64, npt.NDArray[np.int64]]:

@@ -1,23 +1,28 @@
-"""The features, the fit and the environment of a configuration, looked at with changed futures."""
+"""Look-ahead: the leak-check of a configuration, and what the manifest of a run says about its own features."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tailwise.bars.bars import Bars
+from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError
+from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.check import LeakReport, check_environment, check_fit
-from tailwise.market.leaks.own_features import feature_report
+from tailwise.market.leaks.own_features import LeakVerdict, feature_report, unknown_verdict
 from tailwise.market.tables import SymbolTable
-from tailwise.run.config import Config
-from tailwise.run.effective_config import ConfigLike, effective_config
+from tailwise.run.config import Config, ConfigLike, effective_config
+from tailwise.run.run_folder import MANIFEST, read_manifest
+
+LEAK_CHECK = "leak_check"  # its key in the manifest
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,9 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
     given = {bars.symbol: whole for bars, whole in zip(dataset.bars, dataset.features, strict=True)}
 
     def table(bars: Bars) -> FeatureTable:
-        made, whole = dataset.spec.table(bars), given[bars.symbol]
-        extra = whole.values[: len(bars), len(made.names) :]
-        return FeatureTable(np.concatenate([made.values, extra], axis=1), whole.names, made.first_valid)
+        computed, whole = dataset.spec.table(bars), given[bars.symbol]
+        extra = whole.values[: len(bars), len(computed.names) :]
+        return FeatureTable(np.concatenate([computed.values, extra], axis=1), whole.names, computed.first_valid)
 
     def fit(bars: Sequence[Bars]) -> Any:
         # The very function that training uses, by time: the probe `truncate` has fewer rows.
@@ -83,3 +88,23 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
         reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))
     reports.append(check_environment(build, list(dataset.bars), cuts=max(cuts // 2, 1), seed=seed))
     return reports
+
+
+def read_leak_verdict(run_dir: Path, features: FeatureSpec | None) -> LeakVerdict | None:
+    """The verdict of a run whose policy sees `features`; None when there is nothing to say: no own feature.
+
+    A run that is older than the check has none in its manifest: then it is unknown.
+    """
+    own = None if features is None else features.own()
+    if own is None:
+        return None
+    stored = read_manifest(run_dir).get(LEAK_CHECK)
+    if stored is None:
+        return unknown_verdict(own.names)
+    return parse(LeakVerdict, stored, source=f"{run_dir / MANIFEST} {LEAK_CHECK}")
+
+
+def worst_verdict(verdicts: Iterable[LeakVerdict | None]) -> LeakVerdict | None:
+    """The verdict of policies that decide together: that of the one that is known least about."""
+    given = [verdict for verdict in verdicts if verdict is not None]
+    return max(given, key=lambda verdict: verdict.doubtful, default=None)

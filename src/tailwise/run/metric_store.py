@@ -11,7 +11,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 FILE, TABLE, TENSORBOARD = "metrics.jsonl", "metrics.parquet", "tensorboard"
 _AXES = ("update", "steps")
+Row = dict[str, Any]
 
 
 class MetricStore:
@@ -167,16 +169,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def differences_without_time(first: str | Path, second: str | Path) -> list[str]:
     """What two metric files tell differently, a sentence per line and name; names under `time/` are left out."""
     rows = [read_rows(Path(path)) for path in (first, second)]
-    found = []
+    differences = []
     if len(rows[0]) != len(rows[1]):
-        found.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
+        differences.append(f"{first} has {len(rows[0])} lines, {second} has {len(rows[1])}")
     for number, (left, right) in enumerate(zip(*rows, strict=False), start=1):
         left, right = compared_part(left), compared_part(right)
         for name in sorted(left.keys() | right.keys()):
             a, b = left.get(name, "absent"), right.get(name, "absent")
             if a != b:
-                found.append(f"line {number}: {name} is {a} and {b}")
-    return found
+                differences.append(f"line {number}: {name} is {a} and {b}")
+    return differences
 
 
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
@@ -219,3 +221,60 @@ def _line(row: Mapping[str, Any]) -> bytes:
 def _finite_or_none(value: float) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def restore_metrics(store: MetricStore, *, update: int, steps: int, known: Mapping[str, float]) -> str | None:
+    """Give metrics.jsonl a line for every update up to `update` that can still be known; say what was missing, if so.
+
+    Lines come back from metrics.parquet, which a training writes at its end (undefined values are left out, the table
+    does not tell them from absent ones), and that of the checkpoint from its training state.
+    steps, known: of the checkpoint that a run is resumed from, known being its metrics.
+    """
+    rows: dict[int, Row] = {row["update"]: row for row in read_rows(store.path)}
+    gaps = list(_gaps(sorted(rows), update))
+    if not gaps:
+        return None
+    lost = sum(last - first + 1 for first, last in gaps)
+    table = {row["update"]: row for row in _table_rows(store.run_dir) if 1 <= row["update"] <= update}
+    restored = {number: row for number, row in table.items() if number not in rows}
+    rows |= restored
+    from_checkpoint = update not in rows
+    if from_checkpoint:
+        rows[update] = {"update": update, "steps": steps, **known}
+    store.replace([rows[number] for number in sorted(rows)])
+    sources = [f"{len(restored)} from {TABLE}"] if restored else []
+    sources += [f"that of update {update} from the checkpoint, as far as it knows"] if from_checkpoint else []
+    still = lost - len(restored) - from_checkpoint
+    return (
+        f"{FILE} was deleted or cut: {lost} of {update} lines were missing ({_describe_gaps(gaps)}). "
+        f"Restored: {' and '.join(sources) or 'none'}; {still} are lost."
+    )
+
+
+def _gaps(present: Sequence[int], update: int) -> Iterator[tuple[int, int]]:
+    """(first, last) of every stretch of 1 .. `update` that is not in the sorted `present`."""
+    inside = [number for number in present if 1 <= number <= update]
+    for before, after in pairwise([0, *inside, update + 1]):
+        if after > before + 1:
+            yield before + 1, after - 1
+
+
+def _table_rows(run_dir: Path) -> list[Row]:
+    """The rows of metrics.parquet without what is undefined in them; none when there is no table."""
+    if not (run_dir / TABLE).exists():
+        return []
+    table = read_table(run_dir)
+    return [
+        {
+            name: int(value) if name in ("update", "steps") else float(value)
+            for name, value in row.items()
+            if math.isfinite(value)
+        }
+        for row in table.to_dict(orient="records")
+    ]
+
+
+def _describe_gaps(gaps: Sequence[tuple[int, int]]) -> str:
+    """'update 1 to 4 and 7', the first three stretches."""
+    words = [str(first) if first == last else f"{first} to {last}" for first, last in gaps[:3]]
+    return f"update {', '.join(words)}{' and more' if len(gaps) > 3 else ''}"

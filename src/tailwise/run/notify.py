@@ -1,7 +1,7 @@
-"""Tells people about alerts: each target has a thread and a short queue of its own, and the run waits for none of them.
+"""The section `notify` of a configuration, and the delivery of alerts to those whom it names.
 
-What a target needs to know about an address (a token in its path, say) comes from the environment and is never
-printed: messages name the host alone.
+Each target has a thread and a short queue of its own, and the run waits for none of them. What is secret in an address
+(a token in its path, say) comes from the environment and is never printed: messages name the host alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import subprocess
 import threading
 import time
@@ -22,13 +23,65 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from pydantic import Field, field_validator, model_validator
+
+from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.notify_config import SEVERITIES, VARIABLE, AlertCommand, NotifyConfig, Webhook
+from tailwise.run.health.rule import Severity
 
+SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LOG = logging.getLogger("tailwise.notify")
 ANSWER = 1024  # bytes of an answer that are read
 Message = dict[str, Any]
+
+
+class _Target(Section):
+    severity: Severity = Field("warn", description="alerts below this severity are not sent")
+    timeout: float = Field(5.0, gt=0, le=300, description="seconds after which one delivery is given up")
+
+
+class Webhook(_Target):
+    """A POST request with the alert as JSON."""
+
+    url: str = Field(description="http or https address; ${NAME} is read from the environment and never written down")
+
+    @model_validator(mode="after")  # not of the field alone: the sentence would repeat the address
+    def _no_secret_inside(self) -> Webhook:
+        value = self.url
+        parts = urlsplit(VARIABLE.sub("x", value))
+        if not VARIABLE.match(value) and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("url is no http or https address; write for instance https://host/path or ${ALERT_URL}")
+        literal = urlsplit(VARIABLE.sub("", value))
+        if literal.username or literal.password or literal.query:
+            raise ValueError(
+                "url holds a user name, a password or a query, which would be saved with every checkpoint; put the "
+                "address into an environment variable and write ${ALERT_URL}"
+            )
+        return self
+
+
+class AlertCommand(_Target):
+    """A program that gets the alert as JSON on its standard input; no shell is involved."""
+
+    argv: tuple[str, ...] = Field(min_length=1, description="program and arguments, one entry each")
+
+    @field_validator("argv")
+    @classmethod
+    def _can_be_run(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value[0] or any("\0" in part for part in value):
+            raise ValueError("the first entry names the program, and no entry may hold a NUL character")
+        return value
+
+
+class NotifyConfig(Section):
+    """Who is told about alerts. A delivery that fails or hangs never stops or slows a run."""
+
+    webhooks: tuple[Webhook, ...] = Field((), max_length=10, description="addresses that get alerts as JSON")
+    commands: tuple[AlertCommand, ...] = Field((), max_length=10, description="programs that get alerts on stdin")
+    queue: int = Field(100, ge=1, le=10_000, description="alerts that wait for one target; then the oldest is dropped")
+    grace: float = Field(5.0, ge=0, le=60, description="seconds that the end of a run waits for deliveries")
 
 
 class DeliveryError(Exception):
@@ -154,8 +207,8 @@ class Mailbox:
 
     def put(self, message: Message) -> None:
         """Queue an alert; when the queue is full the oldest goes."""
-        known = message["severity"] in SEVERITIES
-        if known and SEVERITIES.index(message["severity"]) < self.lowest:
+        ordered = message["severity"] in SEVERITIES
+        if ordered and SEVERITIES.index(message["severity"]) < self.lowest:
             return
         with self._changed:
             if len(self._waiting) >= self._size:
@@ -203,9 +256,9 @@ class Notifier(Callback):
     """Sends the alerts of every update to all targets of the section `notify`."""
 
     def __init__(self, config: NotifyConfig, *, run: str, environment: Mapping[str, str] | None = None) -> None:
-        known = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         self._run, self._grace = run, config.grace
-        self._made = [(WebhookDelivery(webhook, known), webhook.severity) for webhook in config.webhooks]
+        self._made = [(WebhookDelivery(webhook, variables), webhook.severity) for webhook in config.webhooks]
         self._commands = [(CommandDelivery(command), command.severity) for command in config.commands]
         self._size = config.queue
         self.mailboxes: list[Mailbox] = []
@@ -218,10 +271,10 @@ class Notifier(Callback):
 
     def on_update(self, progress: Progress) -> bool | None:
         for alert in progress.alerts:
-            told = alert.to_json()
+            fields = alert.to_json()
             where = {"run": self._run, "steps": progress.steps, "total_steps": progress.total_steps}
             said = f"{alert.severity} {alert.rule}: {alert.evidence}; {alert.advice}"
-            message = {**where, **told, "text": f"{self._run}, update {alert.update}: {said}"}
+            message = {**where, **fields, "text": f"{self._run}, update {alert.update}: {said}"}
             for mailbox in self.mailboxes:
                 mailbox.put(message)
         return None
@@ -261,7 +314,7 @@ def _fill_in(url: str, environment: Mapping[str, str]) -> str:
         raise ConfigError(
             f"notify.webhooks: the environment variable {missing[0]} is not set; set it, or remove that webhook."
         )
-    return VARIABLE.sub(lambda found: environment[found[1]], url)
+    return VARIABLE.sub(lambda match: environment[match[1]], url)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -136,34 +136,34 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
     envs = driver.num_envs
     quota = np.array([len(range(i, episodes, envs)) for i in range(envs)])
     returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
-    found: dict[int, tuple[float, int]] = {}
+    finished: dict[int, tuple[float, int]] = {}
     count = np.zeros(envs, dtype=np.int64)
-    seen, steps = np.zeros(driver.spaces.observation.size), 0
+    observed, steps = np.zeros(driver.spaces.observation.size), 0
     for result in played_by(player, driver):
         returns += result.reward
         lengths += result.valid
-        seen += result.obs.mean(0)
+        observed += result.obs.mean(0)
         steps += 1
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
             if count[i] < quota[i]:
-                found[i + int(count[i]) * envs] = (float(returns[i]), int(lengths[i]))
+                finished[i + int(count[i]) * envs] = (float(returns[i]), int(lengths[i]))
             count[i] += 1
             returns[i], lengths[i] = 0.0, 0
-        if len(found) == episodes:
+        if len(finished) == episodes:
             break
         if int(lengths.max()) >= LONGEST_EPISODE:
             raise EnvironmentContractError(
                 f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
                 "set of episodes to evaluate is finite"
             )
-    ordered = [found[i] for i in range(episodes)]
-    return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), seen / steps)
+    ordered = [finished[i] for i in range(episodes)]
+    return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), observed / steps)
 
 
 def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -> list[AccountPath]:
     """Play the first episode of every environment of a market driver, whole: one path per account.
 
-    driver: of `MarketWorld.judging`, with `report` on; bars: of the symbols, in the order of its tables.
+    driver: of `MarketWorld.eval_env`, with `report` on; bars: of the symbols, in the order of its tables.
     """
     simulator = driver.venv.simulator  # type: ignore[attr-defined]
     parts: list[dict[str, list[Any]]] = [{} for _ in range(driver.num_envs)]

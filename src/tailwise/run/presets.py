@@ -76,12 +76,12 @@ def _full_path(name: Any, folder: Path, section: str) -> Any:
 
 def with_full_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Files that a configuration names lie beside it; their full paths let the run be resumed from anywhere."""
-    found = dict(data)
+    resolved = dict(data)
     for section, key in (("data", "paths"), ("features", "modules")):
         part = data.get(section)
         if isinstance(part, dict) and isinstance(part.get(key), list):
-            found[section] = {**part, key: [_full_path(name, folder, section) for name in part[key]]}
-    return found
+            resolved[section] = {**part, key: [_full_path(name, folder, section) for name in part[key]]}
+    return resolved
 
 
 def _nearest(name: str, names: list[str]) -> str:

@@ -13,13 +13,12 @@ import torch
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
-from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.callbacks import Callback, StopWhen
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
-from tailwise.run.run_folder import read_manifest
+from tailwise.run.run_folder import read_manifest, version_differences
 from tailwise.run.trust import Trust, open_config
-from tailwise.run.versions import made_otherwise
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,6 @@ class Reproduction:
         return self.same_metrics and self.same_weights
 
 
-class StopAt(Callback):
-    """Ends a run after an update, which then has a checkpoint."""
-
-    def __init__(self, update: int) -> None:
-        self.update = update
-
-    def on_update(self, progress: Progress) -> bool | None:
-        return False if progress.update >= self.update else None
-
-
 def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust: Trust = False) -> Reproduction:
     """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare."""
     config = open_config(run, training=True, trust=trust)
@@ -63,16 +52,16 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
         raise CheckpointError(f"{run} has no checkpoint yet to compare with.")
     ckpt.verify(newest)
     updates = int(ckpt.read_training(newest).json["update"])
-    agent = PPO(config=config, run_dir=again, callbacks=[StopAt(updates), *callbacks])
+    agent = PPO(config=config, run_dir=again, callbacks=[StopWhen(lambda done: done.update >= updates), *callbacks])
     try:
         agent.world().check_same_bars(read_manifest(run), run=str(run))
         agent.learn()
     finally:
         agent.trainer.driver.close()
     notes = tuple(_other_versions(read_manifest(run), config))
-    told = differences_without_time(run / METRICS, again / METRICS)
+    differences = differences_without_time(run / METRICS, again / METRICS)
     # Lines of the run after its newest checkpoint are of an update that was never completed on the disk.
-    told = [text for text in told if not text.startswith(f"{run / METRICS} has ")]
+    differences = [text for text in differences if not text.startswith(f"{run / METRICS} has ")]
     twin = again / "checkpoints" / newest.name
     if twin.is_dir():
         weights = _different_tensor(ckpt.read_policy(newest).tensors, ckpt.read_policy(twin).tensors)
@@ -83,9 +72,9 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
         again=str(again),
         updates=updates,
         checkpoint=newest.name,
-        same_metrics=not told,
+        same_metrics=not differences,
         same_weights=weights is None,
-        first_difference=told[0] if told else weights,
+        first_difference=differences[0] if differences else weights,
         threads=config.run.threads,
         notes=notes,
     )
@@ -115,8 +104,8 @@ def _different_tensor(mine: Mapping[str, torch.Tensor], theirs: Mapping[str, tor
 
 
 def _other_versions(manifest: Mapping[str, Any], config: Config) -> list[str]:
-    found = [f"the run was made with {words}" for words in made_otherwise(manifest, config)]
+    sentences = [f"the run was made with {words}" for words in version_differences(manifest, config)]
     here = platform.platform()
     if manifest.get("platform") != here:
-        found.append(f"the platform was {manifest.get('platform')}, it is {here} now")
-    return found
+        sentences.append(f"the platform was {manifest.get('platform')}, it is {here} now")
+    return sentences

@@ -59,10 +59,10 @@ def limit_sentences(config: Config, *, bars_per_day: float | None, bars_per_year
     law = _law(acting.measure, acting.alpha, words.reward)
     if isinstance(acting, RiskPenalty):
         return [_penalty(acting, law), horizon]
-    told = [_limit(acting, law, percent=words.percent), horizon]
+    sentences = [_limit(acting, law, percent=words.percent), horizon]
     if bars_per_year is not None:
-        told += _translation(acting, gamma, bars_per_day, bars_per_year)
-    return [*told, _beginning(acting), _steering(acting)]
+        sentences += _translation(acting, gamma, bars_per_day, bars_per_year)
+    return [*sentences, _beginning(acting), _steering(acting)]
 
 
 def _law(measure: Measure, alpha: float, unit: str) -> str:

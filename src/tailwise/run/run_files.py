@@ -2,6 +2,9 @@
 
 A run folder may come from anybody. Nothing in it is followed out of the folder, nothing is read before its size is
 known, and nothing is used before it has the types that this version writes. Everything else is a sentence.
+
+The classes at the end are the shapes of the JSON files: manifest, alerts, evaluations, ids of trackers, and the
+training state of a checkpoint (policy_files.py has that of the policy).
 """
 
 from __future__ import annotations
@@ -9,11 +12,16 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
-from tailwise.core.errors import DataError
-from tailwise.core.parsing import StoredType, as_stored, parse_json
+from pydantic import Field, RootModel
+
+from tailwise.core.errors import CheckpointError, DataError, TailwiseError
+from tailwise.core.parsing import Stored, StoredType, as_stored, parse_json
+from tailwise.learner.constraint import DELAY
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +30,8 @@ SMALL = 2**20  # bytes of a manifest, an evaluation of a few numbers
 LARGE = 2**28  # bytes of a log, a summary, a table
 LARGEST_TENSORS = 2**34  # bytes of the weights or of the training state
 LARGEST_COUNT = 2**53  # of steps, updates, rows: whole numbers that a float64 still tells apart
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 def inside(path: Path, root: Path, *, must_exist: bool = True) -> Path:
@@ -111,3 +121,206 @@ def read_json(path: Path, *, root: Path, limit: int = SMALL) -> Any:
 def read_stored(path: Path, model: type[StoredType], *, root: Path, limit: int = SMALL) -> StoredType:
     """A JSON file inside `root` in the shape of `model`."""
     return as_stored(model, read_json(path, root=root, limit=limit), source=str(path))
+
+
+class GitState(Stored):
+    """The commit of the repository that a run was started in."""
+
+    commit: str
+    changed: bool
+
+
+class Manifest(Stored):
+    """manifest.json. data: purpose -> symbol -> hash of its bars; missing outside the market, as are the two below it.
+
+    threads is missing in runs of older versions.
+    """
+
+    format: Literal[1]
+    id: str = ""
+    seed: Count
+    versions: dict[str, str]
+    python: str
+    platform: str
+    threads: Count | None = None
+    git: GitState | None = None
+    exact_resume: bool
+    exact_resume_reason: str
+    data: dict[str, dict[str, str]] = Field(default_factory=dict)
+    data_hash: str = ""
+    label: str = ""
+
+
+class StoredAlert(Stored):
+    """A line of alerts.jsonl, see `Alert`."""
+
+    update: Count
+    rule: str
+    severity: Literal["info", "warn", "error"]
+    evidence: str
+    advice: str
+    event: Literal["raised", "cleared", "acted"] = "raised"
+    action: str = "warn"
+    signal: str | None = None
+    value: float | None = None
+
+
+class StoredLimit(Stored):
+    """Verdict on a limit; kept None: it could not be judged."""
+
+    kept: bool | None = None
+
+
+class SymbolSummary(Stored):
+    """What an evaluation says about one account. limits: name of policy or rule -> verdict on the limit."""
+
+    symbol: str = ""
+    verdict: list[str] = Field(default_factory=list)
+    limits: dict[str, StoredLimit | None] = Field(default_factory=dict)
+
+
+class StoredTraining(Stored):
+    """The training behind a policy that was evaluated; limit_acted None: it had no limit."""
+
+    limit_acted: bool | None = None
+
+
+class EvaluationSummary(Stored):
+    """summary.json of an evaluation on a market, or the one file of an evaluation elsewhere."""
+
+    mean_return: float | None = None
+    symbols: list[SymbolSummary] = Field(default_factory=list)
+    trained: StoredTraining | None = None
+
+
+class TrackingIds(RootModel[dict[str, str]]):
+    """tracking.json: name of the tracker -> id of its run."""
+
+
+class StoredRule(Stored):
+    """See `RuleState`."""
+
+    held: Count
+    quiet: Count
+    firing: bool
+    onset: Count
+    last_action: Count
+
+
+class StoredRules(Stored):
+    """See `Health.state`."""
+
+    refused_in_a_row: Count
+    rules: dict[str, StoredRule]
+    values: dict[str, list[float]]
+
+
+class StoredSignals(Stored):
+    """See `Signals.state`."""
+
+    rollouts: Count
+    largest_reward: float
+    rewards_varied: bool
+    ends_told: bool
+    peak_std: float
+    returns: Count
+    return_mean: float
+    return_variance: float
+
+
+class StoredActions(Stored):
+    """See `Actions.state`."""
+
+    counts: dict[str, Count]
+    spent: list[str]
+
+
+class StoredHealth(Stored):
+    """See `HealthWatch.state`."""
+
+    rules: StoredRules
+    signals: StoredSignals
+    actions: StoredActions
+    evaluated: dict[str, float]
+
+
+class StoredPid(Stored):
+    """See `PidState`."""
+
+    integral: float
+    violation: float
+    cost: float
+    costs: Annotated[list[float], Field(min_length=DELAY, max_length=DELAY)]
+
+
+class StoredConstraint(Stored):
+    """See `Constraint.state`."""
+
+    multiplier: float
+    pid: StoredPid
+    seen: Count
+    active_since: Count | None
+    trusted: bool
+    reference: Positive | None
+    unit: Positive | None = None  # earlier runs have none: they counted in the reference
+    best: float | None
+    updates_at_cap: Count
+    excess: float | None
+    updates_broken: Count
+    threshold: float | None
+
+
+class StoredRisk(Stored):
+    """See `RiskWatch.state`."""
+
+    calibration: dict[str, Count] | None
+    constraint: StoredConstraint | None
+
+
+class TrainingState(Stored):
+    """training/state.json; environment: as its driver wrote it, see `join_state`."""
+
+    update: Count
+    steps: Count
+    total_steps: Count
+    kl_factor: Positive
+    health_factor: Positive
+    narrowed: float = 0.0
+    entropies: list[float]
+    plateau_at: Count | None
+    adopted: dict[str, float] = Field(default_factory=dict)
+    episodes: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
+    best_return: float | None
+    evaluations_without_gain: Count
+    health: StoredHealth
+    risk: StoredRisk
+    environment: dict[str, Any]
+
+
+def check_state(data: Mapping[str, Any]) -> None:
+    """Raise unless `data` has the shape of a training state."""
+    needed = {name for name, field in TrainingState.model_fields.items() if field.is_required()}
+    if missing := sorted(needed - data.keys()):
+        raise CheckpointError(f"the training state lacks {', '.join(missing)}")
+    try:
+        as_stored(TrainingState, dict(data), source="the training state")
+    except DataError as error:
+        raise CheckpointError(f"{error}\nIt was not written by this version; use another checkpoint.") from error
+
+
+@contextmanager
+def stored_by_this_version(part: str) -> Iterator[None]:
+    """Say so when a part of a stored state cannot be put back.
+
+    Names, types and shapes of what environments and windows keep are known to them alone.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, TailwiseError):
+            raise
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise CheckpointError(
+            f"the stored state of {part} does not fit ({what}); it was damaged or written by another version, use "
+            "another checkpoint."
+        ) from error

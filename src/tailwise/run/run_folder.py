@@ -1,31 +1,43 @@
-"""The folder of a run: what is written once at its start, and its log of alerts."""
+"""The folder of a run: what is written at its start and with each update, and what a killed writer left behind."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import secrets
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.atomic import sha256_file, write_bytes, write_json
+from tailwise.core.atomic import recover_folders, remove_leftovers, sha256_file, write_bytes, write_json
 from tailwise.core.config import dump_yaml, parse_tree
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored, parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
-from tailwise.run.config import Config, parse_config
+from tailwise.core.version import VERSION
+from tailwise.run import checkpoint as ckpt
+from tailwise.run.config import Config, RunConfig, parse_config
 from tailwise.run.health import Alert
-from tailwise.run.run_files import LARGE, SMALL, check_links, read_file, read_stored
-from tailwise.run.stored import Manifest, StoredAlert
-from tailwise.run.versions import made_with
+from tailwise.run.lock import RunLock
+from tailwise.run.metric_store import FILE as METRICS
+from tailwise.run.metric_store import TABLE, MetricStore
+from tailwise.run.run_files import LARGE, SMALL, Manifest, StoredAlert, check_links, read_file, read_stored
+
+WriteCheckpoint = Callable[[Path], None]  # writes one into a folder, whole or not at all
 
 CONFIG, MANIFEST, ALERTS = "config.yaml", "manifest.json", "alerts.jsonl"
 DAMAGED_ALERTS = "alerts.damaged.jsonl"
+DUMPS = "dumps"  # folder in which a stopping health rule leaves the numbers of its update
+_PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")
+# Of the files beside them, only the owner of the run's lock writes these: `report` writes its page while a run trains.
+_FILES = (CONFIG, MANIFEST, SIGNATURE, ALERTS, METRICS, TABLE)
 
 
 def refuse_existing(run_dir: Path) -> None:
@@ -74,7 +86,7 @@ def create_run_folder(
         "format": 1,
         "id": secrets.token_hex(8),  # tells this run from a later one in a folder of the same name
         "seed": config.seed,
-        **made_with(config),
+        **software_versions(config),
         "git": _git_state(),
         "exact_resume": exact_resume,
         "exact_resume_reason": exact_resume_reason,
@@ -154,19 +166,19 @@ class HealthEvents:
 def read_health_events(run_dir: Path) -> HealthEvents:
     """Everything in alerts.jsonl; a torn last line is left out, and so is what is no alert."""
     path = run_dir / ALERTS
-    found = HealthEvents([], [])
+    log = HealthEvents([], [])
     if not path.exists():
-        return found
+        return log
     lines = read_file(path, root=run_dir, limit=LARGE).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         source = f"{path} line {number}"
         if line:
             try:
                 alert = as_stored(StoredAlert, parse_json(line, what=source, max_bytes=SMALL), source=source)
-                found.events.append(alert.model_dump())
+                log.events.append(alert.model_dump())
             except DataError as error:
-                found.damaged.append(str(error).splitlines()[0])
-    return found
+                log.damaged.append(str(error).splitlines()[0])
+    return log
 
 
 def cut_back_alerts(run_dir: Path, update: int) -> str | None:
@@ -177,17 +189,83 @@ def cut_back_alerts(run_dir: Path, update: int) -> str | None:
     path = run_dir / ALERTS
     if not path.exists():
         return None
-    found = read_health_events(run_dir)
-    if found.damaged:
+    log = read_health_events(run_dir)
+    if log.damaged:
         write_bytes(run_dir / DAMAGED_ALERTS, read_file(path, root=run_dir, limit=LARGE))
-    kept = [alert for alert in found.events if alert["update"] <= update]
+    kept = [alert for alert in log.events if alert["update"] <= update]
     write_bytes(path, "".join(json.dumps(alert) + "\n" for alert in kept).encode())
-    if not found.damaged:
+    if not log.damaged:
         return None
     return (
-        f"{len(found.damaged)} lines of {ALERTS} are no alerts and were left out ({found.damaged[0]}); the file as it "
+        f"{len(log.damaged)} lines of {ALERTS} are no alerts and were left out ({log.damaged[0]}); the file as it "
         f"was is kept as {DAMAGED_ALERTS}"
     )
+
+
+class RunWriter:
+    """Writes what a run adds to its folder while it trains: metrics, alerts, checkpoints.
+
+    saved: whether the newest checkpoint that was due could be written
+    """
+
+    def __init__(self, run_dir: Path, config: RunConfig, lock: RunLock | None) -> None:
+        self.run_dir, self.config, self.lock = run_dir, config, lock
+        self.store = MetricStore(run_dir, tensorboard=config.tensorboard)
+        self.saved = True
+
+    def record(
+        self,
+        update: int,
+        steps: int,
+        metrics: Mapping[str, float],
+        alerts: list[Alert],
+        *,
+        best: bool,
+        last: bool,
+        write: WriteCheckpoint,
+    ) -> str | None:
+        """Write an update down; a sentence when the run cannot go on because its files cannot be written.
+
+        best: its policy is the best so far; last: the run ends. An alert about a failed checkpoint joins `alerts`.
+        """
+        try:
+            if self.lock is not None:
+                self.lock.check()
+            append_alerts(self.run_dir, alerts)
+            # Who resumes after a roll-back must not continue from the states that it left.
+            went_back = any(alert.event == "acted" and alert.action == "rollback" for alert in alerts)
+            self.store.append(update, steps, metrics)
+            if best:
+                # After the line of this update: a run may be resumed from its best checkpoint, which relies on it.
+                self.save(update, alerts, write, best=True)
+            if last or went_back or update % self.config.checkpoint_every == 0 or not self.saved:
+                self.save(update, alerts, write)
+        except OSError as error:
+            self.saved = False
+            return f"the files of the run cannot be written ({error}); free the disk, then resume the run"
+        return None
+
+    def save(self, update: int, alerts: list[Alert], write: WriteCheckpoint, *, best: bool = False) -> None:
+        """Write a checkpoint; a disk that does not take it is an alert, once, and the next update tries again."""
+        try:
+            self.store.sync()
+            write(ckpt.checkpoint_path(self.run_dir, None if best else update))
+            if not best:
+                ckpt.prune(self.run_dir, self.config.keep)
+            self.saved = True
+        except OSError as error:
+            first, self.saved = self.saved, False
+            if first:
+                evidence = f"the checkpoint was not written ({error}); the ones before it are untouched"
+                advice = "free the disk; writing is tried again after every update"
+                alerts.append(Alert(update, "checkpoint_failed", "error", evidence, advice))
+                append_alerts(self.run_dir, alerts[-1:])
+
+    def close(self, *, compact: bool) -> None:
+        """Close the metrics; compact: write them as a table, too."""
+        if compact:
+            self.store.compact()
+        self.store.close()
 
 
 def _git_state() -> dict[str, Any] | None:
@@ -200,3 +278,59 @@ def _git_state() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}
+
+
+def software_versions(config: Config) -> dict[str, Any]:
+    """What a manifest keeps: versions, Python, platform, threads of the learner."""
+    return {
+        # Its own version from the package itself, which may run from a source tree without being installed.
+        "versions": {"tailwise": VERSION} | {name: version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": config.run.threads,
+    }
+
+
+def version_differences(manifest: Mapping[str, Any], config: Config | None = None) -> list[str]:
+    """What differs here from what a run was made with, a few words each; threads are compared with those of `config`.
+
+    The platform is left out: its name changes with every update of the system.
+    """
+    stored: Mapping[str, Any] = manifest.get("versions", {})
+    differences = [
+        f"{name} {then} (installed: {now or 'none'})"
+        for name, then in stored.items()
+        if (now := _installed(name)) != then
+    ]
+    python = manifest.get("python")
+    if python is not None and python != platform.python_version():
+        differences.append(f"Python {python} (this is {platform.python_version()})")
+    threads = manifest.get("threads")
+    if config is not None and threads is not None and threads != config.run.threads:
+        differences.append(f"run.threads {threads} (it is {config.run.threads} now)")
+    return differences
+
+
+def _installed(name: str) -> str | None:
+    if name == "tailwise":
+        return VERSION
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def remove_unfinished(run_dir: Path) -> list[Path]:
+    """Finish or undo what was cut short and remove the rest; returns what was removed.
+
+    Only for the owner of the run's lock: the unfinished work of a living writer looks the same.
+    """
+    removed = remove_leftovers(run_dir, of=_FILES)
+    for folder in (run_dir / "checkpoints", run_dir / DUMPS):
+        if folder.is_dir() and not folder.is_symlink():
+            recover_folders(folder)
+            removed += remove_leftovers(folder)
+            for half in sorted(folder.glob(f"{ckpt.DELETED}*")):
+                shutil.rmtree(half)
+                removed.append(half)
+    return removed

@@ -11,12 +11,11 @@ from typing import Any
 from tailwise.core.errors import DataError, TailwiseError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
-from tailwise.run.leftovers import remove_unfinished
 from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import parse_row
 from tailwise.run.run_files import read_end
-from tailwise.run.run_folder import CONFIG, read_alerts, read_config
+from tailwise.run.run_folder import CONFIG, read_alerts, read_config, remove_unfinished
 
 FINISHED, UNFINISHED, NOT_STARTED, BROKEN = "finished", "unfinished", "not started", "broken"
 _DEEPEST = 3  # runs of a walk-forward lie in its folder, which lies in runs/

@@ -21,8 +21,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.model.observation import MASK_KEY, ObservationSpec
-from tailwise.run.env_results import cause, check_spaces, observation_problem, reset_one, step_one
-from tailwise.run.infos import add_info
+from tailwise.run.env_results import add_info, cause, check_spaces, observation_problem, reset_one, step_one
 
 State = dict[str, Any]
 
@@ -379,12 +378,12 @@ def _has_state(env: gym.Env[Any, Any]) -> bool:
 
 
 def _time_limits(env: gym.Env[Any, Any]) -> list[gym.wrappers.TimeLimit[Any, Any]]:
-    found = []
+    limits = []
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.TimeLimit):
-            found.append(env)
+            limits.append(env)
         env = env.env
-    return found
+    return limits
 
 
 def _get_env_state(env: gym.Env[Any, Any]) -> State:

@@ -18,8 +18,7 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import ConfigError
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
-from tailwise.run.run_files import read_stored
-from tailwise.run.stored import TrackingIds
+from tailwise.run.run_files import TrackingIds, read_stored
 
 FILE = "tracking.json"
 TRACKERS = ("mlflow", "wandb")
@@ -57,8 +56,8 @@ class MlflowTracker(Callback):
             self.run_id = stored
             self.client.update_run(stored, status="RUNNING")
             return
-        found = self.client.get_experiment_by_name(self.experiment)
-        home = self.client.create_experiment(self.experiment) if found is None else found.experiment_id
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        home = self.client.create_experiment(self.experiment) if experiment is None else experiment.experiment_id
         self.run_id = self.client.create_run(home, run_name=self.run_dir.name).info.run_id
         values = [
             self._param(key, str(value)[:_LONGEST_VALUE])
@@ -95,12 +94,12 @@ class WandbTracker(Callback):
         self.run: Any = None
 
     def on_start(self, update: int, steps: int, total_steps: int) -> None:
-        known = _stored(self.run_dir).get("wandb")
+        run_id = _stored(self.run_dir).get("wandb")
         self.run = self.wandb.init(
             project=self.project,
             name=self.run_dir.name,
-            id=known,
-            resume=None if known is None else "allow",
+            id=run_id,
+            resume=None if run_id is None else "allow",
             config=self.config.model_dump(mode="json"),
             dir=str(self.run_dir),
             mode=self.mode,
@@ -118,12 +117,12 @@ class WandbTracker(Callback):
 
 def make_trackers(names: Sequence[str], config: Config, run_dir: Path) -> list[Callback]:
     """Callbacks by their names."""
-    found: list[Callback] = []
+    trackers: list[Callback] = []
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
             raise ConfigError(f"--track is '{name}'; choose {' or '.join(TRACKERS)}.")
-        found.append(MlflowTracker(config, run_dir) if name == "mlflow" else WandbTracker(config, run_dir))
-    return found
+        trackers.append(MlflowTracker(config, run_dir) if name == "mlflow" else WandbTracker(config, run_dir))
+    return trackers
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

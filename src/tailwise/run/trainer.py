@@ -12,50 +12,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, ConfigError, DataError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
-from tailwise.learner.backend import Knobs, UpdateReport
+from tailwise.learner.backend import Knobs
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
-from tailwise.learner.optimisers import StepSize, next_kl_factor
-from tailwise.learner.rollout import Past
+from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.backends import make_backend
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.collector import Collector
+from tailwise.run.collector import PAST_REWARD, Collector
 from tailwise.run.config import Config
-from tailwise.run.controllers import Controllers, Hyperparameters, controllers_of
+from tailwise.run.controllers import (
+    Controllers,
+    Hyperparameters,
+    RiskWatch,
+    controllers_of,
+    narrowing,
+)
 from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
+from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
 from tailwise.run.health.watch import HealthWatch
 from tailwise.run.lock import RunLock
-from tailwise.run.metric_store import MetricStore
 from tailwise.run.notify import notifiers_of
 from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
-from tailwise.run.record import record_update, try_to_save
-from tailwise.run.risk_watch import RiskWatch
-from tailwise.run.schedules import entropy_weight, narrowing, plateau_begins, schedule_factor
-from tailwise.run.stored_state import check_state, stored_by_this_version
+from tailwise.run.run_files import check_state, stored_by_this_version
+from tailwise.run.run_folder import RunWriter
 from tailwise.run.worlds import World
 
-TRAINING_KEYS = (
-    "update",
-    "steps",
-    "total_steps",
-    "kl_factor",
-    "health_factor",
-    "entropies",
-    "plateau_at",
-    "episodes",
-    "best_return",
-    "evaluations_without_gain",
-    "health",
-    "risk",
-    "environment",
-)
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
 
 
@@ -108,7 +96,7 @@ class Trainer:
         )
         history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
-        self.health = HealthWatch(config, self.model)
+        self.health = HealthWatch(config, self.model, run_dir)
         acting = config.acting_risk
         self.controllers = Controllers(constraint=None if acting is None else Constraint(acting))
         self.risk = self._risk_watch(config.learner.gamma)
@@ -121,8 +109,8 @@ class Trainer:
         self.evaluations_without_gain = 0
         self.history: list[dict[str, float]] = []
         self.alerts: list[Alert] = []  # that were raised
-        self.saved = True  # whether the newest checkpoint that was due could be written
-        self.store = None if run_dir is None else MetricStore(run_dir, tensorboard=config.run.tensorboard)
+        self.stopped_by_rule: str | None = None  # why, a sentence
+        self.writer = None if run_dir is None else RunWriter(run_dir, config.run, self.lock)
         self._evaluation: EnvDriver | None = None
         self._fresh = True  # whether the environments still have to be reset
 
@@ -145,7 +133,7 @@ class Trainer:
         if total_steps != self.total_steps:
             # The schedule and the end of the run depend on it, so a resumed run has to know.
             self.total_steps = total_steps
-            try_to_save(self, self.update, [])
+            self._save()
         total = self.total_steps
         self.backend.warm_up(self._tell, self.driver.venv)
         try:
@@ -154,10 +142,8 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_failure(error)
             raise
-        if self.store is not None:
-            if self.update:
-                self.store.compact()
-            self.store.close()
+        if self.writer is not None:
+            self.writer.close(compact=self.update > 0)
         for callback in self.callbacks:
             callback.on_end(reason)
         return reason
@@ -170,14 +156,14 @@ class Trainer:
         while self.steps < total:
             metrics, alerts = self._one_update(total, started)
             stop = self._stop_reason()
-            unwritten = record_update(self, metrics, alerts, last=stop is not None or self.steps >= total)
+            unwritten = self._record(metrics, alerts, last=stop is not None or self.steps >= total)
             stop = stop or unwritten
-            shown = tuple(alert for alert in alerts if alert.event != "cleared" and alert.severity != "info")
-            progress = Progress(self.update, self.steps, total, metrics, shown)
+            loud = tuple(alert for alert in alerts if alert.event != "cleared" and alert.severity != "info")
+            progress = Progress(self.update, self.steps, total, metrics, loud)
             answers = [callback.on_update(progress) for callback in self.callbacks]
             if stop is None and any(answer is False for answer in answers):
                 stop = "a callback ended the run"
-                try_to_save(self, self.update, [])
+                self._save()
             if stop is not None:
                 return stop
         return f"all {total:,} steps are done"
@@ -196,23 +182,15 @@ class Trainer:
         clock = time.perf_counter()
         rollout, anomalies = self.collector.collect(self.update)
         collected = time.perf_counter()
-        step_size = StepSize(
-            self.config.learner.learning_rate,
-            schedule_factor(self.config.learner.schedule, self.steps, total),
-            self.controllers.kl_factor,
-            self.controllers.health_factor,
+        knobs = self.controllers.knobs(
+            self.config.learner,
+            self.narrowing,
+            update=self.update,
+            steps=self.steps,
+            total_steps=total,
+            measure_terms=self.update % self.config.health.gradients_every == 0,
         )
-        weight = entropy_weight(self.config.learner.entropy, plateau_at=self.controllers.plateau_at, update=self.update)
-        measure = self.update % self.config.health.gradients_every == 0
-        knobs = Knobs(
-            step_size,
-            weight,
-            measure_terms=measure,
-            multiplier=self.controllers.multiplier,
-            threshold=self.controllers.threshold,
-            bounds_weight=0.0 if self.narrowing is None else self.narrowing.bounds_weight,
-        )
-        before = self.health.before(self)
+        before = self.health.before(self.update, self.backend, self.controllers)
         report = self.backend.update(rollout, knobs)
         updated = time.perf_counter()
         self.update += 1
@@ -222,12 +200,12 @@ class Trainer:
         narrowed = narrowing(self.narrowing, log_std, self.steps, total, self.controllers.narrowed)
         self.model.widen(narrowed - self.controllers.narrowed)
         self.controllers.narrowed = narrowed
-        self._adapt(report)
+        self.controllers.adapt(self.config.learner, report, update=self.update, noise=self.model.law.noise)
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
         metrics |= self.risk.after(self.update, rollout, report)
-        metrics |= self._step_metrics(step_size, weight, anomalies, rollout.valid.numel() - taken)
+        metrics |= self._step_metrics(knobs, anomalies, rollout.valid.numel() - taken)
         metrics |= {
             f"grad/term/{term}/{group}": norm
             for term, row in report.term_gradients.items()
@@ -248,38 +226,54 @@ class Trainer:
             target_kl=self.config.learner.target_kl,
             observed=report.observed,
         )
-        alerts = self.health.after(self, rollout, metrics, report, before)
+        alerts, intervention = self.health.judge(
+            self.update, metrics, report, health_factor=self.controllers.health_factor
+        )
+        if intervention is not None:
+            with self.health.timed():
+                self._carry_out(intervention, rollout, metrics, alerts, before)
+        acted, totals = self.health.finish(self.update, intervention)
+        alerts += acted
+        metrics |= totals
         return metrics | self._evaluate(alerts), alerts
 
-    def _adapt(self, report: UpdateReport) -> None:
-        """Move the controllers by what the update showed; an update refused for broken numbers shows nothing."""
-        if not (report.committed or report.went_too_far):
-            return
-        learner, controllers = self.config.learner, self.controllers
-        controllers.kl_factor = next_kl_factor(
-            learner.kl_factor,
-            controllers.kl_factor,
-            stopped=report.stopped_early or report.went_too_far,
-            kl=report.kl,
-            target_kl=learner.target_kl,
-        )
-        if not report.committed:
-            return
-        if learner.entropy.kind == "plateau" and controllers.plateau_at is None and "policy/entropy" in report.metrics:
-            # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
-            chosen = report.metrics["policy/entropy"] - controllers.narrowed * self.model.law.noise
-            window = learner.entropy.window
-            controllers.entropies = [*controllers.entropies, chosen][-window:]
-            if plateau_begins(controllers.entropies, window, learner.entropy.tolerance) is not None:
-                controllers.plateau_at = self.update
+    def _carry_out(
+        self,
+        intervention: Intervention,
+        rollout: Rollout,
+        metrics: dict[str, float],
+        alerts: Sequence[Alert],
+        before: LearnerCopy | None,
+    ) -> None:
+        """Do what a health rule wants about an update; before: the learner before it. `metrics` are corrected.
 
-    def _step_metrics(self, step_size: StepSize, weight: float, anomalies: int, invalid: int) -> dict[str, float]:
+        A roll-back leaves time, environments and windows as they are.
+        """
+        if intervention.dump is not None:
+            write_dump(intervention.dump, rollout, metrics, alerts)
+            self.write_checkpoint(intervention.dump / "checkpoint")
+        if intervention.stop is not None:
+            self.stopped_by_rule = intervention.stop
+        if intervention.undo:
+            assert before is not None
+            before.restore(self.backend, self.controllers)
+            if self.controllers.constraint is not None:
+                metrics |= self.controllers.constraint.metrics()  # of the next update, which are the old ones
+            metrics["update/committed"] = 0.0
+        if intervention.state is not None:
+            intervention.state.restore(self.backend, self.controllers)
+            if not bool(torch.isfinite(self.collector.state).all()):
+                self.collector.state = self.model.initial_state(self.driver.num_envs)
+        self.controllers.health_factor *= intervention.shrink
+
+    def _step_metrics(self, knobs: Knobs, anomalies: int, invalid: int) -> dict[str, float]:
+        step_size = knobs.step_size
         metrics = {
             "step/learning_rate": step_size.value,
             "step/schedule": step_size.schedule,
             "step/kl_factor": step_size.kl_factor,
             "step/health_factor": step_size.health_factor,
-            "step/entropy_weight": weight,
+            "step/entropy_weight": knobs.entropy_weight,
             "env/anomalies": float(anomalies),
             "env/reset_rows": float(invalid),
         }
@@ -327,7 +321,7 @@ class Trainer:
         if settings.every is None or self.update % settings.every:
             return {}
         if self._evaluation is None:
-            self._evaluation = self.world.judging("select", episodes=settings.episodes, seed=self.config.seed)
+            self._evaluation = self.world.eval_env("select", episodes=settings.episodes, seed=self.config.seed)
         try:
             played = play_episodes(
                 self.model,
@@ -341,17 +335,17 @@ class Trainer:
             alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), advice))
             self.evaluations_without_gain += 1
             return {}
-        found = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
-        found |= self.health.evaluation(played.observation)
+        metrics = {"evaluate/return": played.mean, "evaluate/return_std": played.std}
+        metrics |= self.health.evaluation(played.observation)
         if not self.risk.selectable:
             # Chosen by return alone, the best would be a policy from before the limit acted, or one that breaks it.
-            return found | ({} if self.best_return is None else {"evaluate/best": self.best_return})
+            return metrics | ({} if self.best_return is None else {"evaluate/best": self.best_return})
         better = self.best_return is None or played.mean > self.best_return + settings.min_delta
         self.evaluations_without_gain = 0 if better else self.evaluations_without_gain + 1
         if better:
             self.best_return = played.mean
         assert self.best_return is not None
-        return found | {"evaluate/best": self.best_return}
+        return metrics | {"evaluate/best": self.best_return}
 
     def finished(self) -> str | None:
         """Why there is nothing left to train, as a sentence; None while there is."""
@@ -361,15 +355,20 @@ class Trainer:
         return self._patience_is_over()
 
     @property
+    def saved(self) -> bool:
+        """Whether the newest checkpoint that was due could be written."""
+        return self.writer is None or self.writer.saved
+
+    @property
     def failed(self) -> bool:
         """Whether a rule, too many refused updates in a row or a disk that took no checkpoint ended the run."""
         refused = self.health.rules.refused_in_a_row >= self.config.run.max_refused
-        return refused or self.health.actions.stop_reason is not None or not self.saved
+        return refused or self.stopped_by_rule is not None or not self.saved
 
     def _stop_reason(self) -> str | None:
         refused = self.health.rules.refused_in_a_row
-        if self.health.actions.stop_reason is not None:
-            return self.health.actions.stop_reason
+        if self.stopped_by_rule is not None:
+            return self.stopped_by_rule
         if refused >= self.config.run.max_refused:
             return f"{refused} updates in a row were refused or rolled back; see the alerts"
         return self._patience_is_over()
@@ -382,6 +381,22 @@ class Trainer:
         return f"the evaluation did not improve {patience} times in a row ({best})"
 
     # ---------------------------------------------------------------- files
+
+    def _record(self, metrics: dict[str, float], alerts: list[Alert], *, last: bool) -> str | None:
+        """Write an update down, or keep it in memory; a sentence when the files of the run cannot be written."""
+        unwritten = None
+        if self.writer is None:
+            self.history.append({"update": self.update, "steps": self.steps, **metrics})
+        else:
+            best = "evaluate/return" in metrics and self.risk.selectable and self.evaluations_without_gain == 0
+            write = self.write_checkpoint
+            unwritten = self.writer.record(self.update, self.steps, metrics, alerts, best=best, last=last, write=write)
+        self.alerts.extend(alert for alert in alerts if alert.event == "raised")
+        return unwritten
+
+    def _save(self) -> None:
+        if self.writer is not None:
+            self.writer.save(self.update, self.alerts, self.write_checkpoint)
 
     def write_checkpoint(self, folder: str | Path) -> None:
         """Write policy and training state into a checkpoint folder, whole or not at all."""
@@ -400,10 +415,7 @@ class Trainer:
         """Everything that a resumed run needs beside the policy: (tensors, JSON)."""
         self.begin()
         env_tensors, env_json = ckpt.split_state(self.driver.get_state())
-        tensors = dict(self.backend.optimiser.tensors())
-        tensors["collector/state"] = self.collector.state
-        if self.collector.past is not None:
-            tensors |= {"collector/past_reward": self.collector.past.reward, "collector/age": self.collector.past.age}
+        tensors = {**self.backend.optimiser.tensors(), **self.collector.tensors()}
         risk_tensors, calibration = self.risk.state()
         controllers = self.controllers.to_json()
         risk = {"calibration": calibration, "constraint": controllers.pop("constraint")}
@@ -426,28 +438,8 @@ class Trainer:
 
     def check_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> None:
         """Raise before anything is touched when a training state does not fit this trainer."""
-        missing = sorted(set(TRAINING_KEYS) - data.keys())
-        if missing or "collector/state" not in tensors:
-            raise CheckpointError(f"the training state lacks {', '.join(missing) or 'collector/state'}")
         check_state(data)
-        stored, own = tensors["collector/state"], self.collector.state
-        if stored.shape != own.shape or stored.dtype != own.dtype:
-            raise CheckpointError(
-                f"the stored hidden state is {stored.dtype} {tuple(stored.shape)}; this run needs {own.dtype} "
-                f"{tuple(own.shape)}: resume with the configuration that the run was started with"
-            )
-        past = self.collector.past
-        if past is not None and "collector/past_reward" in tensors:
-            for name, needed in (("collector/past_reward", past.reward), ("collector/age", past.age)):
-                given = tensors.get(name)
-                if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
-                    words = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
-                    raise CheckpointError(
-                        f"the stored rewards do not fit: '{name}' is {words}; this run needs {needed.dtype} "
-                        f"{tuple(needed.shape)}: resume with the configuration that the run was started with"
-                    )
-            if int(tensors["collector/age"].min()) < 0:
-                raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
+        self.collector.check(tensors)
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         # An optimiser that never stepped has no moments, also after updates that were all refused.
         refused = int(data["health"]["rules"]["refused_in_a_row"])
@@ -458,9 +450,7 @@ class Trainer:
         self.check_training_state(tensors, data)
         self._use(Hyperparameters.from_json(data.get("adopted", {})))
         self.backend.optimiser.load({k: v for k, v in tensors.items() if k.startswith("optimiser/")})
-        self.collector.state = tensors["collector/state"]
-        if self.collector.past is not None and "collector/past_reward" in tensors:
-            self.collector.past = Past(tensors["collector/past_reward"], tensors["collector/age"])
+        self.collector.load(tensors)
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
         with stored_by_this_version("environment"):
@@ -476,7 +466,7 @@ class Trainer:
             self.health.load(tensors, data["health"])
             self.risk.load(tensors, data["risk"])
             self.controllers.load(controllers_of(data))
-        if restored.exact and self.collector.past is not None and "collector/past_reward" not in tensors:
+        if restored.exact and self.collector.past is not None and PAST_REWARD not in tensors:
             return (
                 "the checkpoint comes from a version that kept no rewards of running episodes; the risk of the next "
                 "update is credited as if they had just begun"

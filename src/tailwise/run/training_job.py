@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tailwise.core.errors import ConfigWarning
 from tailwise.run.agent import PPO
-from tailwise.run.callbacks import Callback, Progress
+from tailwise.run.callbacks import Callback, StopWhen
 from tailwise.run.config import Config
 from tailwise.run.jobs import Line, Say, Stop, never, silent
 from tailwise.run.progress import PlainProgress, labels_of
@@ -64,7 +64,8 @@ def trained(
     with _exclusive(job.folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # whoever planned the jobs gave them, once for all
         lines = PlainProgress(labels_of(job.config), lambda text: say(Line(job.label, text)))
-        agent, notes = _begin_or_continue(job, [_StopAfterUpdate(stop, job.steps), lines])
+        ends = StopWhen(lambda done: stop() or (job.steps is not None and done.steps >= job.steps))
+        agent, notes = _begin_or_continue(job, [ends, lines])
         for sentence in notes:
             say(Line(job.label, sentence, "note"))
         trainer = agent.trainer
@@ -102,17 +103,6 @@ def _finished(job: TrainingJob, agent: PPO) -> str | None:
     if job.steps is not None and agent.trainer.steps >= job.steps:
         return f"reached {agent.trainer.steps:,} steps"
     return agent.trainer.finished()
-
-
-class _StopAfterUpdate(Callback):
-    """Ends a run after its update, with a checkpoint, once `stop` says so or `steps` are done."""
-
-    def __init__(self, stop: Stop, steps: int | None) -> None:
-        self.stop, self.steps = stop, steps
-
-    def on_update(self, progress: Progress) -> bool | None:
-        reached = self.steps is not None and progress.steps >= self.steps
-        return False if reached or self.stop() else None
 
 
 @contextlib.contextmanager

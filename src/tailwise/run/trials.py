@@ -93,12 +93,12 @@ class TrialBook:
         lines = read_lines(self.file) if self.file.exists() else []
         own = [one for one in lines if one["data"] == data]
         keys = {(one["config"], one["cut"], one["seed"]) for one in own if one["kind"] == TRAINING}
-        known = {
+        sharpes = {
             (one["config"], one["cut"], one["seed"]): one["sharpe"]
             for one in own
             if one["kind"] == RESULT and one["window"] == window and one["sharpe"] is not None
         }
-        return Trials(len(keys), tuple(known.values()), self.file)
+        return Trials(len(keys), tuple(sharpes.values()), self.file)
 
 
 def count_trials(run_dir: str | Path) -> Trials:
@@ -109,8 +109,8 @@ def count_trials(run_dir: str | Path) -> Trials:
     own = TrialBook.beside(folder)
     outer = TrialBook(own.file.parent.parent / FILE)  # runs of a walk-forward or a frontier are written down there
     book = outer if outer.file.exists() and not own.file.exists() else own
-    found = book.look_up(manifest.get("data_hash", ""))
-    return Trials(max(found.counted, 1), found.sharpes, found.file)
+    trials = book.look_up(manifest.get("data_hash", ""))
+    return Trials(max(trials.counted, 1), trials.sharpes, trials.file)
 
 
 def config_hash(config: Config) -> str:
@@ -168,7 +168,7 @@ def _locked(file: Path) -> Iterator[_Book]:
 
 
 def _parsed(content: bytes, file: Path) -> list[dict[str, Any]]:
-    found = []
+    parsed = []
     lines = content.split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn, or nothing
         if not line:
@@ -180,12 +180,12 @@ def _parsed(content: bytes, file: Path) -> list[dict[str, Any]]:
             # A line that a power cut tore, to which the next writer put its newline: it counted nothing.
             continue
         try:
-            found.append(as_stored(_Line, value, source=source).model_dump())
+            parsed.append(as_stored(_Line, value, source=source).model_dump())
         except DataError as error:
             raise DataError(
                 f"{error}\n{source}: is no line of a trial; restore the file or delete that line."
             ) from error
-    return found
+    return parsed
 
 
 def _digest(value: Any) -> str:

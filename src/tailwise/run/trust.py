@@ -16,7 +16,7 @@ import gymnasium as gym
 from tailwise.core.errors import TrustError
 from tailwise.core.signature import Origin
 from tailwise.run.config import Config
-from tailwise.run.notify_config import VARIABLE
+from tailwise.run.notify import VARIABLE
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
 
 Trust = bool | Config  # True: whatever is named; a configuration of the caller's: the code that it names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -20,10 +20,9 @@ from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
 from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
-from tailwise.run.config import Config
-from tailwise.run.env_sections import GymEnv, MarketEnvSection
+from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
-from tailwise.run.leak_verdict import LEAK_CHECK
+from tailwise.run.leak_check import LEAK_CHECK
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
@@ -37,62 +36,78 @@ def copies_of(env: Environment | None) -> int | None:
     return 1 if isinstance(env, gym.Env) else None
 
 
-class World(Protocol):
-    """Builds the environments of one configuration."""
+class World:
+    """Builds the environments of one configuration. What is said here of data holds outside the market: there are none.
+
+    copies   environments that Python passed, built already; None where `run.environments` are built
+    """
 
     config: Config
+    copies: int | None = None
 
     @property
     def name(self) -> str:
         """What is printed: the id of an environment, the symbols of a market."""
+        raise NotImplementedError
 
     @property
     def features(self) -> FeatureSpec | None:
-        """What was fitted on the train bars and belongs to the policy; None outside the market."""
-
-    @property
-    def copies(self) -> int | None:
-        """How many environments Python passed, built already; None where `run.environments` are built."""
+        """What was fitted on the train bars and belongs to the policy."""
+        return None
 
     def with_config(self, config: Config) -> World:
         """The same world for a configuration that differs in its geometry."""
+        same = copy.copy(self)  # the bars and their features are not read again
+        same.config = config
+        return same
 
     def training(self) -> EnvDriver:
         """`run.environments` environments to train in."""
+        raise NotImplementedError
 
-    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         """Environments for playback over fixed episodes.
 
         "select" serves early stopping and the best checkpoint, "test" the evaluation afterwards: no policy is judged
         on the episodes that it was selected by.
         """
+        raise NotImplementedError
 
     def episodes(self, wanted: int) -> int:
         """How many episodes a playback has: as many as wanted, or one per account of a market."""
+        return wanted
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a run keeps."""
+        return {}
 
     def check_before_training(self) -> dict[str, Any]:
         """Refuse what must not be trained on; what was checked, for the manifest."""
+        return {}
 
     def warnings(self) -> list[str]:
         """Sentences about data and costs that work but are likely not meant."""
+        return []
 
     def describe(self) -> list[str]:
-        """Sentences about the data; empty where there are none."""
+        """Sentences about the data."""
+        return []
 
     def data_hash(self) -> str | None:
-        """Of the bars, under which trials are counted; None where there are none."""
+        """Of the bars, under which trials are counted."""
+        return None
 
     def frequency(self) -> Frequency | None:
-        """Of the bars; None where there are none."""
+        """Of the bars."""
+        return None
 
     def label(self) -> str:
-        """Where the data come from; empty where there are none."""
+        """Where the data come from."""
+        return ""
 
     def leak_verdict(self) -> LeakVerdict | None:
-        """Leak-check of the user's own features; None where there are no features."""
+        """Leak-check of the user's own features."""
+        return None
 
     def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
         """Raise when the bars that train or select are not those that a run began with."""
@@ -102,11 +117,12 @@ class World(Protocol):
 
     def market(self) -> MarketWorld:
         """This world if it is a market; raises otherwise."""
+        raise ConfigError(f"{self.name} is not a market (env.kind is gym); use evaluate")
 
 
 def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Played:
     """Seeded episodes of the test, none of which served a selection; on a market its test window, whole."""
-    driver = world.judging("test", episodes=episodes, seed=seed)
+    driver = world.eval_env("test", episodes=episodes, seed=seed)
     try:
         return episodes_played_by(player, driver, episodes=world.episodes(episodes))
     finally:
@@ -117,7 +133,7 @@ def trade_window(
     player: Player, world: MarketWorld, purpose: Literal["select", "test"], *, seed: int
 ) -> list[AccountPath]:
     """A window of a market, whole: one path per account."""
-    driver = world.judging(purpose, episodes=1, seed=seed)
+    driver = world.eval_env(purpose, episodes=1, seed=seed)
     try:
         return windows_played_by(player, driver, world.dataset.bars)
     finally:
@@ -137,27 +153,19 @@ def make_world(config: Config, env: Environment | None = None, *, features: Feat
             return MarketWorld(config, features=features)
 
 
-class GymWorld:
+class GymWorld(World):
     """Any Gymnasium environment, by its id or passed from Python."""
-
-    features = None
 
     def __init__(self, config: Config, env: Environment | None = None) -> None:
         assert isinstance(config.env, GymEnv)
         self.config, self.settings, self.env = config, config.env, env
+        self.copies = copies_of(env)
         if env is None and config.env.id is None:
             raise ConfigError("env.id is not set; write the id of an environment, e.g. env: {id: CartPole-v1}")
 
     @property
     def name(self) -> str:
         return self.settings.id or type(self.env).__name__
-
-    @property
-    def copies(self) -> int | None:
-        return copies_of(self.env)
-
-    def with_config(self, config: Config) -> GymWorld:
-        return GymWorld(config, self.env)
 
     def training(self) -> EnvDriver:
         """As many environments as `run.environments`; a built environment brings its own number, which must agree."""
@@ -177,7 +185,7 @@ class GymWorld:
             )
         return driver
 
-    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         if self.settings.id is None:
             raise ConfigError(
                 "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
@@ -198,44 +206,8 @@ class GymWorld:
             time_limit=self.settings.time_limit,
         )
 
-    def episodes(self, wanted: int) -> int:
-        return wanted
 
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def check_before_training(self) -> dict[str, Any]:
-        return {}
-
-    def warnings(self) -> list[str]:
-        return []
-
-    def describe(self) -> list[str]:
-        return []
-
-    def data_hash(self) -> None:
-        return None
-
-    def frequency(self) -> None:
-        return None
-
-    def label(self) -> str:
-        return ""
-
-    def leak_verdict(self) -> None:
-        return None
-
-    def check_same_bars(self, manifest: Mapping[str, Any], *, run: str) -> None:
-        """There are none."""
-
-    def check_tail(self, horizon: int) -> None:
-        """Episodes may be of any length."""
-
-    def market(self) -> NoReturn:
-        raise ConfigError(f"{self.name} is not a market (env.kind is gym); use evaluate")
-
-
-class MarketWorld:
+class MarketWorld(World):
     """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
     once for all of them in one account)."""
 
@@ -256,13 +228,6 @@ class MarketWorld:
     def features(self) -> FeatureSpec:
         return self.dataset.spec
 
-    copies = None
-
-    def with_config(self, config: Config) -> MarketWorld:
-        same = copy.copy(self)  # the bars and their features are not read again
-        same.config = config
-        return same
-
     def training(self) -> EnvDriver:
         settings = self.settings.model_copy(update={"report": False})
         tables = self.dataset.tables("train", together=self.portfolio)
@@ -270,7 +235,7 @@ class MarketWorld:
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
-    def judging(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
         env = MarketEnv(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")

@@ -52,4 +52,4 @@ def test_a_condition_without_a_limit_is_refused() -> None:
 def test_evidence_fills_in_metrics() -> None:
     assert fill("{risk/limit:.2f} and {a/b}", {"risk/limit": -1.0}) == "-1.00 and unknown"
     rule = Rule("x", "policy/kl", Condition(above=0.1), "warn", "advice", "reason")
-    assert rule.tell(0.25, {}, {}) == "policy/kl is 0.25 nats, above 0.1 nats"
+    assert rule.describe(0.25, {}, {}) == "policy/kl is 0.25 nats, above 0.1 nats"

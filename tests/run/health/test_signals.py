@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.toy_risk import ExposureVector
 from tailwise.run.health import probes
-from tailwise.run.health.drift import KEPT, TENTHS, WARMUP, Drift, psi
-from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.health.probes import StepFacts
+from tailwise.run.health.signals import DRIFT_WARMUP, KEPT, TENTHS, Drift, psi
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 
@@ -27,7 +27,7 @@ def test_psi_by_hand() -> None:
 def test_drift_is_in_recent_standard_deviations() -> None:
     generator = np.random.default_rng(0)
     drift = Drift(np.array([True, False, True]))
-    for _ in range(WARMUP):
+    for _ in range(DRIFT_WARMUP):
         assert drift.absorb(generator.normal([1e5, 0.0, 3.0], [2.0, 0.0, 1.0], (4000, 3)).astype(np.float32)) == {}
     same = drift.absorb(generator.normal([1e5, 0.0, 3.0], [2.0, 0.0, 1.0], (4000, 3)).astype(np.float32))
     assert same["obs/drift_mean"] < 0.1 and same["obs/drift_std"] < 0.05
@@ -40,7 +40,7 @@ def test_a_dead_entry_and_one_that_never_moved() -> None:
     """A spread that goes to 0 is told; an entry that was constant all along is not."""
     generator = np.random.default_rng(0)
     drift = Drift(np.array([True, True]))
-    for _ in range(WARMUP):
+    for _ in range(DRIFT_WARMUP):
         drift.absorb(np.column_stack([generator.normal(size=500), np.full(500, 7.0)]).astype(np.float32))
     dead = drift.absorb(np.column_stack([np.zeros(500), np.full(500, 7.0)]).astype(np.float32))
     assert dead["obs/drift_std"] > 10 and dead["obs/drift_mean"] < 0.2
@@ -49,7 +49,7 @@ def test_a_dead_entry_and_one_that_never_moved() -> None:
 def test_drift_continues_after_a_checkpoint() -> None:
     generator = np.random.default_rng(1)
     first, second = Drift(np.ones(2, dtype=bool)), Drift(np.ones(2, dtype=bool))
-    for _ in range(WARMUP + KEPT):
+    for _ in range(DRIFT_WARMUP + KEPT):
         rows = generator.normal(size=(300, 2)).astype(np.float32)
         first.absorb(rows)
         first.sample(rows)
@@ -151,8 +151,8 @@ def test_facts_of_infos() -> None:
     facts = StepFacts()
     started = np.array([False, True])
     parts = {"base": np.array([1.0, -1.0]), "bonus": np.array([3.0, 3.0]), "_base": np.array([True, True])}
-    facts.see({"equity": np.array([1.0, 5.0]), "reward_parts": parts}, np.array([True, True]))
-    facts.see({"equity": np.array([1.1, 1.0])}, started)
+    facts.absorb({"equity": np.array([1.0, 5.0]), "reward_parts": parts}, np.array([True, True]))
+    facts.absorb({"equity": np.array([1.1, 1.0])}, started)
     found = facts.metrics()
     assert found["reward/shaping_share"] == 3.0 and found["reward/part/bonus"] == 3.0
     assert found["env/equity_jump"] == pytest.approx(np.log(1.1))

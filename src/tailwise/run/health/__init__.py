@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tailwise.run.health.alert import Alert
-from tailwise.run.health.builtin import RULES
-from tailwise.run.health.engine import Health
-from tailwise.run.health.rule import Condition, Rule
+from tailwise.run.health.engine import RULES, Health
+from tailwise.run.health.rule import Alert, Condition, Rule
 
 __all__ = ["RULES", "Alert", "Condition", "Health", "Rule"]

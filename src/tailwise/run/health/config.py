@@ -10,13 +10,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.metrics import METRICS, find_spec
-from tailwise.run.health.alert import Action, Severity
-from tailwise.run.health.builtin import RULES
-from tailwise.run.health.rule import Condition, Rule, Statistic
+from tailwise.run.health.engine import RULES
+from tailwise.run.health.rule import Action, Condition, Rule, Severity, Statistic
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def _unknown(what: str, name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"there is no {what} '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
 
 
@@ -90,13 +89,13 @@ class HealthConfig(Section):
     @model_validator(mode="after")
     def _rules_exist(self) -> HealthConfig:
         own = [rule.name for rule in self.rules]
-        known = [rule.name for rule in RULES] + own
+        names = [rule.name for rule in RULES] + own
         double = sorted({name for name in own if own.count(name) > 1})
         if double:
             raise ValueError(f"two rules are called {double[0]}; give each a name of its own")
         for name in (*self.disable, *self.actions):
-            if name not in known:
-                raise ValueError(_unknown("rule", name, known))
+            if name not in names:
+                raise ValueError(_unknown("rule", name, names))
         return self
 
     def effective_rules(self) -> tuple[Rule, ...]:

@@ -1,24 +1,165 @@
-"""Applies rules to the numbers of each update. Everything that it remembers is small and in the checkpoint."""
+"""Applies rules to the numbers of each update. Everything that it remembers is small and in the checkpoint.
+
+First come the signals that follow from the metrics of the same update, then the sieve that finds the rules that can
+hold, then the engine.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tailwise.core.errors import CheckpointError
 from tailwise.core.metrics import is_compared
-from tailwise.run.health.alert import Alert
-from tailwise.run.health.builtin import RULES
-from tailwise.run.health.derived import derive
-from tailwise.run.health.rule import Condition, Rule
-from tailwise.run.health.sieve import Sieve
+from tailwise.learner.optimisers import owner_of
+from tailwise.run.health.rule import Alert, Condition, Rule
+from tailwise.run.health.rules_data import DATA_RULES
+from tailwise.run.health.rules_learning import LEARNING_RULES
+from tailwise.run.health.rules_numbers import NUMBER_RULES
 
 if TYPE_CHECKING:
     from tailwise.learner.backend import UpdateReport
 
+RULES: tuple[Rule, ...] = (*NUMBER_RULES, *LEARNING_RULES, *DATA_RULES)
+
+CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
+BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
+
+_TERM = re.compile(r"grad/term/([^/]+)/([^/]+)")
 Metrics = Mapping[str, float]
+
+
+def derive(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """(the metrics and what follows from them, sentences by signal); nothing is added that cannot be known."""
+    signals, notes = conclusions(metrics, measured_terms=True)
+    return {**metrics, **signals}, notes
+
+
+def conclusions(metrics: Mapping[str, float], *, measured_terms: bool) -> tuple[dict[str, float], dict[str, str]]:
+    """(what follows from the metrics, sentences by signal); measured_terms: whether there may be `grad/term/...`."""
+    signals, notes = dict[str, float](), dict[str, str]()
+    _non_finite(metrics, signals, notes)
+    if measured_terms:
+        _dead_terms(metrics, signals, notes)
+    _critics(metrics, signals)
+    _limit(metrics, signals, notes)
+    return signals, notes
+
+
+def _non_finite(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:
+    # A number that is not finite makes the sum so. Finite ones can do that too, hence the second look.
+    whole = math.isfinite(sum(metrics.values()))
+    broken = [] if whole else sorted(name for name, value in metrics.items() if not math.isfinite(value))
+    signals["update/non_finite"] = float(len(broken))
+    if broken:
+        notes["update/non_finite"] = f"{len(broken)} metrics are NaN or infinite: {', '.join(broken[:5])}"
+
+
+def _dead_terms(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:
+    terms = [(name, value) for name, value in metrics.items() if name.startswith("grad/term/")]
+    rows = [(match[1], match[2], value) for name, value in terms if (match := _TERM.fullmatch(name))]
+    if not rows:
+        return
+    # Nothing to learn from is not a broken term, nor are means that all lie within the bounds.
+    quiet = {"bounds"} | ({"policy", "awr"} if metrics.get("advantage/largest_normalised") == 0.0 else set())
+    quiet |= {"risk"} if metrics.get("risk/spread") == 0.0 else set()
+    dead = [
+        f"{term} on {group}"
+        for term, group, value in rows
+        if group == owner_of(term) and value == 0.0 and term not in quiet
+    ]
+    signals["grad/dead_terms"] = float(len(dead))
+    if dead:
+        notes["grad/dead_terms"] = f"loss terms with zero gradient on their owner: {', '.join(dead)}"
+
+
+def _critics(metrics: Mapping[str, float], signals: dict[str, float]) -> None:
+    first, second = metrics.get("grad/norm/critic_0"), metrics.get("grad/norm/critic_1")
+    if first is None or second is None:
+        return
+    signals["grad/critic_smallest"] = min(first, second)
+    if min(first, second) > 0:
+        signals["grad/critic_ratio"] = max(first, second) / min(first, second)
+
+
+def _limit(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[str, str]) -> None:
+    stuck, broken = metrics.get("risk/updates_at_cap", 0.0), metrics.get("risk/updates_broken", 0.0)
+    if "risk/updates_at_cap" in metrics or "risk/updates_broken" in metrics:
+        signals["risk/out_of_reach"] = float(stuck >= CAP_PATIENCE or broken >= BROKEN_PATIENCE)
+    if signals.get("risk/out_of_reach") == 1.0:
+        if stuck >= CAP_PATIENCE:
+            how = f"the multiplier sits at its cap {metrics['risk/multiplier']:g} for {stuck:.0f} updates"
+        else:
+            multiplier = metrics["risk/multiplier"]
+            how = f"{broken:.0f} updates of the constraint were not enough (multiplier {multiplier:.3g})"
+        notes["risk/out_of_reach"] = (
+            f"{how} and the limit {metrics['risk/limit']:.4g} is still broken; best achieved: "
+            f"{metrics['risk/best_measure']:.4g}"
+        )
+    if metrics.get("risk/began_calibrated") == 0.0:
+        predicted = "calibration/cvar_predicted" in metrics
+        gap = (
+            f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
+            f"{metrics['calibration/cvar_realised']:.4g}"
+            if predicted
+            else "too few windows of the return are complete: the updates so far are short against the horizon"
+        )
+        notes["risk/began_calibrated"] = f"the constraint began without calibrated critics ({gap})"
+
+
+def needed_now(condition: Condition) -> tuple[float, float] | None:
+    """(below, above): a condition on the newest value that must hold for this one to hold; None when there is none.
+
+    For the newest value alone it is the condition itself. A window whose smallest value lies above a limit has its
+    newest one above it, too; likewise for a largest one below. Of the other statistics the newest value says nothing.
+    """
+    below = -np.inf if condition.below is None else condition.below
+    above = np.inf if condition.above is None else condition.above
+    if condition.window == 1 or condition.statistic == "last":
+        return below, above
+    if condition.statistic == "min" and condition.below is None:
+        return -np.inf, above
+    if condition.statistic == "max" and condition.above is None:
+        return below, np.inf
+    return None
+
+
+class Sieve:
+    """The conditions of all rules on the newest values, compiled once: rules [R] x the most of them in one rule [P].
+
+    Each is (position in the vector of signals, below, above). Position 0 holds +inf, so that (0, -inf, finite) is
+    always true: rules with fewer conditions are filled up with it.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        needed = [
+            [(signal, limits) for signal, condition in rule.reads if (limits := needed_now(condition)) is not None]
+            for rule in rules
+        ]
+        self.names = tuple(dict.fromkeys(signal for row in needed for signal, _ in row))
+        position = {name: index for index, name in enumerate(self.names, 1)}
+        shape = (len(needed), max((len(row) for row in needed), default=0))
+        self._position = np.zeros(shape, dtype=np.intp)
+        self._below, self._above = np.full(shape, -np.inf), np.zeros(shape)
+        for r, row in enumerate(needed):
+            for p, (signal, limits) in enumerate(row):
+                self._position[r, p] = position[signal]
+                self._below[r, p], self._above[r, p] = limits
+
+    def pass_through(self, signals: Mapping[str, float]) -> list[int]:
+        """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
+        get, missing = signals.get, np.nan
+        values: npt.NDArray[np.float64] = np.array([np.inf, *[get(name, missing) for name in self.names]])
+        newest = values[self._position]
+        holds = np.asarray(((newest > self._above) | (newest < self._below)).all(axis=1))
+        passed: list[int] = holds.nonzero()[0].tolist()
+        return passed
 
 
 @dataclass
@@ -65,19 +206,19 @@ class Health:
         metrics: Metrics,
         report: UpdateReport,
         *,
-        known: tuple[dict[str, float], dict[str, str]] | None = None,
+        derived: tuple[dict[str, float], dict[str, str]] | None = None,
     ) -> list[Alert]:
-        """What is raised and what clears with this update; `known`: what `derive` said of these metrics, if at hand."""
+        """Alerts that this update raises or clears; derived: what `derive` gives for its metrics, if at hand."""
         self._refused_before = self.refused_in_a_row
         self.refused_in_a_row = 0 if report.committed else self.refused_in_a_row + 1
-        if known is None:
+        if derived is None:
             measured = {
                 f"grad/term/{term}/{group}": norm
                 for term, row in report.term_gradients.items()
                 for group, norm in row.items()
             }
-            known = derive({**metrics, **measured, "update/committed": float(report.committed)})
-        return self._judge(update, *known, refusal=report.reason)
+            derived = derive({**metrics, **measured, "update/committed": float(report.committed)})
+        return self._judge(update, *derived, refusal=report.reason)
 
     def count_refusal(self) -> None:
         """The newest update was undone: it counts as refused."""
@@ -96,12 +237,12 @@ class Health:
             value = signals.get(name)
             if value is not None and math.isfinite(value):
                 values.append(float(value))
-                if len(values) >= 2 * self._windows[name]:  # now and then, because it moves what is kept
+                if len(values) >= 2 * self._windows[name]:  # every `window` values: it moves the retained tail
                     del values[: -self._windows[name]]
         self.holding = {}
         passed = self._sieve.pass_through(signals)
-        found = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
-        return [event for event in found if event is not None]
+        events = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
+        return [event for event in events if event is not None]
 
     def _apply(self, index: int, update: int, signals: Metrics, notes: Mapping[str, str]) -> Alert | None:
         rule = self.rules[index]
@@ -131,13 +272,13 @@ class Health:
             if state.firing and state.quiet >= rule.clear_after:
                 state.firing, state.quiet = False, 0
                 self.firing.discard(rule.name)
-                told = f"{rule.signal} is {measured[0]:.4g}"
-                return self._alert(rule, update, told, measured[0], event="cleared")
+                evidence = f"{rule.signal} is {measured[0]:.4g}"
+                return self._alert(rule, update, evidence, measured[0], event="cleared")
             return None
         state.held, state.quiet = state.held + 1, 0
         if state.held == 1 and not state.firing:
             state.onset = update - rule.condition.window + 1  # what a window shows began with it
-        evidence = rule.tell(measured[0], signals, notes)
+        evidence = rule.describe(measured[0], signals, notes)
         if not state.firing and state.held < rule.raise_after:
             return None
         self.holding[rule.name] = evidence
@@ -155,8 +296,8 @@ class Health:
             return None  # told by the rule on numbers that are not finite
         if condition.window == 1:
             return float(value)
-        found = condition.measure(self._values[signal])
-        return None if found is None else float(found)
+        statistic = condition.measure(self._values[signal])
+        return None if statistic is None else float(statistic)
 
     @staticmethod
     def _alert(rule: Rule, update: int, evidence: str, value: float, *, event: str) -> Alert:
@@ -182,9 +323,9 @@ class Health:
         if missing:
             raise CheckpointError(f"the health state lacks {', '.join(sorted(missing))}; an older version wrote it")
         self.refused_in_a_row = self._refused_before = int(state["refused_in_a_row"])
-        for name, known in state["rules"].items():
+        for name, stored in state["rules"].items():
             if name in self.states:
-                self.states[name] = RuleState(**known)
+                self.states[name] = RuleState(**stored)
         self.firing = {name for name, rule in self.states.items() if rule.firing}
         self._awake = {i for i, rule in enumerate(self.rules) if (s := self.states[rule.name]).firing or s.held}
         for name, values in state["values"].items():

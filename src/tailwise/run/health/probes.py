@@ -1,11 +1,15 @@
-"""Small looks at the model and at the decisions of a rollout. They read torch modules and stored data, so they are the
-same for every backend."""
+"""What is measured on a rollout: decisions, hidden units, rewards, and what environments say in their infos.
+
+Only torch modules and stored data are read, so the numbers are the same for every backend.
+"""
 
 from __future__ import annotations
 
 import math
 import resource
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from tailwise.core.errors import EnvironmentContractError
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.distributions import CategoricalLaw
@@ -27,6 +32,7 @@ PEAK_UNITS_PER_MB = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
+PARTS, BASE, EQUITY = "reward_parts", "base", "equity"
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,13 @@ def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
     """How actions are spread, and the size of logits."""
     if not isinstance(model.law, CategoricalLaw):
         return _bounds(model, rows)
-    found = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
+    metrics = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
     action = rows.action
     if len(model.law.sizes) == 1 and rows.mask is not None:
         action = action[rows.mask.sum(-1) > 1]
     if len(action):
-        found["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
-    return found
+        metrics["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
+    return metrics
 
 
 def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
@@ -150,10 +156,10 @@ def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
     if not (math.isfinite(low) and math.isfinite(high)):
         return {}, False
     largest = max(abs(low), abs(high))
-    found = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
+    metrics = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
     if earlier > 0:
-        found["reward/jump"] = largest / earlier
-    return found, low < high
+        metrics["reward/jump"] = largest / earlier
+    return metrics, low < high
 
 
 def memory_mb() -> float:
@@ -163,3 +169,68 @@ def memory_mb() -> float:
     /proc, in updates of 20 ms.
     """
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / PEAK_UNITS_PER_MB
+
+
+class StepFacts:
+    """Sums over one rollout. An environment may give info["reward_parts"] = {"base": ..., "shaping name": ...} and
+    info["equity"]; without them nothing is told."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = {}  # sum of |part|
+        self.counts: dict[str, int] = {}
+        self.equity_jump: float | None = None
+        self.seconds = 0.0  # that looking took
+        self._equity: npt.NDArray[np.float64] | None = None
+
+    def absorb(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
+        """Take in the infos of one vector step; episode_start [B]: rows whose account is a new one."""
+        clock = time.perf_counter()
+        self._absorb(infos, episode_start)
+        self.seconds += time.perf_counter() - clock
+
+    def _absorb(self, infos: Mapping[str, Any], episode_start: npt.NDArray[np.bool_]) -> None:
+        parts = infos.get(PARTS)
+        if isinstance(parts, Mapping):
+            for name, values in parts.items():
+                if not str(name).startswith("_"):
+                    self._add(str(name), _numbers(values, f"info['{PARTS}']['{name}']"))
+        equity = infos.get(EQUITY)
+        if equity is None and isinstance(infos.get("parts"), Mapping):
+            equity = infos["parts"].get(EQUITY)
+        if equity is not None:
+            self._compare_equity(_numbers(equity, f"info['{EQUITY}']"), episode_start)
+
+    def _add(self, name: str, values: npt.NDArray[np.float64]) -> None:
+        finite = values[np.isfinite(values)]
+        self.parts[name] = self.parts.get(name, 0.0) + float(np.abs(finite).sum())
+        self.counts[name] = self.counts.get(name, 0) + finite.size
+
+    def _compare_equity(self, equity: npt.NDArray[np.float64], episode_start: npt.NDArray[np.bool_]) -> None:
+        before, self._equity = self._equity, equity
+        if before is None or before.shape != equity.shape or equity.shape != episode_start.shape:
+            return
+        comparable = ~episode_start & (before > 0) & (equity > 0) & np.isfinite(equity) & np.isfinite(before)
+        if comparable.any():
+            jump = float(np.abs(np.log(equity[comparable] / before[comparable])).max())
+            self.equity_jump = max(jump, self.equity_jump or 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """Means of the parts, how the largest shaping part compares with the base, and the largest jump of equity."""
+        means = {name: self.parts[name] / count for name, count in self.counts.items() if count}
+        metrics = {f"reward/part/{name}": value for name, value in means.items()}
+        shaping = [value for name, value in means.items() if name != BASE]
+        if shaping and means.get(BASE, 0.0) > 0:
+            metrics["reward/shaping_share"] = max(shaping) / means[BASE]
+        if self.equity_jump is not None:
+            metrics["env/equity_jump"] = self.equity_jump
+        return metrics
+
+
+def _numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """float64 [B] of what the environments gave under `name`; NaN where one gave None."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentContractError(
+            f"An environment gave {name} that is no number ({error}); give numbers, or leave it out."
+        ) from error

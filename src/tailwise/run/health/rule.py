@@ -1,23 +1,47 @@
-"""Rules as data: which signal, which condition over a window, how long, how bad, and what is to be done."""
+"""Rules as data (signal, condition over a window, severity, action) and the alerts that they raise."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from tailwise.core.errors import ConfigError
 from tailwise.core.metrics import find_spec
-from tailwise.run.health.alert import Action, Severity
 
+Severity = Literal["info", "warn", "error"]
+Action = Literal["warn", "shrink", "skip", "rollback", "stop"]
+ACTIONS: tuple[Action, ...] = ("warn", "shrink", "skip", "rollback", "stop")  # from the mildest to the strongest
 #: How the newest `window` values of a signal become the number that is compared.
 #: last: the newest; mean, min, max: of the window; slope: least squares, per update; growth: newest minus smallest;
 #: drop: largest minus newest; of_median, of_peak: newest over the median or the largest of the window, itself left out.
 Statistic = Literal["last", "mean", "min", "max", "slope", "growth", "drop", "of_median", "of_peak"]
-
 _FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]+))?\}")
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One finding: which rule, how bad, the evidence in a sentence, and what to do.
+
+    event: "raised" when the rule begins to fire, "cleared" when it has been quiet long enough, "acted" when something
+    was done about it (the evidence then says what). signal and value: the number that the rule looked at.
+    """
+
+    update: int
+    rule: str
+    severity: str
+    evidence: str
+    advice: str
+    event: str = "raised"
+    action: str = "warn"
+    signal: str | None = None
+    value: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat dictionary."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -120,7 +144,7 @@ class Rule:
         """All (signal, condition) pairs."""
         return ((self.signal, self.condition), *self.when)
 
-    def tell(self, measured: float, signals: Mapping[str, float], notes: Mapping[str, str]) -> str:
+    def describe(self, measured: float, signals: Mapping[str, float], notes: Mapping[str, str]) -> str:
         """The evidence."""
         if self.evidence is not None:
             return fill(self.evidence, signals)
@@ -140,7 +164,7 @@ def fill(template: str, signals: Mapping[str, float]) -> str:
     """A sentence with its {metric:format} filled in; a metric that is not there is told as unknown."""
 
     def value(match: re.Match[str]) -> str:
-        found = signals.get(match[1])
-        return "unknown" if found is None else format(found, match[2] or ".4g")
+        metric = signals.get(match[1])
+        return "unknown" if metric is None else format(metric, match[2] or ".4g")
 
     return _FIELD.sub(value, template)

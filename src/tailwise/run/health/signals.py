@@ -7,20 +7,124 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from tailwise.core.numerics import Moments
+from tailwise.core.numerics import Moments, column_moments
 from tailwise.learner.config import KlFactor, LearnerConfig
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.health import probes
-from tailwise.run.health.drift import Drift
-from tailwise.run.health.step_facts import StepFacts
+from tailwise.run.health.probes import StepFacts
 
+Floats = npt.NDArray[np.float64]
+
+DRIFT_RATE = 0.1  # of the moving moments: about ten rollouts
+DRIFT_WARMUP = 10  # rollouts before a shift is told
+SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts as constant
+LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
+ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
+EMPTY = 1e-3  # share of an empty bin
+TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
 REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
 USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
+
+
+def psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
+    """Population stability index of sample [n] against reference [m], over bins that end at `tenths` of the reference.
+
+    sum over bins of (q - p) ln(q / p); 0: the same law. A bin without entries counts as `EMPTY`.
+    """
+    edges = np.unique(tenths)
+    p, q = (
+        np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1) / len(values)
+        for values in (reference, sample)
+    )
+    filled = (p > 0) | (q > 0)  # a bin that neither has says nothing
+    p, q = (np.maximum(share[filled], EMPTY) for share in (p, q))
+    p, q = p / p.sum(), q / q.sum()
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+class Drift:
+    """Moving moments of the entries [D] that are scaled, and the newest samples of rows."""
+
+    def __init__(self, scaled: npt.NDArray[np.bool_]) -> None:
+        self.columns = np.flatnonzero(scaled)
+        self.rollouts = 0
+        self.mean = np.zeros(len(self.columns))
+        self.variance = np.zeros(len(self.columns))
+        self.samples: list[Floats] = []  # each [rows, entries], oldest first
+
+    def _constant(self) -> npt.NDArray[np.bool_]:
+        return np.sqrt(self.variance) <= SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
+
+    def absorb(self, obs: npt.NDArray[np.float32], moments: Moments | None = None) -> dict[str, float]:
+        """Compare a rollout's rows obs [n, D] with the recent ones, then count them among those.
+
+        moments: those of obs, where they are known.
+        """
+        if not len(self.columns) or not len(obs):
+            return {}
+        now = column_moments(obs) if moments is None else moments
+        shift, variance = now.mean[self.columns] - self.mean, now.variance[self.columns]
+        if not math.isfinite(float(variance.sum())):
+            return {}
+        metrics = self._compare(shift, variance) if self.rollouts >= DRIFT_WARMUP else {}
+        rate = max(DRIFT_RATE, 1.0 / (self.rollouts + 1))
+        self.variance = (1 - rate) * self.variance + rate * variance + rate * (1 - rate) * shift**2
+        self.mean = self.mean + rate * shift
+        self.rollouts += 1
+        return metrics
+
+    def _compare(self, shift: Floats, variance: Floats) -> dict[str, float]:
+        moving = ~self._constant()
+        if not moving.any():
+            return {}
+        spread = np.sqrt(self.variance[moving])
+        now = np.sqrt(variance[moving])
+        ratio = np.log(np.maximum(now / spread, np.exp(-LARGEST_LOG_RATIO)))
+        return {
+            "obs/drift_mean": float((np.abs(shift[moving]) / spread).max()),
+            "obs/drift_std": float(np.abs(ratio).max()),
+        }
+
+    def sample(self, obs: npt.NDArray[np.float32]) -> dict[str, float]:
+        """PSI of some rows of obs [n, D] against the kept samples; call it at an interval."""
+        if not len(self.columns) or not len(obs):
+            return {}
+        columns = self.columns[:: max(1, -(-len(self.columns) // ENTRIES))]
+        rows = obs[:: max(1, len(obs) // ROWS)][:ROWS][:, columns].astype(np.float64)
+        if not np.isfinite(rows).all():
+            return {}
+        metrics = {}
+        if len(self.samples) == KEPT:
+            reference = np.concatenate(self.samples)
+            triples = zip(reference.T, rows.T, np.quantile(reference, TENTHS, axis=0).T)
+            metrics["obs/drift_psi"] = max(psi(*triple) for triple in triples)
+        self.samples = [*self.samples[-(KEPT - 1) :], rows]
+        return metrics
+
+    def against(self, mean: Floats) -> float | None:
+        """Largest shift of another mean [D] against the recent rollouts, in their standard deviations."""
+        moving = ~self._constant()
+        if self.rollouts == 0 or not moving.any():
+            return None
+        shift = np.abs(mean[self.columns] - self.mean)[moving]
+        return float((shift / np.sqrt(self.variance[moving])).max())
+
+    def state(self) -> dict[str, Floats]:
+        """Arrays for a checkpoint."""
+        arrays = {"mean": self.mean, "variance": self.variance, "rollouts": np.array(float(self.rollouts))}
+        return arrays | {f"sample_{i}": rows for i, rows in enumerate(self.samples)}
+
+    def load(self, arrays: dict[str, Floats]) -> None:
+        """The inverse of `state`."""
+        self.mean, self.variance = arrays["mean"].copy(), arrays["variance"].copy()
+        self.rollouts = int(arrays["rollouts"])
+        self.samples = [arrays[f"sample_{i}"].copy() for i in range(KEPT) if f"sample_{i}" in arrays]
 
 
 class Signals:
@@ -52,33 +156,33 @@ class Signals:
     ) -> dict[str, float]:
         """Everything about this update; `metrics` are the learner's own, `observed` its moments of observations."""
         rows = probes.Rows.of(rollout)
-        found = probes.decisions(self.model, rows) | facts.metrics()
-        found |= self._rewards(rows, rollout)
-        found |= self._returns(metrics)
+        signals = probes.decisions(self.model, rows) | facts.metrics()
+        signals |= self._rewards(rows, rollout)
+        signals |= self._returns(metrics)
         largest = probes.largest_entropy(self.model, rows)
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
-            found["policy/entropy_share"] = metrics["policy/entropy"] / largest
+            signals["policy/entropy_share"] = metrics["policy/entropy"] / largest
         if "policy/kl_after" in metrics:
-            found["policy/kl_of_target"] = metrics["policy/kl_after"] / (USUAL_KL if target_kl is None else target_kl)
-        found |= self.drift.absorb(rows.obs, observed)
+            signals["policy/kl_of_target"] = metrics["policy/kl_after"] / (USUAL_KL if target_kl is None else target_kl)
+        signals |= self.drift.absorb(rows.obs, observed)
         if self.rollouts % self.every == 0:
-            found |= self.drift.sample(rows.obs)
+            signals |= self.drift.sample(rows.obs)
             dead = probes.dead_units(self.model, rollout)
-            found |= {} if dead is None else {"model/dead_units": dead}
+            signals |= {} if dead is None else {"model/dead_units": dead}
         if isinstance(self.kl_factor, KlFactor):
-            found["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
-            found["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
-        found["machine/memory"] = probes.memory_mb()
+            signals["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
+            signals["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
+        signals["machine/memory"] = probes.memory_mb()
         self.rollouts += 1
-        return found
+        return signals
 
     def _rewards(self, rows: probes.Rows, rollout: Rollout) -> dict[str, float]:
         earlier = self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0
-        found, varied = probes.rewards(rows.reward, earlier)
-        if found:
-            self.largest_reward = max(self.largest_reward, found["reward/largest"])
-            found["reward/no_information"] = float(self._no_information(rollout, varied=varied))
-        return found
+        signals, varied = probes.rewards(rows.reward, earlier)
+        if signals:
+            self.largest_reward = max(self.largest_reward, signals["reward/largest"])
+            signals["reward/no_information"] = float(self._no_information(rollout, varied=varied))
+        return signals
 
     def _no_information(self, rollout: Rollout, *, varied: bool) -> bool:
         """All rewards are equal and nothing ended, as it always was, or although rewards used to differ.
@@ -87,34 +191,34 @@ class Signals:
         same where only the step that ends an episode pays differently (a solved InvertedPendulum).
         """
         terminated, alive = rollout.terminated.numpy(), varied  # whether rewards differ while an episode goes on
-        told = bool(terminated.any())
-        if told:
+        informative = bool(terminated.any())
+        if informative:
             paid = rollout.reward.numpy()[rollout.valid.numpy() & ~terminated]
             alive = bool(paid.min() < paid.max()) if len(paid) else varied
-            told = not len(paid) or bool(paid.any())  # where staying alive pays nothing, ending it costs nothing
+            informative = not len(paid) or bool(paid.any())  # where staying alive pays nothing, ending it costs nothing
         self.rewards_varied |= alive
-        self.ends_told |= told and not self.rewards_varied
-        return not varied and not told and not self.ends_told
+        self.ends_told |= informative and not self.rewards_varied
+        return not varied and not informative and not self.ends_told
 
     def _returns(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """How the returns of this update compare with the earlier ones; nothing for a refused update."""
         mean, std = metrics.get("return/mean"), metrics.get("return/std")
         if mean is None or std is None or not (math.isfinite(mean) and math.isfinite(std)):
             return {}
-        found = {}
+        signals = {}
         self.peak_std = max(self.peak_std, std)
         if self.peak_std > 0:
-            found["return/std_of_peak"] = std / self.peak_std
+            signals["return/std_of_peak"] = std / self.peak_std
         spread = math.sqrt(self.return_variance)
         if self.returns >= RETURN_WARMUP and spread > 0 and self.peak_std > 0:
-            found["return/decline"] = (self.return_mean - mean) / spread
-            found["return/decline_of_peak"] = (self.return_mean - mean) / self.peak_std
+            signals["return/decline"] = (self.return_mean - mean) / spread
+            signals["return/decline_of_peak"] = (self.return_mean - mean) / self.peak_std
         rate = max(RETURN_RATE, 1.0 / (self.returns + 1))
         shift = mean - self.return_mean
         self.return_variance = (1 - rate) * (self.return_variance + rate * shift**2)
         self.return_mean += rate * shift
         self.returns += 1
-        return found
+        return signals
 
     def forget_returns(self) -> None:
         """Compare the returns of the next updates with each other alone: another discount gives other returns."""

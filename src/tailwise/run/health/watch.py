@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,46 +14,50 @@ import torch
 from tailwise.core.errors import CheckpointError
 from tailwise.core.metrics import is_compared
 from tailwise.core.numerics import Moments
-from tailwise.learner.backend import UpdateReport
+from tailwise.learner.backend import Backend, UpdateReport
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
-from tailwise.run.health.actions import Actions, Before
-from tailwise.run.health.alert import Alert
-from tailwise.run.health.derived import conclusions
-from tailwise.run.health.engine import Health
+from tailwise.run.controllers import Controllers
+from tailwise.run.health.actions import Actions, Intervention, LearnerCopy
+from tailwise.run.health.engine import Health, conclusions
+from tailwise.run.health.probes import StepFacts
+from tailwise.run.health.rule import Alert
 from tailwise.run.health.signals import Signals
-from tailwise.run.health.step_facts import StepFacts
-
-if TYPE_CHECKING:
-    from tailwise.run.trainer import Trainer
 
 PREFIX = "health/"  # of tensors in a checkpoint
 
 
 class HealthWatch:
-    """What a trainer knows about its health. Its own time is measured: `time/health`.
+    """What a trainer knows about its health, and the wall-clock time that this takes: `time/health`.
 
-    That is all of the wall-clock time of this package: the copy that an update can be undone with, the looks at infos
-    while the rollout is collected, signals, rules and actions.
+    That is the copy that an update can be undone with, the reading of infos while the rollout is collected, signals,
+    rules and actions.
     """
 
-    def __init__(self, config: Config, model: ActorCritic) -> None:
+    def __init__(self, config: Config, model: ActorCritic, run_dir: Path | None) -> None:
         rules = config.health.effective_rules()
         self.rules = Health(rules)
         self.signals = Signals(model, config.learner, every=config.health.signals_every)
-        self.actions = Actions(config.health, rules)
+        every = config.run.checkpoint_every
+        self.actions = Actions(config.health, rules, run_dir=run_dir, checkpoint_every=every)
         self.seconds = 0.0  # spent on the update that goes on
         self.evaluated: dict[str, float] = {}  # signals of an evaluation, for the rules of the next update
         # What depends on the machine is left out, so that equal runs have equal metrics.
         self._loud = {rule.name for rule in rules if rule.severity != "info" and is_compared(rule.signal)}
 
-    def before(self, trainer: Trainer) -> Before | None:
-        """Call before an update."""
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time of the block."""
         clock = time.perf_counter()
-        kept = self.actions.before(trainer)
-        self.seconds = time.perf_counter() - clock
-        return kept
+        yield
+        self.seconds += time.perf_counter() - clock
+
+    def before(self, update: int, backend: Backend, controllers: Controllers) -> LearnerCopy | None:
+        """Copy what the update after `update` may have to be undone with; None when no rule could want that."""
+        self.seconds = 0.0
+        with self.timed():
+            return self.actions.copy_before(update, backend, controllers)
 
     def measure(
         self,
@@ -64,30 +70,37 @@ class HealthWatch:
         observed: Moments | None = None,
     ) -> dict[str, float]:
         """Signals of this update that the learner's metrics do not have; observed: see `UpdateReport`."""
-        clock = time.perf_counter()
-        found = self.signals.measure(
-            rollout, facts, metrics, kl_factor=kl_factor, target_kl=target_kl, observed=observed
-        )
-        self.seconds += time.perf_counter() - clock + facts.seconds
-        return found
+        self.seconds += facts.seconds
+        with self.timed():
+            return self.signals.measure(
+                rollout, facts, metrics, kl_factor=kl_factor, target_kl=target_kl, observed=observed
+            )
 
-    def after(
-        self, trainer: Trainer, rollout: Rollout, metrics: dict[str, float], report: UpdateReport, before: Before | None
-    ) -> list[Alert]:
-        """Apply the rules to an update and do what they want; everything that was raised, cleared or done."""
-        clock = time.perf_counter()
-        known = {**self.evaluated, **metrics} if self.evaluated else metrics
-        found, notes = conclusions(known, measured_terms=bool(report.term_gradients))
-        self.evaluated = {}
-        metrics |= found
-        signals = {**known, **found} if known is not metrics else metrics
-        events = self.rules.judge(trainer.update, metrics, report, known=(signals, notes))
-        events += self.actions.act(trainer, self.rules, events, rollout=rollout, metrics=metrics, before=before)
-        metrics["health/firing"] = float(len(self.rules.firing & self._loud))
-        metrics["health/actions"] = float(self.actions.total)
-        self.seconds += time.perf_counter() - clock
-        metrics["time/health"] = self.seconds
-        return events
+    def judge(
+        self, update: int, metrics: dict[str, float], report: UpdateReport, *, health_factor: float
+    ) -> tuple[list[Alert], Intervention | None]:
+        """Apply the rules: (alerts that were raised or cleared, what is to be done); derived signals join `metrics`."""
+        with self.timed():
+            evaluated, self.evaluated = self.evaluated, {}
+            derived, notes = conclusions({**evaluated, **metrics}, measured_terms=bool(report.term_gradients))
+            metrics |= derived
+            alerts = self.rules.judge(update, metrics, report, derived=({**evaluated, **metrics}, notes))
+            decided = self.actions.decide(update, self.rules, committed=report.committed, health_factor=health_factor)
+            return alerts, decided
+
+    def finish(self, update: int, intervention: Intervention | None) -> tuple[list[Alert], dict[str, float]]:
+        """Note that an intervention was carried out: (the alert about it, metrics of rules, actions and time)."""
+        alerts = []
+        if intervention is not None:
+            rule = intervention.rule
+            self.rules.states[rule.name].last_action = update
+            evidence, advice = intervention.evidence, rule.advice
+            alerts = [Alert(update, rule.name, rule.severity, evidence, advice, "acted", rule.action, rule.signal)]
+        return alerts, {
+            "health/firing": float(len(self.rules.firing & self._loud)),
+            "health/actions": float(self.actions.total),
+            "time/health": self.seconds,
+        }
 
     def evaluation(self, mean_observation: np.ndarray | None) -> dict[str, float]:
         """Shift between training and an evaluation with this mean observation [D]."""

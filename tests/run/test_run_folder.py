@@ -8,7 +8,7 @@ import pytest
 
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
-from tailwise.run.leftovers import remove_unfinished
+from tailwise.run.run_folder import remove_unfinished
 from tailwise.run.run_list import remove_spare
 from tests.support import small_run
 

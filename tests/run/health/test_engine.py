@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tailwise.run.health import RULES, Health
+from tailwise.run.health.engine import Sieve, needed_now
 from tailwise.run.health.rule import Condition, Rule
-from tailwise.run.health.sieve import Sieve, needed_now
 
 SIGNALS = tuple(dict.fromkeys(signal for rule in RULES for signal, _ in rule.reads))
 TOLD = {"risk/multiplier": 1.0, "risk/limit": -1.0, "risk/best_measure": -2.0}  # of a limit that is out of reach
