@@ -33,7 +33,7 @@ from tailwise.features.table import FeatureTable
 from tailwise.market.accounting import identity_error
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig, PositionsAction
-from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.env_config import GuardsConfig
 from tailwise.market.records import EVENTS, LEDGER
 from tailwise.market.tables import SymbolTable
 

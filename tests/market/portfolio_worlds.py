@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from tailwise.market.costs import COMPONENTS, CostConfig
-from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guards import guard_names
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.env_config import MarketEnvConfig, WeightsAction
+from tailwise.market.guard_arrays import guard_names
 from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
-from tailwise.market.tables import SymbolTable
+from tailwise.market.tables import PortfolioTable, SymbolTable
 from tests.market.portfolio_reference import Asset, PortfolioReference, PortfolioResult
 from tests.market.portfolio_reference_guards import GuardedPortfolioReference
 from tests.market.reference import exact

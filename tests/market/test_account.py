@@ -19,10 +19,9 @@ from tailwise.core.errors import (
 from tailwise.market.account import Account, FeedBar
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import ExposureAction, MarketEnvConfig, PositionsAction, WeightsAction
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.env_config import GuardsConfig
 from tailwise.market.simulator import Simulator
-from tailwise.market.tables import SymbolTable
+from tailwise.market.tables import PortfolioTable, SymbolTable
 from tests.market.portfolio_worlds import HOUR, START, asset_of
 from tests.market.strategies import bars_from
 

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tailwise.market.account_guards import AccountGuards, Exposure, Money, Units
-from tailwise.market.bar_checks import BAR_MEMORY, check_bars, make_bar_limits
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.guards import GUARDS, guard_names
-from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.env_config import GuardsConfig
+from tailwise.market.guard_arrays import BAR_MEMORY, GUARDS, check_bars, guard_names, make_bar_limits
 from tailwise.market.tables import MarketTable, SymbolTable
 from tests.market.reference import ZERO
 from tests.market.reference_guards import GuardedReference

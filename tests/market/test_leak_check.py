@@ -19,7 +19,8 @@ from tailwise.bars.resample import completion_index, resample
 from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.features.table import FeatureTable
-from tailwise.market.leaks.check import BATCH_TOLERANCE, PROBES, LeakReport, check_features, check_fit
+from tailwise.market.leaks.features import BATCH_TOLERANCE, check_features, check_fit
+from tailwise.market.leaks.report import PROBES, LeakReport
 
 Feature = Callable[[Bars, pd.DataFrame], Any]
 

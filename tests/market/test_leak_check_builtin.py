@@ -13,7 +13,7 @@ from tailwise.bars.synthetic import make
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.registry import BUILTIN
 from tailwise.features.spec import FeatureSpec
-from tailwise.market.leaks.check import check_features, check_fit
+from tailwise.market.leaks.features import check_features, check_fit
 
 
 def column_names() -> tuple[str, ...]:

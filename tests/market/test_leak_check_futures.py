@@ -13,7 +13,7 @@ from tailwise.bars.bars import COLUMNS, Bars
 from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.leaks.futures import PROBES, changed_future, cut_points, everything_changed, same_bars
+from tailwise.market.leaks.report import PROBES, changed_future, cut_points, everything_changed, same_bars
 
 REAL = sp500().slice(0, 400)
 GAPLESS = make("random_walk", seed=8, length=400)[0]

@@ -12,9 +12,8 @@ from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import MarketEnv
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.tables import SymbolTable
+from tailwise.market.env_config import WeightsAction
+from tailwise.market.tables import PortfolioTable, SymbolTable
 from tests.market.portfolio_worlds import HOUR, START, asset_of, portfolio_of, weights_config
 from tests.market.worlds import flat_bars, random_walk
 

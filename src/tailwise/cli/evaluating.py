@@ -19,7 +19,7 @@ from tailwise.evaluate.opened_run import Team, open_team
 from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.evaluate.verdict_words import headline_of
 from tailwise.evaluate.words import columns, costly_impact, ruins
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team

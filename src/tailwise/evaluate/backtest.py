@@ -12,12 +12,10 @@ from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError, ShapeError
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
-from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, WeightsAction
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.simulator import Simulator
-from tailwise.market.tables import SymbolTable
+from tailwise.market.tables import PortfolioTable, SymbolTable
 
 Rule = Callable[[Bars], float]
 

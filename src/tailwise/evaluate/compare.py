@@ -12,7 +12,7 @@ from tailwise.evaluate.compare_accounts import Compared, compare_accounts
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
 from tailwise.evaluate.opened_run import open_market_run
 from tailwise.evaluate.statistics import path_statistics
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.leak_verdict import read_leak_verdict
 from tailwise.run.worlds import MarketWorld
 

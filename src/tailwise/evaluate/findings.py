@@ -17,7 +17,7 @@ from tailwise.evaluate.monte_carlo import AccountOdds, account_odds
 from tailwise.evaluate.players import policy_player, rule_player
 from tailwise.evaluate.statistics import annualisation_doubt, window_returns
 from tailwise.evaluate.stress import StressResult, stress
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld

@@ -13,7 +13,7 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.frontier_result import Cell, Frontier, Result
 from tailwise.evaluate.frontier_runs import EPISODES, alpha_of, cell_config, check_base, check_folder, judge_run, plan
 from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_fact
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import Effective, require_environment
 from tailwise.run.training_job import Trained, TrainingJob

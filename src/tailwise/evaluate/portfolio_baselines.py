@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.costs import CostConfig
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.tables import SymbolTable
+from tailwise.market.tables import PortfolioTable, SymbolTable
 
 Floats = npt.NDArray[np.float64]
 

@@ -30,7 +30,7 @@ from tailwise.evaluate.walk_forward_folds import (
 from tailwise.evaluate.walk_forward_plan import Plan, Settings, as_kind, check_world, fold_config, make_plan
 from tailwise.evaluate.walk_forward_result import SUMMARY, FoldRow, WalkForward
 from tailwise.evaluate.walk_forward_summary import Whole, cut_of, summarise
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, warnings_of
 from tailwise.run.effective_config import ConfigLike, Effective, effective_config, require_environment

@@ -20,7 +20,7 @@ from tailwise.evaluate.monte_carlo import AccountOdds
 from tailwise.evaluate.seeds import SeedSummary
 from tailwise.evaluate.sharpe import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.run_files import LARGE, read_stored
 from tailwise.run.stored import Count
 

@@ -16,13 +16,11 @@ import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError, ShapeError
 from tailwise.market.accounts import Accounts
-from tailwise.market.bar_checks import BAR_MEMORY, check_bar, make_bar_limits
 from tailwise.market.costs import BPS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import DAY_NS, GuardArrays
-from tailwise.market.portfolio_tables import NO_PRICE, PortfolioTable
+from tailwise.market.guard_arrays import BAR_MEMORY, DAY_NS, GuardArrays, check_bar, make_bar_limits
 from tailwise.market.records import ASSET_BAR, BANKRUPT, BAR
-from tailwise.market.tables import MarketTable, SymbolTable
+from tailwise.market.tables import NO_PRICE, MarketTable, PortfolioTable, SymbolTable
 
 _BEFORE, _NOW = 0, 1  # rows of the table: the bar of the last decision, and the newest one
 _FOREVER = np.iinfo(np.int64).max  # a feed has no last bar

@@ -22,12 +22,9 @@ from tailwise.market.engine import (
     observe_accounts,
     step_accounts,
 )
-from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import GuardArrays, guard_state, load_guard_state
-from tailwise.market.guards import GUARDS
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import MarketEnvConfig, WeightsAction
+from tailwise.market.guard_arrays import GUARDS, GuardArrays, guard_state, load_guard_state
 from tailwise.market.portfolio_engine import PortfolioArrays, portfolio_observation_names
-from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.records import (
     ASSET_LEDGER,
     LEDGER,
@@ -37,7 +34,7 @@ from tailwise.market.records import (
     joined_ledger,
     make_rules,
 )
-from tailwise.market.tables import MarketTable
+from tailwise.market.tables import MarketTable, PortfolioTable
 
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -25,6 +25,7 @@ from tailwise.market.guards import (
     turnover_share,
     watch_losses,
 )
+from tailwise.market.orders import desired_units, exit_in_bar, large_enough
 from tailwise.market.portfolio_engine import (
     advance_portfolio,
     begin_portfolio,
@@ -34,8 +35,6 @@ from tailwise.market.portfolio_engine import (
     queue_weights,
 )
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
-from tailwise.market.sizes import desired_units, large_enough
-from tailwise.market.stops import exit_in_bar
 
 ACCOUNT_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "drawdown")
 GUARD_OBSERVATIONS = ("halted", "turnover_left")

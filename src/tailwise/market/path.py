@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ShapeError
 from tailwise.market.accounting import total_cost
-from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.records import BANKRUPT, EVENTS
+from tailwise.market.tables import PortfolioTable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,8 @@ from tailwise.market.accounting import (
     revalue,
     worth,
 )
+from tailwise.market.guard_arrays import EXPOSURE
 from tailwise.market.guards import (
-    EXPOSURE,
     begin_guard,
     enter_day,
     halt_weights,
@@ -31,9 +31,16 @@ from tailwise.market.guards import (
     turnover_share,
     watch_losses,
 )
+from tailwise.market.orders import (
+    equity_after_orders,
+    large_enough,
+    limit_weights,
+    liquidate,
+    live_through_bar,
+    plan_orders,
+    whole_lots,
+)
 from tailwise.market.records import BANKRUPT, NO_EVENT, SETTLEMENT
-from tailwise.market.sizes import equity_after_orders, large_enough, limit_weights, plan_orders, whole_lots
-from tailwise.market.stops import liquidate, live_through_bar
 
 ASSET_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
 ACCOUNT_OBSERVATIONS = ("gross", "cash_share", "drawdown")

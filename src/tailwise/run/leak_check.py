@@ -13,8 +13,9 @@ from tailwise.core.errors import ConfigError
 from tailwise.features.table import FeatureTable
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
-from tailwise.market.leaks.check import LeakReport, check_environment, check_fit
-from tailwise.market.leaks.own_features import feature_report
+from tailwise.market.leaks.environment import check_environment
+from tailwise.market.leaks.features import check_fit, feature_report
+from tailwise.market.leaks.report import LeakReport
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config
 from tailwise.run.effective_config import ConfigLike, effective_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailwise.core.config import parse
 from tailwise.features.spec import FeatureSpec
-from tailwise.market.leaks.own_features import LeakVerdict, unknown_verdict
+from tailwise.market.leaks.features import LeakVerdict, unknown_verdict
 from tailwise.run.run_folder import MANIFEST, read_manifest
 
 LEAK_CHECK = "leak_check"  # its key in the manifest
