@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 from scipy.signal import butter, filtfilt, lfilter
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, completion_index, resample
 from tailwise.bars.builtin import sp500
-from tailwise.bars.resample import completion_index, resample
 from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.features.table import FeatureTable

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailwise.bars.adjustment import Adjust
 from tailwise.bars.bars import Bars, load_bars
 from tailwise.bars.frequency import HOUR, WEEK, describe_gap, describe_step, find_gaps
-from tailwise.bars.validation import Repair, show_time
+from tailwise.bars.validation import Adjust, Repair, show_time
 
 if TYPE_CHECKING:
     import pandas as pd

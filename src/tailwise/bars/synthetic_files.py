@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tailwise.bars import synthetic
 from tailwise.bars.bars import Bars, SavedBars, check_target, save_and_read_back
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import parse_rule
 from tailwise.core import atomic
 from tailwise.core.config import apply_overrides
 from tailwise.core.errors import ConfigError

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from tailwise.core.errors import ConfigError
-from tailwise.features import builtin_price, builtin_returns, builtin_volatility, builtin_volume, garch
+from tailwise.features import builtin_price_volume, builtin_returns, builtin_volatility
 from tailwise.features.contract import LONGEST_WINDOW, Feature
 
-_GROUPS = (builtin_returns, builtin_volatility, builtin_price, builtin_volume, garch)
+_GROUPS = (builtin_returns, builtin_volatility, builtin_price_volume)
 BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in group.FEATURES})
 _PARTS = re.compile(r"(?P<base>.*?)(?P<numbers>(?:_\d+)*)")
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tailwise.bars.bars import Bars
-from tailwise.bars.frequency import Calendar, Frequency, describe_step
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import Calendar, Frequency, describe_step, parse_rule
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored
