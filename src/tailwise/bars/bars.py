@@ -282,7 +282,7 @@ def resample(bars: Bars, rule: str) -> Bars:
     give 4 h bars at half past). Intervals without trades have no bar. A first bar whose beginning lies before the data
     is left out where the market never closes; an exchange may simply have opened later.
     """
-    size, step = parse_rule(rule), int(bars.frequency.bar.astype(np.int64))
+    size, step = parse_rule(rule), bars.frequency.bar_ns
     if size < step or size % step:
         raise DataError(
             f"bars of {bars.symbol}: {rule!r} is not a multiple of their step of {describe_step(step)}; "

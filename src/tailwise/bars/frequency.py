@@ -41,6 +41,11 @@ class Frequency:
     calendar: Calendar
     sentence: str
 
+    @property
+    def bar_ns(self) -> int:
+        """Length of a bar in ns."""
+        return int(self.bar.astype("timedelta64[ns]").astype(np.int64))
+
 
 def infer_frequency(
     time: NDArray[np.datetime64], *, name: str = "bars", periods_per_year: float | None = None

@@ -104,11 +104,11 @@ def _shorten(value: Any) -> str:
 
 def chronological(table: Table) -> Table:
     """Sort by ascending time: a descending source is reversed and noted, any other order is an error."""
-    known = np.flatnonzero(table.time != NOT_A_TIME)
-    steps = np.diff(table.time[known])
+    timed = np.flatnonzero(table.time != NOT_A_TIME)
+    steps = np.diff(table.time[timed])
     back, forth = int(np.sum(steps < 0)), int(np.sum(steps > 0))
     duplicate = np.zeros(len(table.time), dtype=bool)
-    duplicate[known[1:][steps == 0]] = True
+    duplicate[timed[1:][steps == 0]] = True
     raw = table.raw
     time = table.time  # still in the order of the source, so that raw rows index it
 
@@ -119,7 +119,7 @@ def chronological(table: Table) -> Table:
     if back and forth:
         wrong = steps < 0 if forth >= back else steps > 0
         at = int(np.argmax(wrong))
-        row, before = int(known[at + 1]), int(known[at])
+        row, before = int(timed[at + 1]), int(timed[at])
         raise DataError(
             f"{raw.name} {raw.where(row)}: time {show_time(table.time[row])} does not follow "
             f"{show_time(table.time[before])} of the row before in the order of the other rows ({int(wrong.sum())} "
@@ -148,7 +148,7 @@ def find_problems(table: Table) -> list[Finding]:
     for name, values in table.values.items():
         problems += _number_findings(name, values, unreadable.get(name, none), at)
     high, low = table.values["high"], table.values["low"]
-    sane = np.logical_and.reduce([np.isfinite(table.values[p]) & (table.values[p] > 0) for p in PRICES])
+    sane = _valid_prices(table)
     crossed = sane & (high < low * (1 - RANGE_TOLERANCE))
 
     def say_crossed(i: int) -> str:
@@ -158,6 +158,11 @@ def find_problems(table: Table) -> list[Finding]:
     for name in ("open", "close"):
         problems.append(_outside_finding(name, table.values[name], high, low, sane & ~crossed, at))
     return [finding for finding in problems if finding.rows.any()]
+
+
+def _valid_prices(table: Table) -> Flags:
+    """Rows [T] whose four prices are all finite and positive."""
+    return np.logical_and.reduce([np.isfinite(table.values[p]) & (table.values[p] > 0) for p in PRICES])
 
 
 def _raw_lookup(table: Table) -> Callable[[int], int]:
@@ -217,7 +222,7 @@ def validate(table: Table, repair: Repair) -> Table:
 
 def _clip(table: Table) -> Table:
     prices = {name: table.values[name] for name in PRICES}
-    sane = np.logical_and.reduce([np.isfinite(values) & (values > 0) for values in prices.values()])
+    sane = _valid_prices(table)
     body_high, body_low = np.maximum(prices["open"], prices["close"]), np.minimum(prices["open"], prices["close"])
     # Only rows that would be an error are touched: differences within the tolerance stay as they are.
     short = (body_high > prices["high"] * (1 + RANGE_TOLERANCE)) | (body_low < prices["low"] * (1 - RANGE_TOLERANCE))
@@ -279,7 +284,6 @@ def _first_in_source(row: NDArray[np.int64], flags: Flags) -> NDArray[np.int64]:
 
 
 # ---------------------------------------------------------------------- adjusted closes
-Floats: TypeAlias = NDArray[np.float64]
 Adjust: TypeAlias = Literal["refuse", "consistent", "ignore", "all"]
 
 # Adj Close equal to Close up to this relative difference is the same price, written with other digits.
@@ -361,8 +365,7 @@ def adjust_by_close(table: Table, adjust: Adjust) -> Table:
     factor, are left to the validation.
     """
     with np.errstate(all="ignore"):
-        sane = np.logical_and.reduce([np.isfinite(table.values[p]) & (table.values[p] > 0) for p in PRICES])
-        sane &= (table.values["high"] >= table.values["low"]) & (table.time != NOT_A_TIME)
+        sane = _valid_prices(table) & (table.values["high"] >= table.values["low"]) & (table.time != NOT_A_TIME)
     rows = np.flatnonzero(sane)
     if not len(rows):
         return table

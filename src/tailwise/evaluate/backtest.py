@@ -15,7 +15,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, WeightsAction
 from tailwise.market.path import AccountPath
 from tailwise.market.simulator import Simulator
-from tailwise.market.tables import PortfolioTable, SymbolTable
+from tailwise.market.tables import SymbolTable
 
 Rule = Callable[[Bars], float]
 
@@ -78,7 +78,6 @@ def backtest_portfolio(
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
     lived = targets[: len(ledger["row"])].copy()
-    assert isinstance(simulator.table, PortfolioTable)  # the action is one of weights
     return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 

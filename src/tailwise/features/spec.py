@@ -89,11 +89,11 @@ class FeatureSpec:
         symbols = [one.symbol for one in bars]
         if len(set(symbols)) < len(symbols):
             raise DataError(f"features are fitted on {', '.join(symbols)}: one symbol occurs twice; give each once.")
-        step = _step(bars[0].frequency)
+        step = bars[0].frequency.bar_ns
         for one in bars:
-            if _step(one.frequency) != step:
+            if one.frequency.bar_ns != step:
                 raise DataError(
-                    f"bars of {one.symbol} have a step of {describe_step(_step(one.frequency))}, those of "
+                    f"bars of {one.symbol} have a step of {describe_step(one.frequency.bar_ns)}, those of "
                     f"{bars[0].symbol} one of {describe_step(step)}; features need one step for all symbols: resample."
                 )
         columns = columns_of(config, folder)
@@ -208,9 +208,9 @@ class FeatureSpec:
 
     def check_frequency(self, symbol: str, frequency: Frequency) -> None:
         """Refuse bars of another step than the train bars'."""
-        if _step(frequency) != self.bar:
+        if frequency.bar_ns != self.bar:
             raise DataError(
-                f"bars of {symbol} have a step of {describe_step(_step(frequency))}, but the features were fitted on "
+                f"bars of {symbol} have a step of {describe_step(frequency.bar_ns)}, but the features were fitted on "
                 f"bars of {describe_step(self.bar)}; resample the bars or fit the features anew."
             )
 
@@ -289,10 +289,6 @@ def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
         column.warm_up if column.timeframe is None else (column.warm_up + 2) * (parse_rule(column.timeframe) // bar)
         for column in columns
     )
-
-
-def _step(frequency: Frequency) -> int:
-    return int(frequency.bar.astype("timedelta64[ns]").astype(np.int64))
 
 
 def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: int) -> None:

@@ -267,9 +267,8 @@ class Views:
     def of(cls, bars: Bars, columns: Sequence[Column]) -> Views:
         matrix, stamps = as_matrix(bars)
         views: dict[str | None, View] = {None: View(matrix, stamps, None)}
-        step = int(bars.frequency.bar.astype("timedelta64[ns]").astype(np.int64))
         for rule in dict.fromkeys(column.timeframe for column in columns if column.timeframe):
-            timeframe = Timeframe.of(rule, step, bars.frequency.calendar)
+            timeframe = Timeframe.of(rule, bars.frequency.bar_ns, bars.frequency.calendar)
             views[rule] = View(*timeframe.build(matrix, stamps))
         return cls(bars.symbol, len(bars), views)
 

@@ -16,15 +16,13 @@ from tailwise.core.compiled import Repeated
 from tailwise.market.action_kinds import Desk, action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
-    GUARD_OBSERVATIONS,
     begin_accounts,
-    observation_names,
     observe_accounts,
     step_accounts,
 )
-from tailwise.market.env_config import MarketEnvConfig, WeightsAction
+from tailwise.market.env_config import GuardsConfig, MarketEnvConfig, WeightsAction
 from tailwise.market.guard_arrays import GUARDS, GuardArrays, guard_state, load_guard_state
-from tailwise.market.portfolio_engine import PortfolioArrays, portfolio_observation_names
+from tailwise.market.portfolio_engine import PortfolioArrays
 from tailwise.market.records import (
     ASSET_LEDGER,
     LEDGER,
@@ -34,7 +32,7 @@ from tailwise.market.records import (
     joined_ledger,
     make_rules,
 )
-from tailwise.market.tables import MarketTable, PortfolioTable
+from tailwise.market.tables import MarketTable
 
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -66,7 +64,7 @@ class Accounts:
 
     def __init__(
         self,
-        table: MarketTable | PortfolioTable,
+        table: MarketTable,
         config: MarketEnvConfig,
         costs: CostConfig,
         *,
@@ -76,22 +74,20 @@ class Accounts:
         self.table, self.config, self.count, self.guards = table, config, accounts, guards
         self.kind = action_kind(config.action)
         self.rules = make_rules(config, costs)
-        shown = () if guards is None else GUARD_OBSERVATIONS[: 1 if config.guards.daily_turnover is None else 2]
         narrowed = self.kind.venue_narrows(config, costs)
         self.has_mask = guards is not None or narrowed
         self.portfolio: PortfolioArrays | None = None
-        if isinstance(table, PortfolioTable):
+        if table.has_clock:
             self.assets = len(table.symbols)
             self.state = AccountState.of_portfolio(accounts, self.assets, costs.latency)
             self.portfolio = _portfolio_arrays(self.state, table, config)
-            self.names = portfolio_observation_names(table.symbols, table.feature_names, costs.latency, shown)
             # Bounds differ from those of the action space where an asset is outside its history.
             self.has_mask |= not (table.bars["available"][table.first_rows[0] :] == 1).all()
         else:
             self.assets = 1
             self.state = AccountState.of_asset(accounts, costs.latency)
-            self.names = observation_names(table.feature_names, costs.latency, shown)
         self._single = True if self.portfolio is None else None
+        self.names = observation_names(table, costs.latency, config.guards)
         self.size = len(self.names)
         self.final = np.zeros((accounts, self.size), dtype=np.float32)
         self._ledger_dtype = LEDGER if self.portfolio is None else PORTFOLIO_LEDGER
@@ -204,7 +200,27 @@ class Accounts:
         load_guard_state(self.guards, state)
 
 
-def _portfolio_arrays(state: AccountState, table: PortfolioTable, config: MarketEnvConfig) -> PortfolioArrays:
+def observation_names(table: MarketTable, latency: int, guards: GuardsConfig) -> tuple[str, ...]:
+    """Names of the D entries of an observation, in the order in which `engine.observe` or
+    `portfolio_engine.observe_portfolio` writes them."""
+    symbols, features = table.symbols, table.feature_names
+    turnover = () if guards.daily_turnover is None else ("turnover_left",)
+    if not table.has_clock:
+        account = ("exposure", "unrealised_return", "bars_held", "drawdown")
+        pending = (f"pending_target_{k}" for k in range(latency))
+        return (*features, *account, *pending, *(("halted",) if guards.active else ()), *turnover)
+    of_asset = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
+    return (
+        *(f"{symbol}.{feature}" for symbol in symbols for feature in features),
+        *(f"{symbol}.{name}" for symbol in symbols for name in of_asset),
+        *("gross", "cash_share", "drawdown"),
+        *(f"{symbol}.pending_weight_{k}" for k in range(latency) for symbol in symbols),
+        *(f"{symbol}.halted" for symbol in symbols if guards.active),
+        *turnover,
+    )
+
+
+def _portfolio_arrays(state: AccountState, table: MarketTable, config: MarketEnvConfig) -> PortfolioArrays:
     assets = len(table.symbols)
     assert isinstance(config.action, WeightsAction) and state.holdings is not None
     low, high = config.action.bounds(assets)
@@ -213,7 +229,7 @@ def _portfolio_arrays(state: AccountState, table: PortfolioTable, config: Market
         low=low,
         high=high,
         gross=config.action.gross,
-        clock_year=1.0 / table.periods_per_year,
+        clock_year=1.0 / table.clock_per_year,
         weights=np.zeros(assets),
         plans=np.zeros(assets, dtype=PLAN),
         fills=np.zeros((len(state.records) if config.report else 1, assets), dtype=ASSET_LEDGER),

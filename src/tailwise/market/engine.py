@@ -36,8 +36,6 @@ from tailwise.market.portfolio_engine import (
 )
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
 
-ACCOUNT_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "drawdown")
-GUARD_OBSERVATIONS = ("halted", "turnover_left")
 _HALF_HELD = 20.0  # bars after which `bars_held` reaches one half
 
 
@@ -196,7 +194,7 @@ def decide(target: float, account: Any, ledger: Any, bars: Any, guards: Any, i: 
 @kernel
 def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i: int, out: Any) -> None:
     """Write one observation [F + 4 + latency (+ guards)]: features of the bar just closed, the account, the waiting
-    targets, the guards."""
+    targets, the guards; `accounts.observation_names` names the entries."""
     row = account.row
     count = features.shape[1]
     for k in range(count):
@@ -373,8 +371,3 @@ def observe_accounts(
     """Observations float32 [N, D] of all accounts as they stand."""
     for i in range(accounts.shape[0]):
         observe_any(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])
-
-
-def observation_names(features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Names of the D entries of an observation, in order; `guards` are the GUARD_OBSERVATIONS that it has."""
-    return (*features, *ACCOUNT_OBSERVATIONS, *(f"pending_target_{k}" for k in range(latency)), *guards)

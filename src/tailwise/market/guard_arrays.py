@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tailwise.core.compiled import kernel, record_dtype
 from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.market.env_config import GuardsConfig, MarketEnvConfig
-from tailwise.market.tables import MarketTable, PortfolioTable
+from tailwise.market.tables import MarketTable
 
 # A guard that changed a target or an order sets its bit in the ledger's `guard`; bit k belongs to GUARDS[k].
 GUARDS = ("exposure", "order_size", "turnover", "daily_loss", "drawdown", "stale_bar", "absurd_bar")
@@ -187,9 +187,7 @@ class GuardArrays(NamedTuple):
         )
 
 
-def build_guard_arrays(
-    config: MarketEnvConfig, table: MarketTable | PortfolioTable, accounts: int
-) -> GuardArrays | None:
+def build_guard_arrays(config: MarketEnvConfig, table: MarketTable, accounts: int) -> GuardArrays | None:
     """None when no guard is set. Refuses a guard that needs times where a symbol has none."""
     guards = config.guards
     if not guards.active:
@@ -207,7 +205,7 @@ def build_guard_arrays(
     for symbol, (first, last) in enumerate(zip(table.offsets, table.last_rows, strict=True)):
         rows = slice(int(first), int(last) + 1)
         limits = make_bar_limits(guards, int(table.bar_ns[symbol]))
-        if table.bars.ndim == 1:
+        if not table.has_clock:
             check_bars(np.zeros(1, dtype=BAR_MEMORY), time[rows], table.bars[rows], limits, arrays.flags[rows])
         else:
             _judge_assets(time, table.bars, limits, arrays.flags)

@@ -42,8 +42,6 @@ from tailwise.market.orders import (
 )
 from tailwise.market.records import BANKRUPT, NO_EVENT, SETTLEMENT
 
-ASSET_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
-ACCOUNT_OBSERVATIONS = ("gross", "cash_share", "drawdown")
 _HALF_HELD = 20.0  # bars after which `bars_held` reaches one half, as in engine.py
 
 
@@ -224,7 +222,8 @@ def begin_portfolio(
 def observe_portfolio(
     account: Any, pending: Any, table: Any, features: Any, guards: Any, portfolio: Any, i: int, out: Any
 ) -> None:
-    """Write one observation [A F + 5 A + 3 + latency A (+ guards)]; table [T, A] and features [T, A F]."""
+    """Write one observation [A F + 5 A + 3 + latency A (+ guards)]; table [T, A] and features [T, A F].
+    `accounts.observation_names` names the entries."""
     row = account.row
     at = features.shape[1]
     for k in range(at):
@@ -280,17 +279,3 @@ def decide_weights(actions: Any, account: Any, ledger: Any, table: Any, guards: 
         equity = max(account.equity, BANKRUPT * account.start_equity)
         ledger.guard |= limit_exposure(weights, guards.limits[0])
         ledger.guard |= halt_weights(weights, portfolio.holdings[i], equity, guards.states[i], guards.limits[0])
-
-
-def portfolio_observation_names(
-    symbols: tuple[str, ...], features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Names of the D entries of an observation, in order; `guards` are the GUARD_OBSERVATIONS that it has."""
-    return (
-        *(f"{symbol}.{feature}" for symbol in symbols for feature in features),
-        *(f"{symbol}.{name}" for symbol in symbols for name in ASSET_OBSERVATIONS),
-        *ACCOUNT_OBSERVATIONS,
-        *(f"{symbol}.pending_weight_{k}" for k in range(latency) for symbol in symbols),
-        *(f"{symbol}.{name}" for name in guards[:1] for symbol in symbols),
-        *guards[1:],
-    )

@@ -161,6 +161,21 @@ def joined_ledger(accounts: npt.NDArray[Any], assets: npt.NDArray[Any]) -> npt.N
     return result
 
 
+def identity_error(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    """|dE - sum of components| relative to equity before, per record of dtype LEDGER: [N] float64, 0 up to rounding."""
+    explained = sum(sign * ledger[name] for name, sign in COMPONENTS.items())
+    change = ledger["equity"] - ledger["equity_before"]
+    relative: npt.NDArray[np.float64] = np.abs(change - explained) / np.abs(ledger["equity_before"])
+    return relative
+
+
+def total_cost(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    """Sum of everything that a step cost, in account currency: fees to liquidation, without interest and dividends."""
+    costs = [ledger[name] for name, sign in COMPONENTS.items() if sign < 0]
+    total: npt.NDArray[np.float64] = np.sum(costs, axis=0)
+    return total
+
+
 @dataclass
 class AccountState:
     """N accounts and the targets that wait for their fill, oldest first.

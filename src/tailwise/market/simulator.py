@@ -24,7 +24,7 @@ from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guard_arrays import build_guard_arrays
 from tailwise.market.path import AccountPath
 from tailwise.market.records import LEDGER, AccountState
-from tailwise.market.tables import MarketTable, PortfolioTable, SymbolTable
+from tailwise.market.tables import MarketTable, SymbolTable
 
 BLOCK = 32
 STREAM = "market/start"
@@ -35,12 +35,11 @@ class StartPlan:
 
     def __init__(
         self,
-        table: MarketTable | PortfolioTable,
+        table: MarketTable,
         config: MarketEnvConfig,
         environments: int,
         first_environment: int,
     ) -> None:
-        """The clock of a `PortfolioTable` is one symbol."""
         self._fixed_symbol = config.symbol == "fixed"
         self._first_rows = table.first_rows
         if config.start == "first":
@@ -202,9 +201,8 @@ class Simulator:
         config.check_with(costs)
         self.config, self.costs, self.accounts = config, costs, accounts
         self.kind = action_kind(config.action)
-        self.table: MarketTable | PortfolioTable = (
-            PortfolioTable.build(symbols, costs) if self.kind.portfolio else MarketTable.build(symbols, costs)
-        )
+        build = MarketTable.on_one_clock if self.kind.portfolio else MarketTable.build
+        self.table = build(symbols, costs)
         guards = build_guard_arrays(config, self.table, accounts)
         self._accounts = Accounts(self.table, config, costs, accounts=accounts, guards=guards)
         self.names, self.size, self.has_mask = self._accounts.names, self._accounts.size, self._accounts.has_mask
@@ -310,7 +308,7 @@ class Simulator:
     ) -> list[AccountPath]:
         """What became of each account, from its ledger and targets; bars: of the symbols, in the order of the table.
         Of accounts with several assets, the path of the first."""
-        if isinstance(self.table, PortfolioTable):
+        if self.table.has_clock:
             label = "; ".join(dict.fromkeys(one.label for one in bars))
             return [AccountPath.of_portfolio(self.table, ledgers[0], targets[0], label=label, planned=planned[0])]
         return [

@@ -11,42 +11,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
 from tailwise.bars.frequency import DAY, HOUR, describe_step
 from tailwise.core.errors import DataError, ShapeError
-from tailwise.market.costs import CostConfig
+from tailwise.market.costs import BPS, CostConfig
 from tailwise.market.records import ASSET_BAR, BAR
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-
-class FrequencyLike(Protocol):
-    @property
-    def bar(self) -> np.timedelta64: ...
-    @property
-    def periods_per_year(self) -> float: ...
-
-
-class BarsLike(Protocol):
-    """What is read of `market.bars.Bars`."""
-
-    @property
-    def symbol(self) -> str: ...
-    @property
-    def time(self) -> npt.NDArray[np.datetime64]: ...
-    @property
-    def open(self) -> Floats: ...
-    @property
-    def high(self) -> Floats: ...
-    @property
-    def low(self) -> Floats: ...
-    @property
-    def close(self) -> Floats: ...
-    @property
-    def volume(self) -> Floats: ...
-    @property
-    def dividends(self) -> Floats | None: ...
-    @property
-    def frequency(self) -> FrequencyLike: ...
+_MONTH = 31 * DAY  # what frequency.py calls the bar of monthly data
+NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
 
 
 class FeaturesLike(Protocol):
@@ -85,7 +61,7 @@ class SymbolTable:
     bar: np.timedelta64 | None = None
 
     @classmethod
-    def from_bars(cls, bars: BarsLike, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
+    def from_bars(cls, bars: Bars, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
         return cls(
             symbol=bars.symbol,
             open=bars.open,
@@ -171,26 +147,47 @@ class SymbolTable:
 
 @dataclass(frozen=True, eq=False)
 class MarketTable:
-    """All symbols: bars [R] BAR, features float32 [R, F]; symbol s owns rows first_rows[s] .. last_rows[s], the first
-    of them the first that an episode may start at; offsets[s] is the row of its bar 0. time int64 [R] holds the open
-    times in ns since 1970 and bar_ns int64 [S] the lengths of a bar, both 0 for symbols that came without times."""
+    """Bars and features of all symbols as the kernels read them.
+
+    symbols, feature_names   S (or A) and F names
+    bars             [R] BAR, the S symbols one after the other
+    features         float32 [R, F]
+    time             datetime64[ns] [R], open times; 1970 for symbols that came without times
+    offsets          int64 [S], row of bar 0 of each symbol
+    first_rows       int64 [S], first row at which an episode may start
+    last_rows        int64 [S]
+    bar_ns           int64 [S], length of a bar; 0 for symbols that came without times
+    clock_per_year   times of the clock per year; 0 without a clock
+
+    For accounts with several assets (`on_one_clock`) the A assets stand side by side on the union of their times, T in
+    all, and the clock takes the place of a symbol (S = 1): bars [T, A] ASSET_BAR, features float32 [T, A x F]. Where an
+    asset has no bar, its prices are its last close and its features those of its last bar; features are 0 where it is
+    not available.
+    """
 
     symbols: tuple[str, ...]
     feature_names: tuple[str, ...]
     bars: npt.NDArray[Any]
     features: npt.NDArray[np.float32]
-    offsets: npt.NDArray[np.int64]
-    first_rows: npt.NDArray[np.int64]
-    last_rows: npt.NDArray[np.int64]
-    time: npt.NDArray[np.int64]
-    bar_ns: npt.NDArray[np.int64]
+    time: npt.NDArray[np.datetime64]
+    offsets: Integers
+    first_rows: Integers
+    last_rows: Integers
+    bar_ns: Integers
+    clock_per_year: float = 0.0
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether the assets of an account stand side by side on one clock."""
+        return self.bars.ndim == 2
 
     def name_row(self, symbol: int, row: int) -> str:
-        """A row of a symbol, counted from its bar 0, in words."""
-        return f"bar {row} of {self.symbols[symbol]}"
+        """A row of a symbol, counted from its bar 0, or a row of the clock, in words."""
+        return f"time {row} of the clock" if self.has_clock else f"bar {row} of {self.symbols[symbol]}"
 
     @classmethod
     def build(cls, tables: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
+        """One symbol after the other; refuses symbols that do not fit together or to the costs."""
         if not tables:
             raise DataError("The market has no symbols; give at least one table of bars and features.")
         names = tables[0].feature_names
@@ -209,16 +206,16 @@ class MarketTable:
         lengths = np.array([len(table.close) for table in tables], dtype=np.int64)
         offsets = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
         bars = np.zeros(int(lengths.sum()), dtype=BAR)
-        time = np.zeros(len(bars), dtype=np.int64)
+        time = np.zeros(len(bars), dtype="datetime64[ns]")
         for table, offset, length in zip(tables, offsets, lengths, strict=True):
             part = bars[offset : offset + length]
             for name in ("open", "high", "low", "close", "volume"):
                 part[name] = getattr(table, name)
             part["dividend"] = 0.0 if table.dividends is None else table.dividends
-            part["funding"] = costs.funding_bps * 1e-4 + (0.0 if table.funding is None else table.funding)
+            part["funding"] = costs.funding_bps * BPS + (0.0 if table.funding is None else table.funding)
             part["year_fraction"] = 1.0 / table.periods_per_year
             if table.time is not None:
-                time[offset : offset + length] = table.time.astype("datetime64[ns]").astype(np.int64)
+                time[offset : offset + length] = table.time
         features = np.ascontiguousarray(np.concatenate([table.features for table in tables]), dtype=np.float32)
         first_rows = offsets + np.array([table.first_valid for table in tables], dtype=np.int64)
         return cls(
@@ -226,59 +223,17 @@ class MarketTable:
             feature_names=names,
             bars=bars,
             features=features,
+            time=time,
             offsets=offsets,
             first_rows=first_rows,
             last_rows=offsets + lengths - 1,
-            time=time,
             bar_ns=np.array([_nanoseconds(table.bar) for table in tables], dtype=np.int64),
         )
 
-
-def _nanoseconds(bar: np.timedelta64 | None) -> int:
-    return 0 if bar is None else int(bar.astype("timedelta64[ns]").astype(np.int64))
-
-
-# ---------------------------------------------------------------------- several assets on one clock
-Times = npt.NDArray[np.datetime64]
-Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-_MONTH = 31 * DAY  # what frequency.py calls the bar of monthly data
-NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
-
-
-@dataclass(frozen=True, eq=False)
-class PortfolioTable:
-    """A assets on the union of their times, T in all: bars [T, A] ASSET_BAR, features float32 [T, A x F].
-
-    Where an asset has no bar, its prices are its last close and its features those of its last bar; features are 0
-    where it is not available. `first_rows` and `last_rows` [1] are the first possible start and the end of the clock,
-    `bar_ns` [1] the length of all bars.
-    """
-
-    symbols: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    time: Times
-    bars: npt.NDArray[Any]
-    features: npt.NDArray[np.float32]
-    periods_per_year: float
-    first_rows: npt.NDArray[np.int64]
-    last_rows: npt.NDArray[np.int64]
-    bar_ns: npt.NDArray[np.int64]
-    sentence: str
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """[1]: rows are counted from the begin of the clock."""
-        return np.zeros(1, dtype=np.int64)
-
-    def name_row(self, symbol: int, row: int) -> str:
-        """A row in words."""
-        return f"time {row} of the clock"
-
     @classmethod
-    def build(cls, assets: Sequence[SymbolTable], costs: CostConfig) -> PortfolioTable:
-        flat = MarketTable.build(assets, costs)  # checks every asset and computes funding and year fractions
+    def on_one_clock(cls, assets: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
+        """All assets side by side; docs/portfolio.md tells what happens where an asset has no bar."""
+        flat = cls.build(assets, costs)  # checks every asset and computes funding and year fractions
         if len(set(flat.symbols)) != len(flat.symbols):
             raise DataError(f"The portfolio holds {list(flat.symbols)}; each asset may occur once.")
         untimed = [asset.symbol for asset in assets if asset.time is None]
@@ -294,7 +249,7 @@ class PortfolioTable:
         for a, asset in enumerate(assets):
             own = flat.bars[flat.offsets[a] : flat.last_rows[a] + 1]
             _place(bars[:, a], features[:, a], asset, rows[a], own)
-        _check_overlaps(flat, time, bars["present"] == 1)
+        _check_overlaps(flat, time.astype(np.int64), bars["present"] == 1)
         available = (bars["available"] == 1).any(axis=1)
         start = int(np.argmax(available))
         if start >= len(time) - 1:
@@ -302,15 +257,19 @@ class PortfolioTable:
         return cls(
             symbols=flat.symbols,
             feature_names=flat.feature_names,
-            time=time.astype("datetime64[ns]"),
             bars=bars,
             features=np.ascontiguousarray(features.reshape(len(time), -1)),
-            periods_per_year=_periods_per_year(assets, rows, time),
+            time=time,
+            offsets=np.zeros(1, dtype=np.int64),
             first_rows=np.array([start], dtype=np.int64),
             last_rows=np.array([len(time) - 1], dtype=np.int64),
             bar_ns=flat.bar_ns[:1],
-            sentence=_told(assets, time),
+            clock_per_year=_clock_per_year(assets, rows, time),
         )
+
+
+def _nanoseconds(bar: np.timedelta64 | None) -> int:
+    return 0 if bar is None else int(bar.astype("timedelta64[ns]").astype(np.int64))
 
 
 def _place(
@@ -346,9 +305,9 @@ def _check_overlaps(flat: MarketTable, time: Integers, present: Bools) -> None:
     """
     steps = dict(zip(flat.bar_ns.tolist(), flat.symbols, strict=True))
     if len(steps) > 1:
-        told = ", ".join(f"{symbol} {describe_step(step)}" for step, symbol in steps.items())
+        lengths = ", ".join(f"{symbol} {describe_step(step)}" for step, symbol in steps.items())
         raise DataError(
-            f"The bars of the portfolio differ in length ({told}); resample them to one length, so that they close "
+            f"The bars of the portfolio differ in length ({lengths}); resample them to one length, so that they close "
             "together."
         )
     step = next(iter(steps))
@@ -366,19 +325,14 @@ def _check_overlaps(flat: MarketTable, time: Integers, present: Bools) -> None:
         )
 
 
-def _periods_per_year(assets: Sequence[SymbolTable], rows: Sequence[Integers], time: Integers) -> float:
+def _clock_per_year(assets: Sequence[SymbolTable], rows: Sequence[Integers], time: npt.NDArray[np.datetime64]) -> float:
     """Clock times per year: bars per year of the asset with the longest span x clock times per bar within that span."""
-    spans = [int(time[own[-1]] - time[own[0]]) for own in rows]
+    spans = [time[own[-1]] - time[own[0]] for own in rows]
     return max(
         asset.periods_per_year * float(own[-1] - own[0]) / (len(own) - 1)
         for asset, own, span in zip(assets, rows, spans, strict=True)
         if span == max(spans)
     )
-
-
-def _told(assets: Sequence[SymbolTable], time: Integers) -> str:
-    shares = ", ".join(f"{asset.symbol} {len(asset.close) / len(time):.1%}" for asset in assets)
-    return f"Clock of {len(time)} times from {_moment(time[0])} to {_moment(time[-1])}; bars at: {shares}."
 
 
 def _moment(time: np.int64) -> str:

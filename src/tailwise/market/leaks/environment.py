@@ -28,7 +28,6 @@ from tailwise.market.leaks.report import (
     everything_changed,
     same_bars,
 )
-from tailwise.market.tables import PortfolioTable
 
 # ---------------------------------------------------------------------- episodes
 Floats = npt.NDArray[np.float64]
@@ -278,7 +277,7 @@ def check_environment(
 def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Track]:
     simulator = getattr(env.unwrapped, "simulator", None)
     table = None if simulator is None else simulator.table
-    if isinstance(table, PortfolioTable):  # all symbols side by side on one clock
+    if table is not None and table.has_clock:  # all symbols side by side
         first = int(table.first_rows[0]) if first_start is None else first_start
         return [Track("+".join(one.symbol for one in bars), table.time, first, None)]
     firsts = [first_start or 0] * len(bars)
