@@ -179,7 +179,8 @@ MUTANTS = (
     Mutant(
         "the last observation of an episode shows the next one",
         "market/engine.py",
-        "                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])\n"
+        "                observe_account(account, pending[i], bars, features, guards, single, portfolio, i, "
+        "final_obs[i])\n"
         "                account.episode += 1\n",
         "                account.episode += 1\n",
         ("tests/market/test_env.py",),

@@ -59,16 +59,16 @@ class Registry:
     """The built-in features and the given ones, by name."""
 
     def __init__(self, features: Iterable[Feature] = ()) -> None:
-        known = dict(BUILTIN)
+        by_name = dict(BUILTIN)
         for one in features:
-            if known.get(one.name) is one:
+            if by_name.get(one.name) is one:
                 continue  # the same feature, imported into two modules
             if one.name in BUILTIN:
                 raise ConfigError(f"feature '{one.name}' has the name of a built-in feature; choose another name.")
-            if one.name in known:
+            if one.name in by_name:
                 raise ConfigError(f"two features are named '{one.name}'; rename one of them.")
-            known[one.name] = one
-        self.features: Mapping[str, Feature] = MappingProxyType(known)
+            by_name[one.name] = one
+        self.features: Mapping[str, Feature] = MappingProxyType(by_name)
 
     def column(self, text: str, timeframe: str | None = None) -> Column:
         """Parse the name of a column, such as 'return_5'."""

@@ -164,7 +164,7 @@ class Account:
             raise EnvironmentContractError("The account is ruined; begin again.")
         self._push(bars, time)
         state["row"], state["last_row"] = _BEFORE, _FOREVER
-        result, _ = self._accounts.step(self._target, _START, _START, autoreset=False)
+        result, _ = self._accounts.advance(self._target, _START, _START, autoreset=False)
         self._target = None
         self._counts[1] += 1
         assert result.ledger is not None  # report is on

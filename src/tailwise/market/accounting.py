@@ -112,7 +112,7 @@ def revalue(holding: Any, ledger: Any, price: float) -> None:
 
 
 @kernel
-def worth(account: Any, holdings: Any) -> tuple[float, float]:
+def equity_and_notional(account: Any, holdings: Any) -> tuple[float, float]:
     """(equity, sum of the notionals) at the last marks."""
     equity, notional = account.cash, 0.0
     for a in range(holdings.shape[0]):
@@ -141,7 +141,7 @@ def fill_asset_order(
 
 
 @kernel
-def leave_asset(
+def close_holding(
     account: Any, holding: Any, ledger: Any, record: Any, event: int, price: float, volume: float, rules: Any
 ) -> None:
     """Close a position by a stop-loss, a take-profit, a liquidation or a settlement."""

@@ -1,6 +1,6 @@
 """N accounts on a table of bars: their state, rules and guards, and the kernels that move them.
 
-`Simulator` makes episodes of them, `Account` follows a feed with one of them. An account holds one asset, or all assets
+`Simulator` adds episodes, `Account` follows a feed with one of them. An account holds one asset, or all assets
 of the table where the kind of actions says so (`weights`).
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.compiled import Repeated
-from tailwise.market.action_kinds import Desk, action_kind
+from tailwise.market.action_kinds import DecisionContext, action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
     begin_accounts,
@@ -53,7 +53,7 @@ class Accounts:
     """N accounts as they stand.
 
     table      bars and features
-    assets     how many an account holds
+    accounts   how many there are; assets: how many each of them holds
     state      what the accounts own and what waits for its fill
     guards     what the guards remember, None where none is set
     portfolio  what accounts with several assets need beside, None for one asset
@@ -71,7 +71,7 @@ class Accounts:
         accounts: int,
         guards: GuardArrays | None,
     ) -> None:
-        self.table, self.config, self.count, self.guards = table, config, accounts, guards
+        self.table, self.config, self.costs, self.accounts, self.guards = table, config, costs, accounts, guards
         self.kind = action_kind(config.action)
         self.rules = make_rules(config, costs)
         narrowed = self.kind.venue_narrows(config, costs)
@@ -92,8 +92,8 @@ class Accounts:
         self.final = np.zeros((accounts, self.size), dtype=np.float32)
         self._ledger_dtype = LEDGER if self.portfolio is None else PORTFOLIO_LEDGER
         self._unread_ledger = np.zeros(1, dtype=self._ledger_dtype)
-        self._advance = Repeated(step_accounts)
-        self._desk = Desk(
+        self._step_accounts = Repeated(step_accounts)
+        self._context = DecisionContext(
             self.state.records,
             self.state.holdings,
             table.bars,
@@ -122,8 +122,8 @@ class Accounts:
         )
 
     def observe(self) -> npt.NDArray[np.float32]:
-        """Observations float32 [N, D]."""
-        obs = np.empty((self.count, self.size), dtype=np.float32)
+        """Observations float32 [N, D] of all accounts as they stand."""
+        obs = np.empty((self.accounts, self.size), dtype=np.float32)
         state, table = self.state, self.table
         observe_accounts(
             state.records,
@@ -138,25 +138,26 @@ class Accounts:
         return obs
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
-        """Target exposures float64 [N], or weights [N, A], of actions, checked."""
-        return self.kind.targets(np.asarray(actions), self._desk)
+        """Check actions and turn them into target exposures: float64 [N] of indices for `positions` and of exposures
+        [N] or [N, 1]; [N, A] for `weights`, as the policy named them: their bounds are applied by the step."""
+        return self.kind.targets(np.asarray(actions), self._context)
 
     def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] for `positions`, [low, high] float32 [N, 2] for `exposure` and
         [N, A, 2] for `weights`."""
-        return self.kind.mask(self._desk)
+        return self.kind.mask(self._context)
 
-    def step(
+    def advance(
         self, targets: npt.NDArray[np.float64], start_rows: Integers, start_symbols: Integers, *, autoreset: bool
     ) -> tuple[SimulatorStep, int]:
         """Advance by one bar towards targets float64 [N] or [N, A]: the step, and how many accounts used up their
         starts int64 [N, K]."""
-        n = self.count
+        n = self.accounts
         obs = np.empty((n, self.size), dtype=np.float32)
         reward = np.empty(n)
         terminated, truncated = np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)
         ledger = np.zeros(n, dtype=self._ledger_dtype) if self.config.report else None
-        ended, used_up = self._advance(
+        ended, used_up = self._step_accounts(
             self.state.records,
             self.state.pending,
             np.ascontiguousarray(targets, dtype=np.float64),

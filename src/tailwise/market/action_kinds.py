@@ -185,7 +185,7 @@ _NO_CHOICES = np.zeros(0)
 
 
 @dataclass(frozen=True)
-class Desk:
+class DecisionContext:
     """What the next decisions of N accounts are made on; the arrays are those of the simulator and change with it.
 
     records    accounts [N]; bars: all bars of the market, the rows of which `records["row"]` names
@@ -228,11 +228,11 @@ class ActionKind(ABC):
         """Whether lots, the smallest order or the margin can forbid an action."""
 
     @abstractmethod
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
         """Target exposures float64 [N], or [N, A] of a portfolio, of the actions of N accounts, checked."""
 
     @abstractmethod
-    def mask(self, desk: Desk) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] of choices, [low, high] float32 [N, 2] or [N, A, 2] of
         numbers."""
 
@@ -263,9 +263,9 @@ class PositionsKind(ActionKind):
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return _small_orders(costs)
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
-        values = _one_each(actions, desk.records.size)
-        targets = np.empty(desk.records.size)
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
+        values = _one_each(actions, context.records.size)
+        targets = np.empty(context.records.size)
         bad = look_up(self.choices, values, targets) if values.dtype.kind in "iu" else 0
         if bad >= 0:
             raise EnvironmentContractError(
@@ -274,9 +274,11 @@ class PositionsKind(ActionKind):
             )
         return targets
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.int8]:
-        mask = np.empty((desk.records.size, self.choices.size), dtype=np.int8)
-        mask_positions(desk.records, desk.bars, self.choices, desk.rules, desk.guards, desk.immediate, mask)
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.int8]:
+        mask = np.empty((context.records.size, self.choices.size), dtype=np.int8)
+        mask_positions(
+            context.records, context.bars, self.choices, context.rules, context.guards, context.immediate, mask
+        )
         return mask
 
 
@@ -293,27 +295,27 @@ class ExposureKind(ActionKind):
         # With latency the order meets another account than the one that is known now.
         return costs.latency == 0 and (_small_orders(costs) or margin_can_bind(config, costs))
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
-        values = _one_each(actions, desk.records.size)
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
+        values = _one_each(actions, context.records.size)
         exposures = np.clip(values.astype(np.float64), self.low, self.high)
         if np.isnan(exposures).any():
             raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
-        if desk.narrowed:
-            bounds = self._range(desk)
+        if context.narrowed:
+            bounds = self._range(context)
             exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
         return exposures
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
-        bounds = self._range(desk)
-        if desk.guards is not None:
-            guard_bounds_of_accounts(desk.records, desk.bars, desk.guards, desk.immediate, bounds)
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:
+        bounds = self._range(context)
+        if context.guards is not None:
+            guard_bounds_of_accounts(context.records, context.bars, context.guards, context.immediate, bounds)
         return bounds.astype(np.float32)
 
-    def _range(self, desk: Desk) -> Floats:
+    def _range(self, context: DecisionContext) -> Floats:
         """[low, high] float64 [N, 2], cut to what margin and the smallest order leave."""
-        bounds = np.tile([self.low, self.high], (desk.records.size, 1))
-        if desk.narrowed:
-            venue_bounds_of_accounts(desk.records, desk.bars, self.low, self.high, desk.rules, bounds)
+        bounds = np.tile([self.low, self.high], (context.records.size, 1))
+        if context.narrowed:
+            venue_bounds_of_accounts(context.records, context.bars, self.low, self.high, context.rules, bounds)
         return bounds
 
 
@@ -332,9 +334,9 @@ class WeightsKind(ActionKind):
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return False  # what a weight loses to lots and margin is shared with the other weights, in `step`
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
         """As the policy named them; bounds are applied by `step`."""
-        shape = (desk.records.size, len(desk.symbols))
+        shape = (context.records.size, len(context.symbols))
         if actions.shape != shape or actions.dtype.kind not in "fiu":
             raise EnvironmentContractError(
                 f"Actions are {actions.dtype} of shape {actions.shape}, expected numbers of shape "
@@ -344,17 +346,17 @@ class WeightsKind(ActionKind):
         if not np.isfinite(weights).all():
             i, a = (int(index) for index in np.argwhere(~np.isfinite(weights))[0])
             raise EnvironmentContractError(
-                f"Action of account {i} for {desk.symbols[a]} is {weights[i, a]}; weights must be finite."
+                f"Action of account {i} for {context.symbols[a]} is {weights[i, a]}; weights must be finite."
             )
         return weights
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:
         """[low, high], cut to what the guards leave, and [0, 0] for an asset that is not available."""
-        low, high = self.action.bounds(len(desk.symbols))
-        available = desk.bars["available"][desk.records["row"]] == 1
-        bounds = np.tile(np.stack([low, high], axis=-1), (desk.records.size, 1, 1))
-        if desk.guards is not None:
-            guard_bounds_of_portfolios(desk.records, desk.holdings, desk.guards, desk.immediate, bounds)
+        low, high = self.action.bounds(len(context.symbols))
+        available = context.bars["available"][context.records["row"]] == 1
+        bounds = np.tile(np.stack([low, high], axis=-1), (context.records.size, 1, 1))
+        if context.guards is not None:
+            guard_bounds_of_portfolios(context.records, context.holdings, context.guards, context.immediate, bounds)
         return np.where(available[:, :, None], bounds.astype(np.float32), np.float32(0.0))
 
 

@@ -73,7 +73,9 @@ def fill_order(
 
 
 @kernel
-def leave(account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any, guards: Any, i: int) -> None:
+def close_position(
+    account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any, guards: Any, i: int
+) -> None:
     """Close the position by a stop-loss, a take-profit or a liquidation, which no guard delays."""
     units = account.units
     if guards is not None:
@@ -118,7 +120,7 @@ def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, gua
             enter_day(guards.states[i], guards.days[row + 1], equity_before)
         watch_losses(guards.states[i], equity, account.peak, guards.limits[0])
     if account.units != 0.0 and equity <= rules.maintenance * abs(account.units) * price:
-        leave(account, ledger, LIQUIDATION, price, volume, rules, guards, i)
+        close_position(account, ledger, LIQUIDATION, price, volume, rules, guards, i)
     else:
         fill_order(account, ledger, target, equity, price, volume, row, rules, guards, i)
     if guards is not None:  # with fills at the close the order still belonged to the day before
@@ -131,7 +133,7 @@ def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, gua
         event, exit_price = exit_in_bar(units, account.entry, account.cash, bar.open, bar.high, bar.low, rules)
         if event != NO_EVENT:
             ledger.price_pnl += units * (exit_price - price)
-            leave(account, ledger, event, exit_price, bar.volume, rules, guards, i)
+            close_position(account, ledger, event, exit_price, bar.volume, rules, guards, i)
         else:
             ledger.price_pnl += units * (bar.close - price)
             account.held += 1
@@ -218,7 +220,7 @@ def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i
 
 
 @kernel
-def begin_any(
+def begin_account(
     account: Any,
     pending: Any,
     row: int,
@@ -239,7 +241,7 @@ def begin_any(
 
 
 @kernel
-def observe_any(
+def observe_account(
     account: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, i: int, out: Any
 ) -> None:
     """Write the observation of account `i`, with one asset or several."""
@@ -321,14 +323,14 @@ def step_accounts(
         if ruined or over:
             ended += 1
             if autoreset:
-                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])
+                observe_account(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])
                 account.episode += 1
                 column = account.episode % columns
                 if column == columns - 1:
                     used_up += 1
                 row, symbol = start_rows[i, column], start_symbols[i, column]
-                begin_any(account, pending[i], row, symbol, last_rows, bars, rules, guards, single, portfolio, i)
-        observe_any(account, pending[i], bars, features, guards, single, portfolio, i, obs[i])
+                begin_account(account, pending[i], row, symbol, last_rows, bars, rules, guards, single, portfolio, i)
+        observe_account(account, pending[i], bars, features, guards, single, portfolio, i, obs[i])
     return ended, used_up
 
 
@@ -361,7 +363,7 @@ def begin_accounts(
     """Start new episodes for the accounts `which` int64 [M] at `rows` [M] of `symbols` [M]."""
     for j in range(which.shape[0]):
         i, symbol, rules = which[j], symbols[j], rules_array[0]
-        begin_any(accounts[i], pending[i], rows[j], symbol, last_rows, bars, rules, guards, single, portfolio, i)
+        begin_account(accounts[i], pending[i], rows[j], symbol, last_rows, bars, rules, guards, single, portfolio, i)
 
 
 @kernel
@@ -370,4 +372,4 @@ def observe_accounts(
 ) -> None:
     """Observations float32 [N, D] of all accounts as they stand."""
     for i in range(accounts.shape[0]):
-        observe_any(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])
+        observe_account(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])

@@ -239,10 +239,10 @@ def guard_state(guards: GuardArrays | None) -> dict[str, npt.NDArray[Any]]:
 def load_guard_state(guards: GuardArrays | None, state: Mapping[str, npt.NDArray[Any]]) -> None:
     """Inverse of `guard_state`; a state with guards where there are none, or the other way round, is refused."""
     expected = set(guard_state(guards))
-    found = {name for name in state if name.startswith(_PREFIX)}
-    if expected != found:
+    stored = {name for name in state if name.startswith(_PREFIX)}
+    if expected != stored:
         raise CheckpointError(
-            f"The stored market state has {'guards' if found else 'no guards'}, this market has "
+            f"The stored market state has {'guards' if stored else 'no guards'}, this market has "
             f"{'guards' if expected else 'none'}; restore it with the env.guards that were saved."
         )
     if guards is None:

@@ -18,7 +18,7 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.market.accounting import leave_asset, revalue
+from tailwise.market.accounting import close_holding, revalue
 from tailwise.market.records import LIQUIDATION, NO_EVENT, STOP_LOSS, TAKE_PROFIT
 
 LOT_ROUNDING = 1e-9  # lots; a position of 5 lots must not become 4 because 5 was computed as 4.9999999999
@@ -267,7 +267,7 @@ def liquidate(
             price = holding.mark
             if moment > 0.0:
                 price += moment * (plans[a].adverse - price)
-            leave_asset(account, holding, ledger, records[a], LIQUIDATION, price, bars[a].volume, rules)
+            close_holding(account, holding, ledger, records[a], LIQUIDATION, price, bars[a].volume, rules)
 
 
 @kernel
@@ -300,11 +300,11 @@ def fall_to_extremes(account: Any, holdings: Any, ledger: Any, records: Any, bar
             return False
         plan = plans[stop]
         now = plan.moment
-        leave_asset(account, holdings[stop], ledger, records[stop], STOP_LOSS, plan.price, bars[stop].volume, rules)
+        close_holding(account, holdings[stop], ledger, records[stop], STOP_LOSS, plan.price, bars[stop].volume, rules)
 
 
 @kernel
-def live_through_bar(account: Any, holdings: Any, ledger: Any, records: Any, bars: Any, plans: Any, rules: Any) -> None:
+def force_exits(account: Any, holdings: Any, ledger: Any, records: Any, bars: Any, plans: Any, rules: Any) -> None:
     """Everything that the bar forces on the positions between its open and its close. Order: docs/portfolio.md."""
     for a in range(holdings.shape[0]):
         if bars[a].present == 1:
@@ -320,9 +320,9 @@ def live_through_bar(account: Any, holdings: Any, ledger: Any, records: Any, bar
     for a in range(holdings.shape[0]):
         plan = plans[a]
         if plan.event != NO_EVENT and plan.price == bars[a].open:
-            leave_asset(account, holdings[a], ledger, records[a], plan.event, plan.price, bars[a].volume, rules)
+            close_holding(account, holdings[a], ledger, records[a], plan.event, plan.price, bars[a].volume, rules)
     if fall_to_extremes(account, holdings, ledger, records, bars, plans, rules):
         return
     for a in range(holdings.shape[0]):
         if holdings[a].units != 0.0 and plans[a].event == TAKE_PROFIT:
-            leave_asset(account, holdings[a], ledger, records[a], TAKE_PROFIT, plans[a].price, bars[a].volume, rules)
+            close_holding(account, holdings[a], ledger, records[a], TAKE_PROFIT, plans[a].price, bars[a].volume, rules)

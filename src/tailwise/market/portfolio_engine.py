@@ -13,12 +13,12 @@ import numpy.typing as npt
 from tailwise.core.compiled import kernel
 from tailwise.market.accounting import (
     clear_components,
+    close_holding,
+    equity_and_notional,
     fill_asset_order,
     finance_account,
-    leave_asset,
     pay_dividends,
     revalue,
-    worth,
 )
 from tailwise.market.guard_arrays import EXPOSURE
 from tailwise.market.guards import (
@@ -33,10 +33,10 @@ from tailwise.market.guards import (
 )
 from tailwise.market.orders import (
     equity_after_orders,
+    force_exits,
     large_enough,
     limit_weights,
     liquidate,
-    live_through_bar,
     plan_orders,
     whole_lots,
 )
@@ -73,7 +73,7 @@ def fill_orders(
     """Trade towards the weights at the marks, where the asset has a bar, the order is large enough and guards let it
     pass."""
     holdings, weights, plans, gross = portfolio.holdings[i], portfolio.weights, portfolio.plans, portfolio.gross
-    equity, _ = worth(account, holdings)
+    equity, _ = equity_and_notional(account, holdings)
     for a in range(holdings.shape[0]):
         plans[a].tradable = tradable[a].present
     if guards is not None:
@@ -122,7 +122,7 @@ def clear_portfolio(ledger: Any, fills: Any, equity: float) -> None:
 
 
 @kernel
-def close_time(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, rules: Any) -> None:
+def mark_at_close(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, rules: Any) -> None:
     """Mark everything at its close; positions in assets whose history ends here are settled there."""
     for a in range(holdings.shape[0]):
         holding, bar = holdings[a], bars[a]
@@ -130,7 +130,7 @@ def close_time(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, 
             if holding.units != 0.0:
                 revalue(holding, ledger, bar.close)
                 if bar.ends == 1:
-                    leave_asset(account, holding, ledger, fills[a], SETTLEMENT, bar.close, bar.volume, rules)
+                    close_holding(account, holding, ledger, fills[a], SETTLEMENT, bar.close, bar.volume, rules)
                 else:
                     holding.held += 1
             holding.mark = bar.close
@@ -162,7 +162,7 @@ def advance_portfolio(
                 revalue(holdings[a], ledger, bars[a].open)
         pay_dividends(account, holdings, ledger, bars)
     # A margin call comes before the orders, which it cancels: nobody trades out of a call for free.
-    equity, notional = worth(account, holdings)
+    equity, notional = equity_and_notional(account, holdings)
     if guards is not None:
         if at_open:
             enter_day(guards.states[i], guards.days[account.row + 1], equity_before)
@@ -179,9 +179,9 @@ def advance_portfolio(
     finance_account(account, holdings, ledger, bars, portfolio.clock_year, rules)
     if not at_open:
         pay_dividends(account, holdings, ledger, bars)
-    live_through_bar(account, holdings, ledger, fills, bars, plans, rules)
-    close_time(account, holdings, ledger, fills, bars, rules)
-    account.equity, _ = worth(account, holdings)
+    force_exits(account, holdings, ledger, fills, bars, plans, rules)
+    mark_at_close(account, holdings, ledger, fills, bars, rules)
+    account.equity, _ = equity_and_notional(account, holdings)
     account.peak = max(account.peak, account.equity)
     if guards is not None:
         guards.states[i].turnover += exit_notional(fills) - exited

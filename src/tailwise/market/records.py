@@ -208,9 +208,9 @@ class AccountState:
         """Refuse arrays of another number of accounts, other assets or another latency."""
         for name, view in self._views().items():
             if name not in state or np.shape(state[name]) != view.shape:
-                found = np.shape(state[name]) if name in state else "nothing"
+                stored = np.shape(state[name]) if name in state else "nothing"
                 raise CheckpointError(
-                    f"Market state '{name}': found {found}, expected an array of shape {view.shape}; restore with as "
+                    f"Market state '{name}': found {stored}, expected an array of shape {view.shape}; restore with as "
                     "many environments and assets and with the latency that were saved."
                 )
 

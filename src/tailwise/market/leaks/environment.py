@@ -200,8 +200,8 @@ def check_environment(
     options      reset options that let the first episode begin at row `start` of the `track` of an `Episode`
     longest, work   as in `check_features`
     """
-    chosen = tuple(probes)
-    check_probes(chosen, ENVIRONMENT_PROBES)
+    probes = tuple(probes)
+    check_probes(probes, ENVIRONMENT_PROBES)
     if lead < 1:
         raise ConfigError(f"leak-check: lead is {lead}; an episode must begin at least 1 bar before its cut.")
     given = [bars] if isinstance(bars, Bars) else list(bars)
@@ -209,19 +209,19 @@ def check_environment(
     rows = sum(map(len, used))
     real = build(used)
     tracks = _tracks(real, used, first_start)
-    most = max(work // (rows * len(chosen) * len(tracks)), 4)
+    most = max(work // (rows * len(probes) * len(tracks)), 4)
     plan: list[Episode] = []
     left_out = 0
     for track in tracks:
-        found, missed = _cuts(track, used, cuts, seed, most)
-        plan += [Episode(track, max(track.first, cut - lead), cut) for cut in found]
+        rows_cut, missed = _cuts(track, used, cuts, seed, most)
+        plan += [Episode(track, max(track.first, cut - lead), cut) for cut in rows_cut]
         left_out += missed
     played = [play_freely(real, episode, options(episode), seed) for episode in plan]
     _check_repeats(real, plan, played, options, seed)
     starts = random_start(real, seed)
     changes, comparisons, values = Changes(), 0, 0
     for episode, (actions, before) in zip(plan, played, strict=True):
-        for probe in chosen:
+        for probe in probes:
             other = _other_future(used, episode, probe, seed)
             if all(map(same_bars, used, other)):
                 continue
@@ -263,7 +263,7 @@ def check_environment(
         subject="environment",
         findings=findings,
         unjudged=unjudged,
-        probes=chosen,
+        probes=probes,
         cuts=tuple(episode.cut for episode in plan),
         comparisons=comparisons,
         values=values,
@@ -288,14 +288,14 @@ def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Tra
 
 def _cuts(track: Track, bars: Sequence[Bars], count: int, seed: int, most: int) -> tuple[list[int], int]:
     if track.index is not None:
-        found, missed = cut_points(bars[track.index], first=track.first + 1, count=count, seed=seed, most=most)
-        return list(found), missed
+        cuts, missed = cut_points(bars[track.index], first=track.first + 1, count=count, seed=seed, most=most)
+        return list(cuts), missed
     share, rows, missed = max(most // len(bars), 1), set(), 0
     for one in bars:
         # The bars of a symbol that come after the clock's first possible cut.
         later = int(np.searchsorted(one.time, track.time[track.first], side="right"))
-        found, more = cut_points(one, first=max(later, 1), count=count, seed=seed, most=share)
-        rows |= {int(row) for row in np.searchsorted(track.time, one.time[list(found)])}
+        cuts, more = cut_points(one, first=max(later, 1), count=count, seed=seed, most=share)
+        rows |= {int(row) for row in np.searchsorted(track.time, one.time[list(cuts)])}
         missed += more
     return sorted(rows), missed
 
@@ -394,11 +394,11 @@ def _unmoved(
     return tuple(sorted(name for name in watched | (varies & {"reward"}) if name not in by_bars))
 
 
-def _add_differences(found: set[str], one: Sequence[Snapshot], other: Sequence[Snapshot]) -> None:
-    """Add the names of observations and rewards that differ to `found`."""
+def _add_differences(names: set[str], one: Sequence[Snapshot], other: Sequence[Snapshot]) -> None:
+    """Add the names of observations and rewards that differ to `names`."""
     for old, new in zip(one, other, strict=False):
         for name, numbers in old.items():
-            if name in found or name not in new or name.startswith("info"):
+            if name in names or name not in new or name.startswith("info"):
                 continue
             if numbers.tobytes() != new[name].tobytes():
-                found.add(name)
+                names.add(name)

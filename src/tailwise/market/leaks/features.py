@@ -75,12 +75,12 @@ def check_features(
     longest     of a longer series only the first so many bars are used
     work        bound on the number of rows computed, met by using fewer cuts
     """
-    chosen = tuple(probes)
-    check_probes(chosen)
+    probes = tuple(probes)
+    check_probes(probes)
     _check_tolerance(tolerance)
     used = bars if len(bars) <= longest else bars.slice(0, longest)
     full = _table(compute, used, None)
-    most = max(work // (len(used) * len(chosen)), 4)
+    most = max(work // (len(used) * len(probes)), 4)
     points, left_out = cut_points(used, first=max(full.first_valid + 1, least_bars), count=cuts, seed=seed, most=most)
     names = [f"feature {name!r}" for name in full.names]
     deviation = {name: deviation_of(full.values[full.first_valid :, k]) for k, name in enumerate(names)}
@@ -92,7 +92,7 @@ def check_features(
         )
     changes, comparisons, values = Changes(), 0, 0
     for cut in points:
-        for probe in chosen:
+        for probe in probes:
             other = changed_future(used, cut, probe, seed=seed)
             if probe != "truncate" and same_bars(used, other):
                 continue
@@ -120,7 +120,7 @@ def check_features(
         subject="features",
         findings=changes.findings(deviation),
         unjudged=unjudged,
-        probes=chosen,
+        probes=probes,
         cuts=points,
         comparisons=comparisons,
         values=values,
@@ -230,8 +230,8 @@ def check_fit(
     `fit` gets all bars and has to choose the train rows itself, as the caller does in earnest. It returns a FeatureSpec
     (anything with `to_json`) or a JSON value; each number and text in it is compared exactly.
     """
-    chosen = tuple(probes)
-    check_probes(chosen)
+    probes = tuple(probes)
+    check_probes(probes)
     given = [bars] if isinstance(bars, Bars) else list(bars)
     cuts = [len(one.between(None, train_end)) for one in given]  # refuses bars without a train row
     for one, cut in zip(given, cuts, strict=True):
@@ -244,7 +244,7 @@ def check_fit(
     if not reference:
         raise DataError("leak-check: what was fitted contains no number and no text, so that nothing can be compared.")
     changes, comparisons = Changes(), 0
-    for probe in chosen:
+    for probe in probes:
         other = [changed_future(one, cut, probe, seed=seed) for one, cut in zip(given, cuts, strict=True)]
         if probe != "truncate" and all(map(same_bars, given, other)):
             continue
@@ -268,7 +268,7 @@ def check_fit(
         subject="fit",
         findings=changes.findings({}),
         unjudged=(),
-        probes=chosen,
+        probes=probes,
         cuts=tuple(cuts),
         comparisons=comparisons,
         values=comparisons * len(reference),
@@ -315,7 +315,7 @@ def _compare_leaves(
 # ---------------------------------------------------------------------- a user's own features
 CUTS, SEED = 24, 0  # those of `tailwise data leak-check`
 CACHE = "leak-checks"
-_SHOWN = 3  # leaks in an error
+_MOST_LISTED = 3  # leaks in an error
 _LARGEST = 1_000_000  # bytes of a kept outcome
 
 
@@ -362,9 +362,9 @@ def check_own_features(dataset: Dataset, *, skip: bool = False) -> LeakVerdict:
         outcome = _check(own, dataset.bars, key)
         _keep(outcome)
     if outcome.leaks:
-        shown = "".join(f"\n  {leak}" for leak in outcome.leaks[:_SHOWN])
+        first = "".join(f"\n  {leak}" for leak in outcome.leaks[:_MOST_LISTED])
         raise DataError(
-            f"own features fail the leak-check, so that nothing that a policy earns with them means anything:{shown}\n"
+            f"own features fail the leak-check, so that nothing that a policy earns with them means anything:{first}\n"
             "Compute each value from the bars up to its own (tailwise data leak-check CONFIG tells more). "
             "features.leak_check: skip trains all the same; every table and report will say so."
         )

@@ -71,8 +71,8 @@ def cut_points(bars: Bars, *, first: int, count: int, seed: int, most: int) -> t
         for kind in kinds:
             if turn < len(kind) and first <= kind[turn] <= last:
                 ordered[kind[turn]] = None
-    chosen = list(ordered)[: max(most, 1)]
-    return tuple(sorted(chosen)), len(ordered) - len(chosen)
+    cuts = list(ordered)[: max(most, 1)]
+    return tuple(sorted(cuts)), len(ordered) - len(cuts)
 
 
 def _border(stamps: npt.NDArray[np.int64], near: int) -> int:
@@ -93,9 +93,9 @@ def _unusual(bars: Bars) -> list[int]:
         rows.append(int(np.argmax(np.diff(bars.time))) + 1)
     middle = len(bars) // 2
     for odd in (bars.high == bars.low, bars.volume == 0):
-        found = np.flatnonzero(odd)
-        if 0 < len(found) < len(bars) // 2:  # where every bar is like that, it is not unusual
-            rows += [int(row) for row in found[np.argsort(np.abs(found - middle), kind="stable")[:_EVENTS]]]
+        odd_rows = np.flatnonzero(odd)
+        if 0 < len(odd_rows) < len(bars) // 2:  # where every bar is like that, it is not unusual
+            rows += [int(row) for row in odd_rows[np.argsort(np.abs(odd_rows - middle), kind="stable")[:_EVENTS]]]
     return rows
 
 
@@ -356,12 +356,12 @@ class Changes:
 
     def findings(self, deviation: dict[str, float]) -> tuple[Finding, ...]:
         """Sorted by size; `deviation` has the standard deviation of each name where it is defined."""
-        found = []
+        findings = []
         for name, tally in self._tallies.items():
             worst, spread = tally.worst, deviation.get(name, math.nan)
             assert worst is not None  # `add` sets it
             change = worst.rank[1] if worst.rank[0] else None
-            found.append(
+            findings.append(
                 Finding(
                     name=name,
                     symbol=worst.bars.symbol,
@@ -379,7 +379,7 @@ class Changes:
                 )
             )
         # What turns into NaN has no size and is the more alarming: it comes first.
-        return tuple(sorted(found, key=lambda one: (one.deviations is not None, -(one.deviations or 0.0), one.name)))
+        return tuple(sorted(findings, key=lambda one: (one.deviations is not None, -(one.deviations or 0.0), one.name)))
 
 
 def deviation_of(values: npt.NDArray[Any]) -> float:
