@@ -235,7 +235,7 @@ def test_flags_of_a_bar_depend_on_nothing_later() -> None:
     def flags(bars: Any, time: Any) -> list[int]:
         out = np.zeros(len(bars), dtype=np.int8)
         limits = make_bar_limits(config.guards, int(built.bar_ns[0]))
-        check_bars(np.zeros(1, dtype=BAR_MEMORY), time, bars, limits, out)
+        check_bars(np.zeros(1, dtype=BAR_MEMORY), time.astype(np.int64), bars, limits, out)
         return list(out.tolist())
 
     whole = flags(built.bars, built.time)

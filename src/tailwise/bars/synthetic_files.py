@@ -86,8 +86,8 @@ def read_parameters(kind: str, settings: list[str]) -> dict[str, Any]:
         if name in ("seed", "length"):
             raise ConfigError(f"synthetic market {kind}: set {name} with --{'bars' if name == 'length' else name}.")
         if name not in defaults:
-            known = ", ".join(known for known in defaults if known != "length")
-            raise ConfigError(f"synthetic market {kind}: no parameter {name!r}; there are {known}.")
+            allowed = ", ".join(parameter for parameter in defaults if parameter != "length")
+            raise ConfigError(f"synthetic market {kind}: no parameter {name!r}; there are {allowed}.")
         given[name] = synthetic.typed(f"synthetic market {kind}: {name}", value, defaults[name])
     return given
 

@@ -1,7 +1,7 @@
 """One account that follows a feed of bars: observed, given an order and stepped by itself.
 
-It is one row of the simulator: the same kernels on a table of two rows, the bar of the decision and the bar that is
-lived through, so that on the same bars it has the same numbers, bit for bit. A decision is made at the close of a bar
+It is one row of the simulator: the same kernels on a table of two rows, the bar of the decision and the bar after it,
+so that on the same bars it has the same numbers, bit for bit. A decision is made at the close of a bar
 and waits; it is filled when the next bar opens (or as `env.fill` and `costs.latency` say).
 """
 
@@ -155,7 +155,7 @@ class Account:
         return self._target.reshape(-1).copy()
 
     def step(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None = None) -> AccountStep:
-        """Live through the next bar, whose open fills what waits; `bars` and `time` as in `feed`."""
+        """Move through the next bar, whose open fills the waiting order; `bars` and `time` as in `feed`."""
         self._check_begun()
         if self._target is None:
             raise EnvironmentContractError("There is no decision at the last close; call order before step.")

@@ -50,7 +50,7 @@ class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a fr
 
 
 class Accounts:
-    """N accounts as they stand.
+    """The state of N accounts and what moves it.
 
     table      bars and features
     accounts   how many there are; assets: how many each of them holds
@@ -122,7 +122,7 @@ class Accounts:
         )
 
     def observe(self) -> npt.NDArray[np.float32]:
-        """Observations float32 [N, D] of all accounts as they stand."""
+        """Observations float32 [N, D] of all accounts at their last close."""
         obs = np.empty((self.accounts, self.size), dtype=np.float32)
         state, table = self.state, self.table
         observe_accounts(
@@ -196,7 +196,7 @@ class Accounts:
         return {**self.state.to_dict(), **guard_state(self.guards)}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from `get_state`, of a state that `self.state.check` has let pass."""
+        """Continue from `get_state`; check the state with `self.state.check` before."""
         self.state.load(state)
         load_guard_state(self.guards, state)
 

@@ -82,7 +82,7 @@ class Dataset:
         """One table per symbol that ends with its window.
 
         The first decision is made at the close before the window, if its features are valid, so that the first bar
-        lived through is the first one of the window. `together`: in one account all symbols begin at the same time, the
+        traded is the first one of the window. `together`: in one account all symbols begin at the same time, the
         latest of those closes, because an asset with a gap before the window would begin long before the others.
         """
         tables = []

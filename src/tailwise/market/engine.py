@@ -102,7 +102,7 @@ def clear(ledger: Any, equity: float) -> None:
 
 @kernel
 def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, guards: Any, i: int) -> None:
-    """Account `i` lives through the next bar, with the order that is due now."""
+    """Move account `i` through the next bar, with the order that is due now."""
     row = account.row
     before, bar = bars[row], bars[row + 1]
     equity_before = account.equity
@@ -280,7 +280,7 @@ def step_accounts(
     [N, latency, A], targets [N, A], bars [T, A] ASSET_BAR, features [T, A F], ledgers [N] PORTFOLIO_LEDGER. Both:
     last_rows int64 [S], start_rows and start_symbols int64 [N, K] (the start of episode e is in column e mod K).
     Written: obs and final_obs float32 [N, D] (final_obs only where an episode ended), reward float64 [N], terminated
-    and truncated bool [N], ledgers, of which there is one when nobody wants to read them.
+    and truncated bool [N], ledgers, of which there is one without `report`.
     """
     rules = rules_array[0]
     latency = pending.shape[1]
@@ -370,6 +370,6 @@ def begin_accounts(
 def observe_accounts(
     accounts: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, obs: Any
 ) -> None:
-    """Observations float32 [N, D] of all accounts as they stand."""
+    """Observations float32 [N, D] of all accounts at their last close."""
     for i in range(accounts.shape[0]):
         observe_account(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])

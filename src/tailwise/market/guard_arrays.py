@@ -1,4 +1,4 @@
-"""What the guards work on: their limits, what they remember of each account, and which bars they believe.
+"""What the guards work on: their limits, what they remember of each account, and which bars are stale or absurd.
 
 Stale and absurd bars are found by one function that reads one bar after the other. A whole table is checked by the same
 function in a loop, so a bar is judged in training exactly as it is live: by the bars before it and by itself.
@@ -124,7 +124,7 @@ def check_bar(memory: Any, time: int, open_: float, high: float, low: float, clo
 
     The volatility is that of the bars before: the mean square of their log-returns, exponentially forgotten. A return
     enters it cut to the limit, so that a bad price hardly widens the limit while a market that has really become wilder
-    is believed again after some bars. A market that never moved has no volatility to compare with.
+    is accepted again after some bars. A market that never moved has no volatility to compare with.
     """
     flags = check_open(memory, time, open_, limits)
     flat_run = memory.flat_run + 1 if high == low else 0

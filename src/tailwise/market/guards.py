@@ -192,7 +192,7 @@ def guarded_order(
     """(units to hold, code) for a target exposure at the moment of the fill; equity at this price, before the order.
 
     bar_guards: what `bar_code` says of the bars. A flattening order is as large as it must be; every other order, also
-    one that reduces, keeps the size limits. Nothing is sent on a bar that is not believed.
+    one that reduces, keeps the size limits. Nothing is sent on a stale or absurd bar.
     """
     exposure = units * price / equity
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
@@ -241,7 +241,7 @@ def halt_weights(weights: Any, holdings: Any, equity: float, guard: Any, limits:
 def hold_back(
     weights: Any, holdings: Any, last_flags: Any, open_flags: Any, equity: float, rules: Any, plans: Any
 ) -> int:
-    """Take assets [A] out of `plans` whose bars are not believed; returns the guards of those that wanted an order.
+    """Take assets [A] with stale or absurd bars out of `plans`; returns the guards of those that wanted an order.
 
     last_flags and open_flags int8 [A]: of the last complete bars, and of the bars that open.
     """

@@ -53,7 +53,7 @@ class PortfolioArrays(NamedTuple):
     clock_year    step of the clock, years
     weights       float64 [A] and
     plans         [A] PLAN: scratch
-    fills         [N, A] ASSET_LEDGER, or [1, A] when nobody wants to read them
+    fills         [N, A] ASSET_LEDGER, or [1, A] without `report`
     """
 
     holdings: npt.NDArray[Any]
@@ -150,7 +150,7 @@ def exit_notional(fills: Any) -> float:
 def advance_portfolio(
     account: Any, ledger: Any, fills: Any, table: Any, rules: Any, guards: Any, portfolio: Any, i: int
 ) -> None:
-    """Account `i` lives through the next row of `table` [T, A], with the weights that are due now."""
+    """Move account `i` through the next row of `table` [T, A], with the weights that are due now."""
     holdings, plans = portfolio.holdings[i], portfolio.plans
     before, bars = table[account.row], table[account.row + 1]
     equity_before = account.equity

@@ -105,7 +105,7 @@ LEDGER = record_dtype(
         *_RESULT,
         *_FILLS,
         ("guard", np.int64),  # bits of the guards that changed a target or an order; see guards.GUARDS
-        ("row", np.int64),  # the bar that was lived through
+        ("row", np.int64),  # the bar of the step
         ("symbol", np.int64),
     ]
 )
@@ -215,7 +215,7 @@ class AccountState:
                 )
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Inverse of `to_dict`, of a state that `check` has let pass."""
+        """Inverse of `to_dict`; `check` the state before."""
         for name, view in self._views().items():
             view[...] = state[name]
         if self.holdings is not None:

@@ -1,8 +1,8 @@
 """N accounts and their random starts behind one object; both Gymnasium environments are made of it.
 
 Where an episode begins is a pure function of (seed, environment, index of the episode). The kernel cannot ask Python
-for a random number when an episode ends in the middle of a step, so the starts of the next episodes lie ready in two
-arrays [N, BLOCK]. None of them is saved: they follow from the addresses.
+for a random number when an episode ends in the middle of a step, so the starts of the next episodes are drawn ahead
+into two arrays [N, BLOCK]. None of them is saved: they follow from the addresses.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class Simulator(Accounts):
         return not (self.has_mask or self.config.report) and self.kind.choices.size > 0
 
     def arrays(self) -> MarketArrays:
-        """The accounts as they stand, for compiled code that steps by itself; their numbers move on with that, and
-        `prepare_starts` is due where episodes end. Guards are left out."""
+        """The arrays of the accounts, not copies, for compiled code that steps them itself; it has to call
+        `prepare_starts` where episodes end. Guards are left out."""
         n, table, plan = self.accounts, self.table, self._plan
         return MarketArrays(
             accounts=self.state.records,

@@ -162,7 +162,7 @@ def _action(space: spaces.Space[Any], mask: Any, rng: np.random.Generator) -> An
 
 
 def random_start(env: Any, seed: int) -> Snapshot | None:
-    """Where the first episode of `seed` begins when nobody fixes it; None when the environment cannot tell."""
+    """Where the first episode of `seed` begins without reset options; None when the environment cannot tell."""
     if not hasattr(env.unwrapped, "get_state"):
         return None
     env.reset(seed=seed)

@@ -82,7 +82,7 @@ def check_features(
     full = _table(compute, used, None)
     most = max(work // (len(used) * len(probes)), 4)
     points, left_out = cut_points(used, first=max(full.first_valid + 1, least_bars), count=cuts, seed=seed, most=most)
-    names = [f"feature {name!r}" for name in full.names]
+    names = [_named(name) for name in full.names]
     deviation = {name: deviation_of(full.values[full.first_valid :, k]) for k, name in enumerate(names)}
     allowed = _allowed(full, [deviation[name] for name in names], tolerance)
     if _changed_columns(full.values, _table(compute, used, full).values, allowed).any():
@@ -104,7 +104,7 @@ def check_features(
                 continue
             rows = slice(full.first_valid, cut)
             values += (cut - full.first_valid) * len(names)
-            _compare(full, table, rows, None if allowed is None else allowed[rows], names, used, probe, cut, changes)
+            _compare(full, table, rows, None if allowed is None else allowed[rows], used, probe, cut, changes)
     if not comparisons:
         raise DataError(
             f"leak-check of {bars.symbol}: no value was compared, since every changed future equals the real one; use "
@@ -144,6 +144,11 @@ def _table(compute: Callable[[Bars], FeaturesLike], bars: Bars, like: FeaturesLi
             f"{list(like.names)}; names must not depend on the data."
         )
     return table
+
+
+def _named(feature: str) -> str:
+    """How findings name a feature."""
+    return f"feature {feature!r}"
 
 
 def _check_tolerance(tolerance: float | Mapping[str, float]) -> None:
@@ -192,18 +197,20 @@ def _compare(
     table: FeaturesLike,
     rows: slice,
     allowed: npt.NDArray[np.float64] | None,
-    names: list[str],
     bars: Bars,
     probe: Probe,
     cut: int,
     changes: Changes,
 ) -> None:
+    """Add what differs by more than `allowed` in `rows` of the two tables, and their first valid bars, to `changes`."""
     before, after = full.values[rows], table.values[rows]
     if before.tobytes() != after.tobytes():
         different = _changed(before, after, allowed)
         for column in np.flatnonzero(different.any(axis=0)):
             at = np.flatnonzero(different[:, column])
-            changes.add(names[column], bars, at + rows.start, before[at, column], after[at, column], probe, cut)
+            changes.add(
+                _named(full.names[column]), bars, at + rows.start, before[at, column], after[at, column], probe, cut
+            )
     if table.first_valid != full.first_valid:
         firsts = np.array([full.first_valid]), np.array([table.first_valid])
         changes.add("the first valid bar", bars, np.array([full.first_valid]), *firsts, probe, cut)
