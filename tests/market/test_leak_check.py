@@ -331,8 +331,9 @@ def normaliser_of(rows: Sequence[Bars]) -> Normaliser:
 
 
 def test_a_normaliser_fitted_on_train_rows_passes(bars: Bars) -> None:
-    report = check_fit(lambda given: normaliser_of([one.between(None, TRAIN_END) for one in given]), bars,
-                       train_end=TRAIN_END)  # fmt: skip
+    report = check_fit(
+        lambda given: normaliser_of([one.between(None, TRAIN_END) for one in given]), bars, train_end=TRAIN_END
+    )
     assert report.passed
     assert (report.comparisons, report.values) == (3, 12)
     assert report.notes == ()

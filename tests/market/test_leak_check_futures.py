@@ -63,8 +63,10 @@ def test_a_single_future_bar_is_mirrored() -> None:
 
 
 def test_the_scaled_future_rises_at_some_cuts_and_falls_at_others() -> None:
-    factors = {round(float(changed_future(REAL, cut, "scale", seed=0).close[-1] / REAL.close[-1]), 6) for cut in
-               range(100, 130)}  # fmt: skip
+    factors = {
+        round(float(changed_future(REAL, cut, "scale", seed=0).close[-1] / REAL.close[-1]), 6)
+        for cut in range(100, 130)
+    }
     assert factors == {10.0, 0.1}
 
 

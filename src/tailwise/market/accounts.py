@@ -211,10 +211,11 @@ def observation_names(table: MarketTable, latency: int, guards: GuardsConfig) ->
         pending = (f"pending_target_{k}" for k in range(latency))
         return (*features, *account, *pending, *(("halted",) if guards.active else ()), *turnover)
     of_asset = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
+    of_account = ("gross", "cash_share", "drawdown")
     return (
         *(f"{symbol}.{feature}" for symbol in symbols for feature in features),
         *(f"{symbol}.{name}" for symbol in symbols for name in of_asset),
-        *("gross", "cash_share", "drawdown"),
+        *of_account,
         *(f"{symbol}.pending_weight_{k}" for k in range(latency) for symbol in symbols),
         *(f"{symbol}.halted" for symbol in symbols if guards.active),
         *turnover,
