@@ -187,10 +187,11 @@ def guessed_costs(market: MarketKind) -> dict[str, float]:
 
 # ---------------------------------------------------------------------- volumes
 # ISO 4217 codes of currencies that are quoted in pairs, and of the metals that are quoted like them.
-CURRENCIES = frozenset(
-    "USD EUR JPY GBP CHF AUD NZD CAD SEK NOK DKK PLN HUF CZK RON TRY ZAR MXN BRL CLP COP SGD HKD CNY CNH INR KRW TWD THB "
-    "IDR MYR PHP ILS RUB SAR AED".split()
+_CURRENCY_CODES = (
+    "USD EUR JPY GBP CHF AUD NZD CAD SEK NOK DKK PLN HUF CZK RON TRY ZAR MXN BRL CLP COP SGD HKD CNY CNH INR KRW TWD "
+    "THB IDR MYR PHP ILS RUB SAR AED"
 )
+CURRENCIES = frozenset(_CURRENCY_CODES.split())
 METALS = {"XAU": "gold", "XAG": "silver", "XPT": "platinum", "XPD": "palladium"}
 SMALLEST_TURNOVER = 0.1  # median volume x close of a bar, as a multiple of the account
 LEAST_IMPACT = 1e-4  # of the notional: below, impact is not worth a word, whatever the other costs are
