@@ -15,8 +15,7 @@ from tailwise.bars.data_config import SharesSplit, TimesSplit
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.splits import Fold, Range, Times, check_fold, common_clock, least_purge, walk_forward
 from tailwise.evaluate.walk_forward_result import Span, Windows
-from tailwise.features.spec import FeatureSpec, longest_warm_up
-from tailwise.features.table import columns_of
+from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
 from tailwise.market.dataset import PURPOSES, load_data
 from tailwise.run.config import Config, parse_config
 from tailwise.run.worlds import MarketWorld

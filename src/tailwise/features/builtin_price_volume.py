@@ -10,12 +10,18 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.features.contract import CLOSE, HIGH, LOW, OPEN, TIME, VOLUME, feature
-from tailwise.features.windows import (
+from tailwise.features.contract import (
     BARS,
+    CLOSE,
     HEAD,
+    HIGH,
     LAST,
+    LOW,
     NO_SPREAD,
+    OPEN,
+    TIME,
+    VOLUME,
+    feature,
     largest,
     log_return,
     one_less,

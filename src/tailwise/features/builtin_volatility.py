@@ -14,12 +14,17 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.core.errors import DataError
-from tailwise.features.contract import CLOSE, HIGH, LOW, OPEN, Floats, feature
-from tailwise.features.windows import (
+from tailwise.features.contract import (
     BARS,
+    CLOSE,
     HEAD,
+    HIGH,
     LAST,
+    LOW,
+    OPEN,
     SPARE,
+    Floats,
+    feature,
     log_return,
     one_less,
     one_window,

@@ -13,46 +13,17 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from tailwise.core.errors import ConfigError
 from tailwise.features import builtin_price_volume, builtin_returns, builtin_volatility
-from tailwise.features.contract import LONGEST_WINDOW, Feature
+from tailwise.features.contract import LONGEST_WINDOW, Column, Feature
 
 _GROUPS = (builtin_returns, builtin_volatility, builtin_price_volume)
 BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in group.FEATURES})
 _PARTS = re.compile(r"(?P<base>.*?)(?P<numbers>(?:_\d+)*)")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: a feature with its parameters, on the given bars or on longer ones."""
-
-    name: str  # with the timeframe: "1W:return_4"
-    feature: Feature
-    parameters: tuple[int, ...]
-    timeframe: str | None
-
-    @property
-    def warm_up(self) -> int:
-        """Bars of the column's own timeframe whose values are not valid."""
-        return self.feature.warm_up(*self.parameters)
-
-    @property
-    def own(self) -> bool:
-        """Whether it is a user's feature, not a built-in one."""
-        return BUILTIN.get(self.feature.name) is not self.feature
-
-    @property
-    def identity(self) -> str:
-        """What the FeatureSpec records to notice that a feature is no longer the one that was trained on."""
-        if not self.own:
-            return f"built-in, version {self.feature.version}"
-        batch = "batch only, " if self.feature.kind == "batch" else ""
-        return f"user, {batch}sha256 {self.feature.source_hash()}"
 
 
 class Registry:
@@ -80,7 +51,8 @@ class Registry:
             raise ConfigError(f"feature '{text}' is unknown; {hint}")
         one, parameters = self.features[base], tuple(int(part) for part in digits.split("_")[1:])
         _check_parameters(one, parameters, text)
-        return Column(f"{timeframe}:{text}" if timeframe else text, one, parameters, timeframe)
+        name = f"{timeframe}:{text}" if timeframe else text
+        return Column(name, one, parameters, timeframe, own=BUILTIN.get(one.name) is not one)
 
 
 def _example(one: Feature, digits: str) -> str:

@@ -21,9 +21,10 @@ from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored
 from tailwise.features.config import FeaturesConfig
-from tailwise.features.registry import Column
+from tailwise.features.contract import Column
+from tailwise.features.registry import load_registry
 from tailwise.features.stream import FeatureStream
-from tailwise.features.table import FeatureTable, Fitted, Views, columns_of
+from tailwise.features.table import FeatureTable, Fitted, Views
 
 FORMAT = 1
 # A column whose standard deviation is below this share of its mean is constant up to rounding.
@@ -281,6 +282,14 @@ class FeatureSpec:
         if missing:
             raise CheckpointError(f"the feature spec is damaged: it has no fitted numbers of '{missing[0]}'.")
         return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows)
+
+
+def columns_of(config: FeaturesConfig, folder: str | Path | None = None) -> tuple[Column, ...]:
+    """List the columns that the configuration names: those on the bars themselves, then those of each timeframe."""
+    registry = load_registry(config.modules, folder)
+    columns = [registry.column(name) for name in config.include]
+    columns += [registry.column(name, rule) for rule, names in config.timeframes.items() for name in names]
+    return tuple(columns)
 
 
 def longest_warm_up(columns: Sequence[Column], bar: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +20,6 @@ from tailwise.bars.bars import Bars
 from tailwise.bars.frequency import DAY, WEEK, Calendar, describe_step, parse_rule
 from tailwise.core.compiled import kernel
 from tailwise.core.errors import DataError, ShapeError
-from tailwise.features.config import FeaturesConfig
 from tailwise.features.contract import (
     BAR_SIZE,
     CLOSE,
@@ -31,10 +29,10 @@ from tailwise.features.contract import (
     TIME,
     UPDATE_SIGNATURE,
     VOLUME,
+    Column,
     Feature,
     Floats,
 )
-from tailwise.features.registry import Column, load_registry
 
 # ---------------------------------------------------------------------- longer bars
 _MONDAY = 4 * DAY  # 1970-01-05
@@ -229,14 +227,6 @@ def as_matrix(bars: Bars) -> tuple[Floats, NDArray[np.int64]]:
     for place, values in enumerate((bars.open, bars.high, bars.low, bars.close, bars.volume), start=1):
         matrix[:, place] = values
     return matrix, stamps
-
-
-def columns_of(config: FeaturesConfig, folder: str | Path | None = None) -> tuple[Column, ...]:
-    """List the columns that the configuration names: those on the bars themselves, then those of each timeframe."""
-    registry = load_registry(config.modules, folder)
-    columns = [registry.column(name) for name in config.include]
-    columns += [registry.column(name, rule) for rule, names in config.timeframes.items() for name in names]
-    return tuple(columns)
 
 
 @dataclass(frozen=True, eq=False)

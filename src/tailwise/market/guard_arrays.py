@@ -187,11 +187,9 @@ class GuardArrays(NamedTuple):
         )
 
 
-def build_guard_arrays(config: MarketEnvConfig, table: MarketTable, accounts: int) -> GuardArrays | None:
-    """None when no guard is set. Refuses a guard that needs times where a symbol has none."""
+def build_guard_arrays(config: MarketEnvConfig, table: MarketTable, accounts: int) -> GuardArrays:
+    """Judge all bars of the table. Refuses a guard that needs times where a symbol has none."""
     guards = config.guards
-    if not guards.active:
-        return None
     timeless = np.flatnonzero(table.bar_ns == 0)
     if guards.needing_time and timeless.size:
         raise ConfigError(

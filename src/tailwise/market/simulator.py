@@ -196,7 +196,8 @@ class Simulator(Accounts):
         config.check_with(costs)
         build = MarketTable.on_one_clock if action_kind(config.action).portfolio else MarketTable.build
         table = build(symbols, costs)
-        super().__init__(table, config, costs, accounts=accounts, guards=build_guard_arrays(config, table, accounts))
+        guards = build_guard_arrays(config, table, accounts) if config.guards.active else None
+        super().__init__(table, config, costs, accounts=accounts, guards=guards)
         self._plan = StartPlan(table, config, accounts, first_environment)
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
