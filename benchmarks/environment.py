@@ -30,11 +30,10 @@ from benchmarks.report import Check, Options, main
 from tailwise.bars.bars import Bars
 from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.features.table import FeatureTable
-from tailwise.market.accounting import identity_error
 from tailwise.market.costs import CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig, PositionsAction
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.records import EVENTS, LEDGER
+from tailwise.market.env_config import GuardsConfig
+from tailwise.market.records import EVENTS, LEDGER, identity_error
 from tailwise.market.tables import SymbolTable
 
 FEATURES = 32

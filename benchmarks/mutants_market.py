@@ -179,14 +179,15 @@ MUTANTS = (
     Mutant(
         "the last observation of an episode shows the next one",
         "market/engine.py",
-        "                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])\n"
+        "                observe_account(account, pending[i], bars, features, guards, single, portfolio, i, "
+        "final_obs[i])\n"
         "                account.episode += 1\n",
         "                account.episode += 1\n",
         ("tests/market/test_env.py",),
     ),
     Mutant(
         "a stop is filled at its price through a gap",
-        "market/stops.py",
+        "market/orders.py",
         "        if open_ <= stop:\n            return STOP_LOSS, open_\n",
         "        if open_ <= stop:\n            return STOP_LOSS, stop\n",
         ENGINE,
@@ -194,7 +195,7 @@ MUTANTS = (
     ),
     Mutant(
         "profit is taken before the stop in one bar",
-        "market/stops.py",
+        "market/orders.py",
         "        if low <= stop:\n            return STOP_LOSS, stop\n        if high > profit:\n"
         "            return TAKE_PROFIT, profit\n",
         "        if high > profit:\n            return TAKE_PROFIT, profit\n        if low <= stop:\n"
@@ -204,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         "the margin of a short falls with the price",
-        "market/stops.py",
+        "market/orders.py",
         "return -cash / (units * (1.0 + maintenance))",
         "return -cash / (units * (1.0 - maintenance))",
         ENGINE,
@@ -212,7 +213,7 @@ MUTANTS = (
     ),
     Mutant(
         "a short takes profit at a touch of its level",
-        "market/stops.py",
+        "market/orders.py",
         "    if low < profit:\n        return TAKE_PROFIT, profit\n",
         "    if low <= profit:\n        return TAKE_PROFIT, profit\n",
         ENGINE,
@@ -222,14 +223,14 @@ MUTANTS = (
     ),
     Mutant(
         "costs are not kept back from the size of an order",
-        "market/sizes.py",
+        "market/orders.py",
         "signed_rate = rules.linear if target * full > units else -rules.linear",
         "signed_rate = 0.0 * rules.linear",
         ENGINE,
     ),
     Mutant(
         "lots are rounded to the nearest",
-        "market/sizes.py",
+        "market/orders.py",
         "lots = math.floor(abs(units) / lot + LOT_ROUNDING)",
         "lots = math.floor(abs(units) / lot + 0.5)",
         ENGINE,
@@ -237,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         "an order that closes a position may be too small",
-        "market/sizes.py",
+        "market/orders.py",
         "return wanted == 0.0 or not abs(wanted - units) * price < rules.minimum_notional",
         "return not abs(wanted - units) * price < rules.minimum_notional",
         (*ENGINE, *REFERENCE),

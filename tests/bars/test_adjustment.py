@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailwise.bars.adjustment import adjustment_steps
 from tailwise.bars.bars import load_bars
 from tailwise.bars.builtin import load
 from tailwise.bars.synthetic import random_walk
+from tailwise.bars.validation import adjustment_steps
 from tailwise.core.errors import DataError
 
 DIVIDEND, QUARTER = 0.005, 63

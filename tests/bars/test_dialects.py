@@ -65,8 +65,11 @@ def test_header_in_any_case(tmp_path, header: str) -> None:
 
 def test_normalised_headers() -> None:
     assert [normalise_header(h) for h in ("Adj. Close", "adj_close", "<VOL>", "5. Volume")] == [
-        "adj close", "adj close", "vol", "volume",
-    ]  # fmt: skip
+        "adj close",
+        "adj close",
+        "vol",
+        "volume",
+    ]
 
 
 @pytest.mark.parametrize(

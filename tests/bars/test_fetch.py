@@ -249,7 +249,7 @@ def test_a_file_of_another_origin_is_never_replaced(exchange: RecordedExchange, 
         (("binance", "BTC/USDT", "1h", "2034-01-02", None), "since 2034-01-02 lies in the future of binance"),
         (("binance", "BTC/USDT", "1h", "2024-04-14T03:00", None), "binance has 0 complete bar(s) of BTC/USDT 1h"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_fetched_is_a_sentence(
     arguments: tuple[str, str, str, str, str | None], sentence: str, exchange: RecordedExchange, tmp_path: Path
 ) -> None:
@@ -294,8 +294,12 @@ def test_the_end_of_a_candle() -> None:
     assert candle_end(january, "1y") == january + 366 * 24 * HOUR
     assert candle_end(january, "3M") == january + (31 + 29 + 31) * 24 * HOUR
     assert [(candle_end(0, t)) for t in ("1s", "5m", "4h", "1d", "1w")] == [
-        1_000, 300_000, 14_400_000, 86_400_000, 604_800_000,
-    ]  # fmt: skip
+        1_000,
+        300_000,
+        14_400_000,
+        86_400_000,
+        604_800_000,
+    ]
 
 
 def test_merge() -> None:

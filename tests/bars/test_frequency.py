@@ -47,7 +47,7 @@ def sessions(step: str, first: str, last: str, zone: str = "America/New_York", d
         (sessions("1h", "00:00", "23:00", "UTC"), "1h", 24 * 252, "exchange"),  # currencies, without the Sunday evening
         (pd.date_range("2015-01-01", periods=60, freq="MS"), "31D", 12, "exchange"),
     ],
-)  # fmt: skip
+)
 def test_golden(index: pd.DatetimeIndex, bar: str, per_year: float, calendar: str) -> None:
     """Rejects 252 for everything, 365 days of exchange minutes, and counting bars per calendar day."""
     found = infer(index)
@@ -137,5 +137,11 @@ def test_known_calendar_and_descriptions() -> None:
     assert week.periods_per_year == 52 and week.calendar == "24/7"
     hour = 3600 * 10**9
     assert [describe_step(s) for s in (hour, 4 * hour, 24 * hour, 168 * hour, 744 * hour, hour // 60, 10**8)] == [
-        "1 hour", "4 hours", "1 day", "1 week", "1 month", "1 minute", "0.1 seconds",
-    ]  # fmt: skip
+        "1 hour",
+        "4 hours",
+        "1 day",
+        "1 week",
+        "1 month",
+        "1 minute",
+        "0.1 seconds",
+    ]

@@ -153,7 +153,7 @@ REFUSED_WHOLE: dict[str, Callable[[Rows, random.Random], bytes]] = {
     "truncated parquet": lambda rows, rng: b"PAR1" + rng.randbytes(200),
     "json": lambda rows, rng: b'{"time": 1, "open": 2, "high": 3}',
     "html": lambda rows, rng: b"<html><body>404 time, open, high</body></html>",
-}  # fmt: skip
+}
 
 # ... and what is odd but right, and must arrive number for number.
 LOADED: dict[str, Callable[[Rows, random.Random], bytes]] = {
@@ -173,7 +173,7 @@ LOADED: dict[str, Callable[[Rows, random.Random], bytes]] = {
     "upper case": lambda rows, rng: text(rows, header=[name.upper() for name in HEADER]),
     "extra column": lambda rows, rng: text([[*r, "x"] for r in rows], header=[*HEADER, "comment"]),
     "huge volume": lambda rows, rng: text([[*r[:5], "1e100"] for r in rows]),
-}  # fmt: skip
+}
 
 ALL = [*REFUSED, *REFUSED_WHOLE, *LOADED]
 

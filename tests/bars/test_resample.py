@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tailwise.bars import builtin, synthetic
-from tailwise.bars.bars import Bars, load_bars
-from tailwise.bars.resample import completion_index, parse_rule, resample
+from tailwise.bars.bars import Bars, completion_index, load_bars, resample
+from tailwise.bars.frequency import parse_rule
 from tailwise.core.errors import DataError
 
 

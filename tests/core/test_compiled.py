@@ -179,7 +179,7 @@ def _double(x: float) -> float:
 
 def test_the_folder_of_the_user_is_used(tmp_path: Path) -> None:
     chosen = tmp_path / "chosen"
-    code = "from tailwise.market import sizes; print(sizes.target_units.stats.cache_path)"
+    code = "from tailwise.market import orders; print(orders.target_units.stats.cache_path)"
     path = Path(run(code, PACKAGE.parent, NUMBA_CACHE_DIR=str(chosen)).stdout.strip())
     assert chosen in path.parents
     assert path.parent.name == f"{PREFIX}{source_digest()}"
@@ -189,7 +189,7 @@ UNKEPT = """
 from tailwise.core.compiled import cache_folder, kernel
 def half(x):
     return x / 2
-import tailwise.market.sizes
+import tailwise.market.orders
 print(cache_folder(), kernel(half)(3.0), kernel(half).__class__.__name__)
 """
 

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
-from tailwise.bars.frequency import Calendar, with_calendar
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import Calendar, parse_rule, with_calendar
 from tailwise.features.config import FeaturesConfig
-from tailwise.features.contract import Feature
-from tailwise.features.registry import BUILTIN, Column, Registry
+from tailwise.features.contract import Column, Feature
+from tailwise.features.registry import BUILTIN, Registry
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable, as_matrix, run
 

@@ -11,7 +11,7 @@ import pytest
 from tailwise.bars.bars import Bars
 from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.core.errors import DataError
-from tailwise.features import garch
+from tailwise.features.builtin_volatility import fit_garch
 from tailwise.features.spec import FeatureSpec
 from tests.features.example_bars import (
     Floats,
@@ -134,4 +134,4 @@ def test_an_optimiser_that_gives_up_is_refused(index: Bars) -> None:
     matrix = np.zeros((600, 6))
     matrix[:, 4] = index.close[:600]
     with pytest.raises(DataError, match=r"the fit to SP500 did not converge \(code 9 of the optimiser\)"):
-        garch.fit(matrix, "SP500", most_steps=1)
+        fit_garch(matrix, "SP500", most_steps=1)

@@ -13,8 +13,7 @@ from tailwise.core.errors import ConfigError, DataError
 from tailwise.features import feature
 from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.registry import Registry, load_registry
-from tailwise.features.spec import FeatureSpec
-from tailwise.features.table import columns_of
+from tailwise.features.spec import FeatureSpec, columns_of
 from tests.features import user_features
 from tests.features.example_bars import assert_stream_equals_table, config, random_bars, streamed
 

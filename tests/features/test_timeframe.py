@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, completion_index, resample
 from tailwise.bars.frequency import HOUR
-from tailwise.bars.resample import completion_index, resample
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.features.spec import FeatureSpec
-from tailwise.features.table import as_matrix
-from tailwise.features.timeframe import Timeframe
+from tailwise.features.table import Timeframe, as_matrix
 from tests.features.example_bars import (
     KINDS,
     PLAIN,

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from tailwise.market.costs import COMPONENTS, CostConfig
-from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guards import guard_names
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.env_config import MarketEnvConfig, WeightsAction
+from tailwise.market.guard_arrays import guard_names
 from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
@@ -70,8 +68,7 @@ def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReferen
     bounds = [(exact(low), exact(high)) for low, high in zip(*action.bounds(len(assets)), strict=True)]
     clock = sorted({time for asset in assets for time in asset.bars})
     first = clock.index(min(asset.first_valid for asset in assets))
-    assert isinstance(simulator.table, PortfolioTable)
-    per_year = exact(simulator.table.periods_per_year)
+    per_year = exact(simulator.table.clock_per_year)
     arguments = (assets, settings, per_year, bounds, exact(action.gross), first)
     if not world.config.guards.active:
         return kind(*arguments)

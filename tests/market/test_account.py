@@ -19,8 +19,7 @@ from tailwise.core.errors import (
 from tailwise.market.account import Account, FeedBar
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import ExposureAction, MarketEnvConfig, PositionsAction, WeightsAction
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.env_config import GuardsConfig
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_worlds import HOUR, START, asset_of
@@ -88,7 +87,7 @@ def account_of(simulator: Simulator, assets: Sequence[SymbolTable]) -> Account:
         simulator.config,
         simulator.costs,
         periods_per_year=assets[0].periods_per_year,
-        clock_per_year=table.periods_per_year if isinstance(table, PortfolioTable) else None,
+        clock_per_year=table.clock_per_year or None,
         bar=assets[0].bar,
     )
 

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tailwise.market.accounting import identity_error, total_cost
 from tailwise.market.costs import COMPONENTS, NO_COSTS, CostConfig
-from tailwise.market.records import LEDGER
+from tailwise.market.records import LEDGER, identity_error, total_cost
 from tailwise.market.simulator import Simulator
 from tests.market.worlds import exposure_config, flat_bars, random_walk, simulator_of, table_of
 

@@ -7,8 +7,7 @@ import pytest
 
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction, WeightsAction
 from tailwise.market.simulator import Simulator
 from tests.market.portfolio_worlds import asset_of
 from tests.market.worlds import flat_bars

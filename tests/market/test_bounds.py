@@ -10,10 +10,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig, PositionsAction
-from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.env import ENV_ID, ExposureAction, MarketEnv, MarketEnvConfig, PositionsAction, register_market
+from tailwise.market.env_config import GuardsConfig
 from tailwise.market.records import LIQUIDATION
-from tailwise.market.single_env import ENV_ID, register_market
 from tests.market.test_guards import timed
 from tests.market.worlds import flat_bars, random_walk, table_of
 

@@ -7,13 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailwise.market.accounting import identity_error, total_cost
-from tailwise.market.bounds import allow_positions
+from tailwise.market.action_kinds import allow_positions
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig, PositionsAction
-from tailwise.market.records import EVENTS, LIQUIDATION, NO_EVENT, STOP_LOSS, TAKE_PROFIT, make_rules
+from tailwise.market.orders import target_units
+from tailwise.market.records import (
+    EVENTS,
+    LIQUIDATION,
+    NO_EVENT,
+    STOP_LOSS,
+    TAKE_PROFIT,
+    identity_error,
+    make_rules,
+    total_cost,
+)
 from tailwise.market.simulator import Simulator
-from tailwise.market.sizes import target_units
 from tailwise.market.tables import SymbolTable
 from tests.market.worlds import exposure_config, flat_bars, play, random_walk, table_of
 

@@ -13,7 +13,7 @@ from tailwise.core.streams import Streams
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
 from tailwise.market.records import LEDGER
-from tailwise.market.starts import BLOCK
+from tailwise.market.simulator import BLOCK
 from tailwise.market.tables import SymbolTable
 from tailwise.run.envs import EnvDriver
 from tests.market.worlds import flat_bars, random_walk, table_of

@@ -17,8 +17,9 @@ from tailwise.features.table import FeatureTable
 from tailwise.market.account_guards import AccountGuards, GuardedOrder, Money, Units
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
-from tailwise.market.guards import GUARD, GUARDS, guard_names, guarded_order, make_limits
-from tailwise.market.guards_config import NO_GUARDS, GuardsConfig
+from tailwise.market.env_config import NO_GUARDS, GuardsConfig
+from tailwise.market.guard_arrays import GUARD, GUARDS, guard_names, make_limits
+from tailwise.market.guards import guarded_order
 from tailwise.market.records import LEDGER, make_rules
 from tailwise.market.tables import SymbolTable
 from tailwise.run.envs import EnvDriver

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tailwise.market.account_guards import AccountGuards, Exposure, Money, Units
-from tailwise.market.bar_checks import BAR_MEMORY, check_bars, make_bar_limits
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.guards import GUARDS, guard_names
-from tailwise.market.guards_config import GuardsConfig
+from tailwise.market.env_config import GuardsConfig
+from tailwise.market.guard_arrays import BAR_MEMORY, GUARDS, check_bars, guard_names, make_bar_limits
 from tailwise.market.tables import MarketTable, SymbolTable
 from tests.market.reference import ZERO
 from tests.market.reference_guards import GuardedReference
@@ -236,7 +235,7 @@ def test_flags_of_a_bar_depend_on_nothing_later() -> None:
     def flags(bars: Any, time: Any) -> list[int]:
         out = np.zeros(len(bars), dtype=np.int8)
         limits = make_bar_limits(config.guards, int(built.bar_ns[0]))
-        check_bars(np.zeros(1, dtype=BAR_MEMORY), time, bars, limits, out)
+        check_bars(np.zeros(1, dtype=BAR_MEMORY), time.astype(np.int64), bars, limits, out)
         return list(out.tolist())
 
     whole = flags(built.bars, built.time)

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from scipy.signal import butter, filtfilt, lfilter
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, completion_index, resample
 from tailwise.bars.builtin import sp500
-from tailwise.bars.resample import completion_index, resample
 from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.features.table import FeatureTable
-from tailwise.market.leaks.check import BATCH_TOLERANCE, PROBES, LeakReport, check_features, check_fit
+from tailwise.market.leaks.features import BATCH_TOLERANCE, check_features, check_fit
+from tailwise.market.leaks.report import PROBES, LeakReport
 
 Feature = Callable[[Bars, pd.DataFrame], Any]
 
@@ -331,8 +331,9 @@ def normaliser_of(rows: Sequence[Bars]) -> Normaliser:
 
 
 def test_a_normaliser_fitted_on_train_rows_passes(bars: Bars) -> None:
-    report = check_fit(lambda given: normaliser_of([one.between(None, TRAIN_END) for one in given]), bars,
-                       train_end=TRAIN_END)  # fmt: skip
+    report = check_fit(
+        lambda given: normaliser_of([one.between(None, TRAIN_END) for one in given]), bars, train_end=TRAIN_END
+    )
     assert report.passed
     assert (report.comparisons, report.values) == (3, 12)
     assert report.notes == ()

@@ -13,7 +13,7 @@ from tailwise.bars.synthetic import make
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.registry import BUILTIN
 from tailwise.features.spec import FeatureSpec
-from tailwise.market.leaks.check import check_features, check_fit
+from tailwise.market.leaks.features import check_features, check_fit
 
 
 def column_names() -> tuple[str, ...]:
@@ -60,8 +60,9 @@ def test_all_built_ins_stay_silent_on_hourly_bars_with_longer_timeframes(hourly:
 def test_a_spec_fitted_on_train_rows_passes_and_one_fitted_on_all_rows_is_found(daily: Bars) -> None:
     config = FeaturesConfig(include=("return_1", "volatility_20"))
     end = "2003-01-01"
-    honest = check_fit(lambda given: FeatureSpec.fit(config, [one.between(None, end) for one in given]), daily,
-                       train_end=end)  # fmt: skip
+    honest = check_fit(
+        lambda given: FeatureSpec.fit(config, [one.between(None, end) for one in given]), daily, train_end=end
+    )
     assert honest.passed, honest.sentences()
     assert honest.notes == ()
     leaky = check_fit(lambda given: FeatureSpec.fit(config, given), daily, train_end=end)

@@ -16,10 +16,9 @@ from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
 from tailwise.features.table import FeatureTable
 from tailwise.market.costs import CostConfig
-from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig
-from tailwise.market.leaks.check import check_environment
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.single_env import SingleMarketEnv
+from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig, SingleMarketEnv
+from tailwise.market.env_config import WeightsAction
+from tailwise.market.leaks.environment import check_environment
 from tailwise.market.tables import SymbolTable
 
 Column = Callable[[Bars], Any]

@@ -13,7 +13,7 @@ from tailwise.bars.bars import COLUMNS, Bars
 from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import make
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.leaks.futures import PROBES, changed_future, cut_points, everything_changed, same_bars
+from tailwise.market.leaks.report import PROBES, changed_future, cut_points, everything_changed, same_bars
 
 REAL = sp500().slice(0, 400)
 GAPLESS = make("random_walk", seed=8, length=400)[0]
@@ -63,8 +63,10 @@ def test_a_single_future_bar_is_mirrored() -> None:
 
 
 def test_the_scaled_future_rises_at_some_cuts_and_falls_at_others() -> None:
-    factors = {round(float(changed_future(REAL, cut, "scale", seed=0).close[-1] / REAL.close[-1]), 6) for cut in
-               range(100, 130)}  # fmt: skip
+    factors = {
+        round(float(changed_future(REAL, cut, "scale", seed=0).close[-1] / REAL.close[-1]), 6)
+        for cut in range(100, 130)
+    }
     assert factors == {10.0, 0.1}
 
 

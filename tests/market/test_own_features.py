@@ -12,7 +12,7 @@ from tailwise.bars.data_config import SyntheticData
 from tailwise.core.errors import DataError
 from tailwise.features.config import FeaturesConfig
 from tailwise.market.dataset import Dataset, build_dataset
-from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
+from tailwise.market.leaks.features import LeakVerdict, check_own_features
 
 # How far `moved` looks ahead stands in a file, so that its behaviour can change while its source does not.
 FEATURES = """

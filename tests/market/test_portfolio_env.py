@@ -12,8 +12,8 @@ from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContra
 from tailwise.core.streams import Streams
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import MarketEnv
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.starts import BLOCK
+from tailwise.market.env_config import WeightsAction
+from tailwise.market.simulator import BLOCK
 from tailwise.run.envs import EnvDriver
 from tests.market.portfolio_worlds import asset_of, weights_config
 from tests.market.test_portfolio_laws import three_assets

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import MarketEnv
-from tailwise.market.guards import GUARDS, guard_names
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import GuardsConfig, WeightsAction
+from tailwise.market.guard_arrays import GUARDS, guard_names
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_reference_guards import GuardedPortfolioReference
 from tests.market.portfolio_worlds import HOUR, START, World, asset_of, first_disagreement, portfolio_of, weights_config

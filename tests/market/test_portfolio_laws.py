@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailwise.market.accounting import identity_error, total_cost
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.records import EVENTS, HOLDING, PLAN
+from tailwise.market.env_config import WeightsAction
+from tailwise.market.orders import equity_after_orders
+from tailwise.market.records import EVENTS, HOLDING, PLAN, identity_error, total_cost
 from tailwise.market.simulator import Simulator
-from tailwise.market.sizes import equity_after_orders
 from tailwise.market.tables import SymbolTable
 from tests.market.portfolio_worlds import asset_of, portfolio_of, weights_config
 from tests.market.worlds import random_walk, table_of

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tailwise.market.costs import CostConfig
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import WeightsAction
 from tests.market.portfolio_reference import Asset, PortfolioReference
 from tests.market.portfolio_worlds import World, asset_of, first_disagreement, weights_config
 from tests.market.reference import Settings, exact

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 
 from tailwise.market.costs import COMPONENTS
-from tailwise.market.env_config import ExposureAction
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import ExposureAction, WeightsAction
 from tests.market.portfolio_worlds import asset_of, portfolio_of
 from tests.market.test_reference import World, scripted_worlds, worlds
 from tests.market.worlds import RELATIVE, TOO_CLOSE, first_disagreement, simulator_of

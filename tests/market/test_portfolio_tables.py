@@ -12,9 +12,8 @@ from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import MarketEnv
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.tables import SymbolTable
+from tailwise.market.env_config import WeightsAction
+from tailwise.market.tables import MarketTable, SymbolTable
 from tests.market.portfolio_worlds import HOUR, START, asset_of, portfolio_of, weights_config
 from tests.market.worlds import flat_bars, random_walk
 
@@ -27,7 +26,7 @@ def prices(values: list[float], hours: list[int], symbol: str, first_valid: int 
 
 def test_clock_is_the_union_and_prices_wait_for_their_next_bar() -> None:
     """Rejects: dropping the times that one asset lacks, and filling an absent bar from the future."""
-    table = PortfolioTable.build(
+    table = MarketTable.on_one_clock(
         [prices([1.0, 2.0, 3.0, 4.0], [0, 1, 3, 4], "A"), prices([10.0, 20.0, 30.0], [1, 2, 4], "B", first_valid=1)],
         CostConfig(funding_bps=1.0),
     )
@@ -39,9 +38,8 @@ def test_clock_is_the_union_and_prices_wait_for_their_next_bar() -> None:
     for name in ("volume", "dividend", "funding", "year_fraction"):  # where there is no bar, nothing is charged
         assert (table.bars[name][table.bars["present"] == 0] == 0).all()
     assert (table.bars["year_fraction"][table.bars["present"] == 1] == 1 / 252).all()
-    assert "A 80.0%, B 60.0%" in table.sentence
     # Of A, whose span is the longest: 252 bars a year, 4 clock times in 3 of its steps.
-    assert table.periods_per_year == pytest.approx(252 * 4 / 3)
+    assert table.clock_per_year == pytest.approx(252 * 4 / 3)
 
 
 def test_an_asset_that_ends_is_settled_and_then_masked() -> None:
@@ -105,9 +103,9 @@ def test_the_past_does_not_know_the_future() -> None:
     rng = np.random.default_rng(0)
     hours = [sorted(rng.choice(60, 45, replace=False).tolist()) for _ in range(3)]
     assets = [asset_of(random_walk(45, seed), f"S{seed}", hours[seed]) for seed in range(3)]
-    whole = PortfolioTable.build(assets, CostConfig())
+    whole = MarketTable.on_one_clock(assets, CostConfig())
     cut = START + 40 * HOUR
-    early = PortfolioTable.build([_until(asset, cut) for asset in assets], CostConfig())
+    early = MarketTable.on_one_clock([_until(asset, cut) for asset in assets], CostConfig())
     rows = min(int(np.flatnonzero(early.bars["present"][:, a])[-1]) for a in range(3))  # before the first end
     assert rows > 30
     assert (early.time[:rows] == whole.time[:rows]).all()
@@ -131,8 +129,8 @@ def test_real_bars_of_two_indices_share_a_clock() -> None:
             self.values, self.names, self.first_valid = np.zeros((rows, 1), dtype=np.float32), ("zero",), 5
 
     assets = [SymbolTable.from_bars(bars, Table(len(bars))) for bars in (sp500(), nasdaq())]
-    table = PortfolioTable.build(assets, CostConfig())
-    assert len(table.time) == 5031 and table.bars["present"].all() and table.periods_per_year == 252.0
+    table = MarketTable.on_one_clock(assets, CostConfig())
+    assert len(table.time) == 5031 and table.bars["present"].all() and table.clock_per_year == 252.0
     assert table.bars["available"].sum() == 2 * (5031 - 5)
 
 
@@ -142,19 +140,19 @@ def test_clocks_that_would_look_ahead_are_refused() -> None:
     assert a.time is not None
     shifted = replace(a, symbol="B", time=a.time + np.timedelta64(30, "m"))
     with pytest.raises(DataError, match=r"B opens a bar at 2020-01-06T00:30 UTC while the bar of A .* same open times"):
-        PortfolioTable.build([a, shifted], CostConfig())
+        MarketTable.on_one_clock([a, shifted], CostConfig())
     longer = replace(a, symbol="B", time=START + np.arange(10) * 24 * HOUR, bar=24 * HOUR)
     with pytest.raises(DataError, match=r"differ in length \(A 1 hour, B 1 day\); resample"):
-        PortfolioTable.build([a, longer], CostConfig())
+        MarketTable.on_one_clock([a, longer], CostConfig())
     with pytest.raises(DataError, match="each asset may occur once"):
-        PortfolioTable.build([a, a], CostConfig())
+        MarketTable.on_one_clock([a, a], CostConfig())
     with pytest.raises(DataError, match="A has no times"):
-        PortfolioTable.build([replace(a, time=None, bar=None)], CostConfig())
+        MarketTable.on_one_clock([replace(a, time=None, bar=None)], CostConfig())
     with pytest.raises(DataError, match="no symbols"):
-        PortfolioTable.build([], CostConfig())
+        MarketTable.on_one_clock([], CostConfig())
 
 
 def test_other_features_are_refused() -> None:
     a, b = asset_of(random_walk(10, 0), "A"), asset_of(random_walk(10, 1, features=3), "B")
     with pytest.raises(DataError, match="same features"):
-        PortfolioTable.build([a, b], CostConfig())
+        MarketTable.on_one_clock([a, b], CostConfig())

@@ -9,9 +9,17 @@ from gymnasium.utils.env_checker import check_env
 
 from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.market.costs import NO_COSTS, CostConfig
-from tailwise.market.env import ExposureAction, MarketEnv, MarketEnvConfig, PositionsAction, WeightsAction
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.single_env import ENV_ID, SingleMarketEnv, register_market
+from tailwise.market.env import (
+    ENV_ID,
+    ExposureAction,
+    MarketEnv,
+    MarketEnvConfig,
+    PositionsAction,
+    SingleMarketEnv,
+    WeightsAction,
+    register_market,
+)
+from tailwise.market.env_config import GuardsConfig
 from tests.market.portfolio_worlds import asset_of
 from tests.market.worlds import flat_bars, random_walk
 

@@ -10,8 +10,7 @@ import pytest
 from tailwise.bars.bars import Bars
 from tailwise.bars.builtin import load
 from tailwise.bars.synthetic import random_walk
-from tailwise.market.costs import CostConfig
-from tailwise.market.volumes import currency_pair, expected_impact, impact_warning, turnover, volume_doubt
+from tailwise.market.costs import CostConfig, currency_pair, expected_impact, impact_warning, turnover, volume_doubt
 
 ACCOUNT = 100_000.0
 

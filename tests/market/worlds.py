@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tailwise.market.costs import COMPONENTS, CostConfig
 from tailwise.market.env_config import ExposureAction, MarketEnvConfig
-from tailwise.market.guards import guard_names
+from tailwise.market.guard_arrays import guard_names
 from tailwise.market.records import EVENTS
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable

@@ -231,7 +231,7 @@ def test_what_a_configuration_names_is_listed() -> None:
         assert code_named_by(small_run(env={"id": name}), training=True) == ()
 
 
-@pytest.mark.parametrize("entry_point", ["outside.package:Env", gym.Wrapper, "tailwise.market.single_env:Any"])
+@pytest.mark.parametrize("entry_point", ["outside.package:Env", gym.Wrapper, "tailwise.market.env:Any"])
 @pytest.mark.parametrize("name", ["Registered-v3", "Registered"])
 def test_environments_that_other_packages_registered_are_code(name: str, entry_point: Any) -> None:
     """Rejects a look for a colon alone: such an entry point is imported as well."""

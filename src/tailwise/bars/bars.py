@@ -2,6 +2,11 @@
 
 `load_bars` reads CSV, Parquet and DataFrames. It either returns bars in which every row has been checked, with notes
 on everything that was decided or repaired, or it raises a DataError that says what to fix.
+
+`resample` makes longer bars. They are labelled at their OPEN time like all others, so a label says nothing about when
+the close was known. A bar is complete when its interval has passed by the clock: one of [00:00, 24:00) is not complete
+when the exchange closes at 21:00, because nothing in the data says that no trade will follow. That is one bar late at
+times, and never early.
 """
 
 from __future__ import annotations
@@ -15,15 +20,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tailwise.bars.frequency import FIRST_YEAR, LAST_YEAR, Frequency, infer_frequency
+from tailwise.bars.frequency import (
+    DAY,
+    FIRST_YEAR,
+    LAST_YEAR,
+    WEEK,
+    Frequency,
+    describe_step,
+    infer_frequency,
+    parse_rule,
+    with_calendar,
+)
 from tailwise.core.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tailwise.bars.adjustment import Adjust
     from tailwise.bars.dialects import RawTable
-    from tailwise.bars.validation import Repair, Table
+    from tailwise.bars.validation import Adjust, Repair, Table
+
 
 Floats: TypeAlias = NDArray[np.float64]
 Moment: TypeAlias = str | date | np.datetime64
@@ -157,16 +172,16 @@ def load_bars(
     time_unit: "s", "ms", "us" or "ns" for times that are counts since 1970; by default decided from the column.
     periods_per_year: bars per year, for irregular bars; by default inferred.
     """
-    from tailwise.bars import adjustment, dialects, validation
+    from tailwise.bars import dialects, validation
 
-    if adjust not in get_args(adjustment.Adjust):
-        known = ", ".join(get_args(adjustment.Adjust))
-        raise DataError(f"adjust is {adjust!r}; it must be one of {known}.")
+    if adjust not in get_args(validation.Adjust):
+        allowed = ", ".join(get_args(validation.Adjust))
+        raise DataError(f"adjust is {adjust!r}; it must be one of {allowed}.")
     raw, known_symbol = dialects.select_symbol(dialects.read(source), symbol)
     if not len(raw.row):
         raise DataError(f"{raw.name}: there are no rows; bars need at least {validation.MIN_ROWS}.")
-    table = validation.chronological(adjustment.adjust_by_column(_parse(raw, time_unit, adjust), adjust))
-    table = validation.validate(adjustment.adjust_by_close(table, adjust), repair)
+    table = validation.chronological(validation.adjust_by_column(_parse(raw, time_unit, adjust), adjust))
+    table = validation.validate(validation.adjust_by_close(table, adjust), repair)
     time = table.time.astype("datetime64[ns]")
     frequency = infer_frequency(time, name=raw.name, periods_per_year=periods_per_year)
     return Bars(
@@ -254,3 +269,77 @@ def save_and_read_back(bars: Bars, out: Path) -> SavedBars:
     if again.label != bars.label or len(again) != len(bars) or (again.close != bars.close).any():
         raise DataError(f"{out}: the file does not read back as it was written; the disk may be faulty.")
     return SavedBars(str(out), again.symbol, again.data_hash())
+
+
+# ---------------------------------------------------------------------- longer bars
+_MONDAY = 4 * DAY  # 1970-01-05: weeks begin on Monday 00:00 UTC
+
+
+def resample(bars: Bars, rule: str) -> Bars:
+    """Resample to bars of length `rule`, labelled at their open time; an incomplete last bar is left out.
+
+    Days begin at 00:00 UTC and weeks on Monday. Bars below a day are aligned like the given ones (those at half past
+    give 4 h bars at half past). Intervals without trades have no bar. A first bar whose beginning lies before the data
+    is left out where the market never closes; an exchange may simply have opened later.
+    """
+    size, step = parse_rule(rule), bars.frequency.bar_ns
+    if size < step or size % step:
+        raise DataError(
+            f"bars of {bars.symbol}: {rule!r} is not a multiple of their step of {describe_step(step)}; "
+            "choose one that is."
+        )
+    stamps = bars.time.astype(np.int64)
+    origin = _MONDAY if size % WEEK == 0 else int(stamps[0] % step) if size < DAY else 0
+    start = (stamps - origin) // size * size + origin
+    _refuse_straddling(bars, stamps + step, start + size, rule)
+    first = np.flatnonzero(np.diff(start, prepend=start[0] - size))
+    opens = start[first]
+    # By the clock of the last bar given, which intervals have passed?
+    keep = opens + size <= stamps[-1] + step
+    notes = [*bars.notes, f"resampled from {describe_step(step)} to {rule}"]
+    if not keep[-1]:
+        notes.append("the incomplete last bar is left out")
+    if bars.frequency.calendar == "24/7" and stamps[0] > opens[0]:
+        keep[0] = False
+        notes.append("the first bar, whose beginning lies before the data, is left out")
+    if not keep.any():
+        raise DataError(
+            f"bars of {bars.symbol}: the {len(bars)} bars do not complete one bar of {rule!r}; use more data."
+        )
+    last = np.append(first[1:], len(stamps)) - 1
+    time = opens[keep].astype("datetime64[ns]")
+    frequency = with_calendar(time, np.timedelta64(size, "ns"), bars.frequency.calendar, "that of the shorter bars")
+    return replace(
+        bars,
+        time=time,
+        open=bars.open[first][keep],
+        high=np.maximum.reduceat(bars.high, first)[keep],
+        low=np.minimum.reduceat(bars.low, first)[keep],
+        close=bars.close[last][keep],
+        volume=np.add.reduceat(bars.volume, first)[keep],
+        dividends=None if bars.dividends is None else np.add.reduceat(bars.dividends, first)[keep],
+        frequency=frequency,
+        notes=tuple(notes),
+    )
+
+
+def _refuse_straddling(bars: Bars, close: NDArray[np.int64], end: NDArray[np.int64], rule: str) -> None:
+    """A short bar that ends after the long bar it opened in would carry the future into it."""
+    over = close > end
+    if over.any():
+        at = int(np.argmax(over))
+        raise DataError(
+            f"bars of {bars.symbol} row {at + 1}: the bar that opens at {bars.time[at]} UTC lasts beyond the end "
+            f"of its {rule!r} bar ({int(over.sum())} bars do); use a rule whose bars begin where the given ones do."
+        )
+
+
+def completion_index(fine: Bars, coarse: Bars) -> NDArray[np.int64]:
+    """For each fine bar, the newest coarse bar that was complete at the fine bar's close; -1 for none: int64 [T].
+
+    A bar is complete at its open time plus its length. Joining by open time instead would show, at the first minute of
+    a day, that day's close.
+    """
+    fine_close = fine.time + fine.frequency.bar
+    coarse_end = coarse.time + coarse.frequency.bar
+    return np.searchsorted(coarse_end, fine_close, side="right").astype(np.int64) - 1

@@ -106,17 +106,17 @@ def find_set(name: str) -> DataSet:
     """Look up a set that holds bars and whose package is installed; DataError otherwise."""
     from tailwise.bars import synthetic
 
-    known = {one.name: one for one in DATA_SETS}
+    sets = {one.name: one for one in DATA_SETS}
     if name in synthetic.kinds():
         raise DataError(f"{name} is a synthetic market; make it with: tailwise data synth {name} --out FILE.")
-    if name not in known:
-        raise DataError(f"there is no data set {name!r}; there are {', '.join(known)}.")
-    chosen = known[name]
-    if not chosen.installed:
-        raise DataError(f"{name} comes with the package {chosen.package}, which is not installed; {chosen.advice}.")
-    if chosen.load is None:
+    if name not in sets:
+        raise DataError(f"there is no data set {name!r}; there are {', '.join(sets)}.")
+    data_set = sets[name]
+    if not data_set.installed:
+        raise DataError(f"{name} comes with the package {data_set.package}, which is not installed; {data_set.advice}.")
+    if data_set.load is None:
         raise DataError(
             f"{name} holds closing prices only, and bars need open, high, low and volume as well; nothing is made up. "
-            f"Read it with {chosen.package}.datasets."
+            f"Read it with {data_set.package}.datasets."
         )
-    return chosen
+    return data_set

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailwise.bars.adjustment import Adjust
 from tailwise.bars.bars import Bars, load_bars
 from tailwise.bars.frequency import HOUR, WEEK, describe_gap, describe_step, find_gaps
-from tailwise.bars.validation import Repair, show_time
+from tailwise.bars.validation import Adjust, Repair, show_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +151,7 @@ def check_bars(
 def facts_of(bars: Bars) -> BarFacts:
     """Summarise loaded bars."""
     stamps = bars.time.astype(np.int64)
-    gaps = find_gaps(stamps, int(bars.frequency.bar.astype(np.int64)), bars.frequency.calendar)
+    gaps = find_gaps(stamps, bars.frequency.bar_ns, bars.frequency.calendar)
     steps = np.diff(stamps)
     largest = gaps[np.argsort(-steps[gaps], kind="stable")[:MOST_LISTED]]
     repairs = tuple(note for note in bars.notes if note.startswith("repair "))
@@ -161,7 +160,7 @@ def facts_of(bars: Bars) -> BarFacts:
         bars=len(bars),
         first=_show(bars.time[0]),
         last=_show(bars.time[-1]),
-        bar=describe_step(int(bars.frequency.bar.astype(np.int64))),
+        bar=describe_step(bars.frequency.bar_ns),
         periods_per_year=bars.frequency.periods_per_year,
         calendar=bars.frequency.calendar,
         frequency=bars.frequency.sentence,
@@ -179,7 +178,7 @@ def facts_of(bars: Bars) -> BarFacts:
 
 def _gap(bars: Bars, at: int) -> Gap:
     length = int((bars.time[at + 1] - bars.time[at]).astype(np.int64))
-    whole = int(bars.frequency.bar.astype(np.int64))
+    whole = bars.frequency.bar_ns
     missing = round(length / whole) - 1 if bars.frequency.calendar == "24/7" and whole < WEEK else None
     return Gap(_show(bars.time[at]), _show(bars.time[at + 1]), length / HOUR, missing)
 

@@ -108,7 +108,7 @@ def normalise_header(header: str) -> str:
 def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], tuple[str, ...]]:
     """Map canonical names to headers (index into `headers`); also return notes on what was chosen or left out."""
     plain = [normalise_header(header) for header in headers]
-    chosen: dict[str, int] = {}
+    indices: dict[str, int] = {}
     notes: list[str] = []
     for part, aliases in ALIASES.items():
         hits = [i for alias in aliases for i, header in enumerate(plain) if header == alias]
@@ -116,28 +116,28 @@ def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], t
             both = " and ".join(repr(headers[i]) for i in hits)
             raise DataError(f"{name}: columns {both} both mean {part!r}; remove or rename one of them.")
         if hits:
-            chosen[part] = hits[0]
-    if "volume" not in chosen:
+            indices[part] = hits[0]
+    if "volume" not in indices:
         named = [i for i, header in enumerate(plain) if header.startswith("volume ")]
         named += [i for i, header in enumerate(plain) if header in ("tick volume", "tickvol")]
         if named:
-            chosen["volume"] = named[0]
+            indices["volume"] = named[0]
             notes.append(f"volume is taken from column {headers[named[0]]!r}")
-    if "time" not in chosen and plain and plain[0] in ("", "index", "index level 0"):
-        chosen["time"] = 0  # what pandas writes for an index without a name
+    if "time" not in indices and plain and plain[0] in ("", "index", "index level 0"):
+        indices["time"] = 0  # what pandas writes for an index without a name
         notes.append("time is taken from the first column, which has no name")
-    if "time" in chosen and plain[chosen["time"]] == "date" and "time" in plain:
-        chosen["clock"] = plain.index("time")
-    missing = [part for part in REQUIRED if part not in chosen]
+    if "time" in indices and plain[indices["time"]] == "date" and "time" in plain:
+        indices["clock"] = plain.index("time")
+    missing = [part for part in REQUIRED if part not in indices]
     if missing:
         raise DataError(
             f"{name}: no column for {', '.join(missing)} among {', '.join(repr(header) for header in headers)}; "
             f"bars need {', '.join(REQUIRED)} (in any case and order)."
         )
-    unused = [repr(header) for i, header in enumerate(headers) if i not in chosen.values() and plain[i]]
+    unused = [repr(header) for i, header in enumerate(headers) if i not in indices.values() and plain[i]]
     if unused:
         notes.append(f"columns not used: {', '.join(unused)}")
-    return chosen, tuple(notes)
+    return indices, tuple(notes)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
@@ -152,16 +152,16 @@ def _read_csv(path: Path, head: bytes) -> RawTable:
     if b"\0" in head:
         raise DataError(f"{name}: the file is binary, neither CSV text nor Parquet; convert it to one of the two.")
     start, separator, headers, banner = _find_header(head, name)
-    chosen, notes = assign_columns(headers, name)
+    indices, notes = assign_columns(headers, name)
     if banner:
         notes = (f"{len(banner)} line(s) before the header skipped: {banner[0]!r}", *notes)
     _refuse_odd_quotes(path, start, separator, name)
-    columns, rows = _parse_csv(path, start, separator, headers, chosen, name)
+    columns, rows = _parse_csv(path, start, separator, headers, indices, name)
     labels = [line.split(LABEL_MARK, 1)[1].strip() for line in banner if LABEL_MARK in line]
     return RawTable(
         name=name,
         columns=columns,
-        headers={part: headers[i] for part, i in chosen.items()},
+        headers={part: headers[i] for part, i in indices.items()},
         row=np.arange(1, rows + 1),
         notes=notes,
         label=labels[0] if labels else None,
@@ -174,7 +174,7 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
 
     The header is the first of the first ten lines that, cut at one of the separators, has three names we know.
     """
-    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    names = {alias for aliases in ALIASES.values() for alias in aliases}
     banner: list[str] = []
     end = 0
     for raw in re.findall(rb"[^\r\n]*(?:\r\n|\n|\r|$)", head)[: 3 * _BANNER_LINES]:
@@ -185,7 +185,7 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
             raise DataError(f"{name}: the file is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
         for separator in SEPARATORS:
             headers = [part.strip().strip("\"'") for part in line.split(separator)]
-            if sum(normalise_header(header) in known for header in headers) >= 3:
+            if sum(normalise_header(header) in names for header in headers) >= 3:
                 return end, separator, headers, banner
         if line.strip():
             banner.append(line)
@@ -237,11 +237,11 @@ def _refuse_odd_quotes(path: Path, start: int, separator: str, name: str) -> Non
 
 
 def _parse_csv(
-    path: Path, start: int, separator: str, headers: list[str], chosen: dict[str, int], name: str
+    path: Path, start: int, separator: str, headers: list[str], indices: dict[str, int], name: str
 ) -> tuple[dict[str, Any], int]:
     """Text columns by canonical name and the number of rows. Column names are made unique by their position."""
     names = [f"{i}" for i in range(len(headers))]
-    wanted = {part: names[i] for part, i in chosen.items()}
+    wanted = {part: names[i] for part, i in indices.items()}
     with pa.OSFile(str(path)) as file:
         file.seek(start)
         if file.size() - start == 0:
@@ -279,16 +279,16 @@ def _read_parquet(path: Path) -> RawTable:
     try:
         with pq.ParquetFile(path) as file:
             headers = list(file.schema_arrow.names)
-            chosen, notes = assign_columns(headers, name)
-            table = file.read(columns=[headers[i] for i in sorted(set(chosen.values()))])
+            indices, notes = assign_columns(headers, name)
+            table = file.read(columns=[headers[i] for i in sorted(set(indices.values()))])
             metadata = file.schema_arrow.metadata or {}
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{name}: the Parquet file cannot be read: {error}; write it again.") from error
     label = metadata.get(LABEL_MARK.strip(": ").encode())
     return RawTable(
         name=name,
-        columns={part: _decoded(table.column(headers[i])) for part, i in chosen.items()},
-        headers={part: headers[i] for part, i in chosen.items()},
+        columns={part: _decoded(table.column(headers[i])) for part, i in indices.items()},
+        headers={part: headers[i] for part, i in indices.items()},
         row=np.arange(1, table.num_rows + 1),
         notes=notes,
         label=label.decode() if label else None,
@@ -309,12 +309,12 @@ def _read_frame(frame: pd.DataFrame) -> RawTable:
         series = [(h, column) for h, column in series if normalise_header(h) not in TIME_NAMES]
         series.insert(0, (index_name, frame.index))
     headers = [header for header, _ in series]
-    chosen, more = assign_columns(headers, name)
+    indices, more = assign_columns(headers, name)
     label = frame.attrs.get("label")
     return RawTable(
         name=name,
-        columns={part: _arrow(series[i][1]) for part, i in chosen.items()},
-        headers={part: headers[i] for part, i in chosen.items()},
+        columns={part: _arrow(series[i][1]) for part, i in indices.items()},
+        headers={part: headers[i] for part, i in indices.items()},
         row=np.arange(1, len(frame) + 1),
         notes=notes + more,
         label=None if label is None else str(label),

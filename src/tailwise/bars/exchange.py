@@ -71,10 +71,10 @@ def candle_fault(row: list[Any]) -> str | None:
     return None
 
 
-def merge(known: list[Candle], page: list[Candle], source: str, file: Path | None = None) -> list[Candle]:
-    """Return the candles of `page` (in order of time) that come after `known`; the overlap must be equal.
+def merge(stored: list[Candle], page: list[Candle], source: str, file: Path | None = None) -> list[Candle]:
+    """Return the candles of `page` (in order of time) that come after `stored`; the overlap must be equal.
 
-    From the first candle of the page on, every known one must be in the page, with the same values.
+    From the first candle of the page on, every stored one must be in the page, with the same values.
     """
     served: list[Candle] = []
     for candle in page:
@@ -82,11 +82,11 @@ def merge(known: list[Candle], page: list[Candle], source: str, file: Path | Non
             served.append(candle)
         elif candle != served[-1]:
             _differ(served[-1], candle, source, None)
-    if not known or not served or served[0].time > known[-1].time:
+    if not stored or not served or served[0].time > stored[-1].time:
         return served
-    again = bisect_right(served, known[-1].time, key=_time)
-    first, last = bisect_left(known, served[0].time, key=_time), bisect_right(known, served[-1].time, key=_time)
-    for before, now in zip_longest(known[first:last], served[:again]):
+    again = bisect_right(served, stored[-1].time, key=_time)
+    first, last = bisect_left(stored, served[0].time, key=_time), bisect_right(stored, served[-1].time, key=_time)
+    for before, now in zip_longest(stored[first:last], served[:again]):
         if before != now:
             _differ(before, now, source, file)
     return served[again:]
@@ -96,15 +96,15 @@ def _time(candle: Candle) -> Milliseconds:
     return candle.time
 
 
-def _differ(known: Candle | None, served: Candle | None, source: str, file: Path | None) -> NoReturn:
+def _differ(stored: Candle | None, served: Candle | None, source: str, file: Path | None) -> NoReturn:
     """Raise the error on the first bar that the exchange serves with other values than before."""
-    moment = min(candle.time for candle in (known, served) if candle is not None)
+    moment = min(candle.time for candle in (stored, served) if candle is not None)
 
     def values(candle: Candle | None) -> str:
         return "no such bar" if candle is None or candle.time != moment else ", ".join(f"{x!r}" for x in candle[1:])
 
     raise DataError(
-        f"{source}: the bar {show(moment)} differs: {f'{file} has' if file else 'it was'} {values(known)}; the "
+        f"{source}: the bar {show(moment)} differs: {f'{file} has' if file else 'it was'} {values(stored)}; the "
         f"exchange now serves {values(served)} (open, high, low, close, volume). "
         "Fetch into a new file and compare the two."
     )
@@ -218,8 +218,8 @@ def _import_ccxt() -> Any:
         raise DataError("fetching needs the package ccxt; install it with: pip install 'tailwise[live]'.") from error
 
 
-def _near(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+def _near(word: str, names: Any) -> str:
+    near = difflib.get_close_matches(word, list(names), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

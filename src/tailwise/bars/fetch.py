@@ -260,11 +260,11 @@ class _Store:
         )
 
 
-def _demand_overlap(known: list[Candle], page: list[Candle], cursor: Milliseconds, file: Path, source: str) -> None:
-    if not any(candle.time <= known[-1].time for candle in page):
+def _demand_overlap(stored: list[Candle], page: list[Candle], cursor: Milliseconds, file: Path, source: str) -> None:
+    if not any(candle.time <= stored[-1].time for candle in page):
         begins = f"begins at {show(page[0].time)}" if page else "is empty"
         raise DataError(
-            f"{source}: {file} ends at {show(known[-1].time)} and the answer of the exchange from {show(cursor)} on "
+            f"{source}: {file} ends at {show(stored[-1].time)} and the answer of the exchange from {show(cursor)} on "
             f"{begins}: no bar is in both, so nothing shows that they belong together; fetch into a new file."
         )
 

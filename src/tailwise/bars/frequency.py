@@ -6,6 +6,7 @@ a sentence, with every run.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,6 +21,7 @@ SECOND = 10**9
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 WEEK = 7 * DAY
+_UNITS = {"s": SECOND, "min": 60 * SECOND, "h": HOUR, "d": DAY, "w": WEEK}
 TRADING_DAYS = 252
 LONG_WEEKEND = 5 * DAY  # from Thursday to Tuesday at Easter: an exchange closes that long and nothing is missing
 FEWEST_PER_YEAR, MOST_PER_YEAR = 0.01, 1e12
@@ -38,6 +40,11 @@ class Frequency:
     periods_per_year: float  # bars per year
     calendar: Calendar
     sentence: str
+
+    @property
+    def bar_ns(self) -> int:
+        """Length of a bar in ns."""
+        return int(self.bar.astype("timedelta64[ns]").astype(np.int64))
 
 
 def infer_frequency(
@@ -107,6 +114,17 @@ def bars_per_year(stamps: NDArray[np.int64], bar: int, calendar: Calendar) -> tu
     # The median day, so that half days, the Sunday evening of currencies and cut first and last days do not count.
     per_day = float(np.median(np.unique(stamps // DAY, return_counts=True)[1]))
     return per_day * TRADING_DAYS, f"{per_day:g} bars on the median trading day x {TRADING_DAYS} days"
+
+
+def parse_rule(rule: str) -> int:
+    """Nanoseconds of '15min', '4h', '1D' or '1W'."""
+    match = re.fullmatch(r"\s*(\d{0,9})\s*(s|min|h|d|w)\s*", rule.lower())
+    size = int(match.group(1) or 1) * _UNITS[match.group(2)] if match else 0
+    if not 0 < size <= 366 * DAY:
+        raise DataError(
+            f"resampling rule is {rule!r}; write a number of s, min, h, D or W, such as 15min, 4h, 1D or 1W."
+        )
+    return size
 
 
 def describe_step(bar: int) -> str:

@@ -21,8 +21,7 @@ from scipy.signal import lfilter
 from scipy.stats import poisson
 
 from tailwise.bars.bars import Bars
-from tailwise.bars.frequency import infer_frequency
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import infer_frequency, parse_rule
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tailwise.bars import synthetic
 from tailwise.bars.bars import Bars, SavedBars, check_target, save_and_read_back
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import parse_rule
 from tailwise.core import atomic
 from tailwise.core.config import apply_overrides
 from tailwise.core.errors import ConfigError
@@ -86,8 +86,8 @@ def read_parameters(kind: str, settings: list[str]) -> dict[str, Any]:
         if name in ("seed", "length"):
             raise ConfigError(f"synthetic market {kind}: set {name} with --{'bars' if name == 'length' else name}.")
         if name not in defaults:
-            known = ", ".join(known for known in defaults if known != "length")
-            raise ConfigError(f"synthetic market {kind}: no parameter {name!r}; there are {known}.")
+            allowed = ", ".join(parameter for parameter in defaults if parameter != "length")
+            raise ConfigError(f"synthetic market {kind}: no parameter {name!r}; there are {allowed}.")
         given[name] = synthetic.typed(f"synthetic market {kind}: {name}", value, defaults[name])
     return given
 

@@ -220,18 +220,18 @@ def _parse_epoch(raw: RawTable, column: Any, time_unit: str | None) -> Times:
     The ranges of the units do not overlap (seconds end at 4.1e9, milliseconds begin at 3.2e10), and dates written as
     20200131 lie below all of them, so at most one reading fits.
     """
-    known = pc.is_valid(column).to_numpy()
+    valid = pc.is_valid(column).to_numpy()
     if pa.types.is_floating(column.type):
         counts = column.to_numpy().astype(np.float64)
-        known &= np.isfinite(counts)
+        valid &= np.isfinite(counts)
     else:
         counts = pc.fill_null(column, 0).to_numpy()
-    fitting, what = counts[known], raw.headers["time"]
-    if not known.any():
+    fitting, what = counts[valid], raw.headers["time"]
+    if not valid.any():
         return Times(np.full(len(counts), NOT_A_TIME), ())
     low, high = fitting.min(), fitting.max()
     if time_unit is None and low >= 19_000_101 and high <= 21_001_231:
-        text = pd.Series(np.where(known, counts, 0).astype(np.int64).astype(str)).where(known)
+        text = pd.Series(np.where(valid, counts, 0).astype(np.int64).astype(str)).where(valid)
         dates = pd.to_datetime(text, format="%Y%m%d", errors="coerce").astype("datetime64[ns]")
         return Times(dates.to_numpy().astype(np.int64), (f"column {what!r} is read as YYYYMMDD", _zone_note(None)))
     if time_unit is None:
@@ -250,9 +250,9 @@ def _parse_epoch(raw: RawTable, column: Any, time_unit: str | None) -> Times:
     else:
         how = "as asked for"
     scale = TIME_UNITS[time_unit]
-    known &= np.abs(counts) < 9.2e18 / scale
-    usable = np.where(known, counts, 0)
+    valid &= np.abs(counts) < 9.2e18 / scale
+    usable = np.where(valid, counts, 0)
     whole = np.floor(usable).astype(np.int64) if usable.dtype.kind == "f" else usable.astype(np.int64)
     rest = np.rint((usable - whole) * scale).astype(np.int64) if usable.dtype.kind == "f" else np.int64(0)
-    values = np.where(known, whole * scale + rest, NOT_A_TIME)
+    values = np.where(valid, whole * scale + rest, NOT_A_TIME)
     return Times(values, (f"column {what!r} is read as a count of {time_unit} since 1970 UTC, {how}",))

@@ -14,13 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tailwise.bars import synthetic
-from tailwise.bars.adjustment import Adjust
 from tailwise.bars.bars import SavedBars, check_target, save_and_read_back
 from tailwise.bars.builtin import DATA_SETS, find_set
 from tailwise.bars.check_bars import BarFacts, Reading, facts_of
 from tailwise.bars.fetch import Fetched, FetchProgress, Series, fetch_bars
 from tailwise.bars.synthetic_files import meaning, write_market
-from tailwise.bars.validation import Repair
+from tailwise.bars.validation import Adjust, Repair
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.texts import number

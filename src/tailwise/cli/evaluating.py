@@ -17,7 +17,7 @@ from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team, play_and_keep
 from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.evaluate.words import columns, costly_impact, ruins
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team, write_run_report

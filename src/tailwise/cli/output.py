@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
-    from tailwise.market.leaks.own_features import LeakVerdict
+    from tailwise.market.leaks.features import LeakVerdict
 
 DONE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit codes
 CELL = 3  # columns that a cell takes beside its text: a line and two blanks

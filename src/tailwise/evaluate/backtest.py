@@ -12,10 +12,8 @@ from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError, ShapeError
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
-from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, WeightsAction
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_tables import PortfolioTable
 from tailwise.market.simulator import Simulator
 from tailwise.market.tables import SymbolTable
 
@@ -80,7 +78,6 @@ def backtest_portfolio(
     targets = np.broadcast_to(given, (steps, len(tables)))
     ledger = _run(simulator, targets[:, None])
     lived = targets[: len(ledger["row"])].copy()
-    assert isinstance(simulator.table, PortfolioTable)  # the action is one of weights
     return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 

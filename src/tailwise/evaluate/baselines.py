@@ -16,8 +16,7 @@ from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.market.costs import CostConfig
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.tables import SymbolTable
+from tailwise.market.tables import MarketTable, SymbolTable
 
 Floats = npt.NDArray[np.float64]
 VOLATILITY_MEMORY = 0.94  # weight of yesterday's variance, as RiskMetrics had it for daily bars
@@ -113,9 +112,9 @@ def min_cvar_weights(
     """
     if not 0 < alpha < 1:
         raise ConfigError(f"alpha is {alpha}; a tail probability lies in (0, 1).")
-    table = PortfolioTable.build(tables, costs or CostConfig())
-    span = max(round(table.periods_per_year), 2) if window is None else window
-    pause = max(round(table.periods_per_year / 12), 1) if every is None else every
+    table = MarketTable.on_one_clock(tables, costs or CostConfig())
+    span = max(round(table.clock_per_year), 2) if window is None else window
+    pause = max(round(table.clock_per_year / 12), 1) if every is None else every
     if span < 2 or pause < 1 or span * alpha < 1:
         raise ConfigError(
             f"a window of {span} returns, renewed every {pause}, has no tail of {alpha:g}; give a longer window."

@@ -16,7 +16,7 @@ from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_policy
 from tailwise.evaluate.opened_run import open_run, require_market
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.words import bounds, difference_cells, difference_heads, signed_percent
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.worlds import MarketWorld

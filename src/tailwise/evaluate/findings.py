@@ -24,7 +24,7 @@ from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent, plain, reservations
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld
 

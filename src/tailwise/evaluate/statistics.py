@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate import performance
 from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
-from tailwise.market.accounting import total_cost
 from tailwise.market.path import AccountPath
+from tailwise.market.records import total_cost
 
 Floats = npt.NDArray[np.float64]
 _DAYS_PER_YEAR = 365.25

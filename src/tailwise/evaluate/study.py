@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tailwise.core.errors import ConfigError, ConfigWarning, TailwiseError
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config
 from tailwise.run.jobs import Executor, Line, Say, Stop, local_executor, never, silent

@@ -62,7 +62,7 @@ from tailwise.evaluate.walk_forward_result import (
     verdict,
 )
 from tailwise.market.action_kinds import action_kind
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, ConfigLike, Effective, effective_config, require_environment, warnings_of

@@ -42,8 +42,7 @@ from tailwise.evaluate.walk_forward_result import (
     Span,
     Windows,
 )
-from tailwise.features.spec import FeatureSpec, longest_warm_up
-from tailwise.features.table import columns_of
+from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
 from tailwise.market.dataset import PURPOSES, Purpose, load_data
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of

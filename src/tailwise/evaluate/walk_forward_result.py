@@ -20,7 +20,7 @@ from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_
 from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
-from tailwise.market.leaks.own_features import LeakVerdict
+from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.run_files import LARGE, Count, read_stored
 
 FORMAT: Final = 2

@@ -9,9 +9,8 @@ import numpy as np
 
 from tailwise.evaluate.bootstrap import Interval
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.market.costs import COMPONENTS, cost_words
+from tailwise.market.costs import COMPONENTS, LEAST_IMPACT, cost_words
 from tailwise.market.path import AccountPath
-from tailwise.market.volumes import LEAST_IMPACT
 
 EXPOSURES = "exposure: long / short / net"
 HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake

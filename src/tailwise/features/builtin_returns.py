@@ -9,12 +9,13 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.features.contract import CLOSE, feature
-from tailwise.features.windows import (
+from tailwise.features.contract import (
     BARS,
+    CLOSE,
     HEAD,
     NO_SPREAD,
     SPARE,
+    feature,
     log_return,
     one_window,
     push_return,

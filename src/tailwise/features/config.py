@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import parse_rule
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 

@@ -13,62 +13,33 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from tailwise.core.errors import ConfigError
-from tailwise.features import builtin_price, builtin_returns, builtin_volatility, builtin_volume, garch
-from tailwise.features.contract import LONGEST_WINDOW, Feature
+from tailwise.features import builtin_price_volume, builtin_returns, builtin_volatility
+from tailwise.features.contract import LONGEST_WINDOW, Column, Feature
 
-_GROUPS = (builtin_returns, builtin_volatility, builtin_price, builtin_volume, garch)
+_GROUPS = (builtin_returns, builtin_volatility, builtin_price_volume)
 BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in group.FEATURES})
 _PARTS = re.compile(r"(?P<base>.*?)(?P<numbers>(?:_\d+)*)")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: a feature with its parameters, on the given bars or on longer ones."""
-
-    name: str  # with the timeframe: "1W:return_4"
-    feature: Feature
-    parameters: tuple[int, ...]
-    timeframe: str | None
-
-    @property
-    def warm_up(self) -> int:
-        """Bars of the column's own timeframe whose values are not valid."""
-        return self.feature.warm_up(*self.parameters)
-
-    @property
-    def own(self) -> bool:
-        """Whether it is a user's feature, not a built-in one."""
-        return BUILTIN.get(self.feature.name) is not self.feature
-
-    @property
-    def identity(self) -> str:
-        """What the FeatureSpec records to notice that a feature is no longer the one that was trained on."""
-        if not self.own:
-            return f"built-in, version {self.feature.version}"
-        batch = "batch only, " if self.feature.kind == "batch" else ""
-        return f"user, {batch}sha256 {self.feature.source_hash()}"
 
 
 class Registry:
     """The built-in features and the given ones, by name."""
 
     def __init__(self, features: Iterable[Feature] = ()) -> None:
-        known = dict(BUILTIN)
+        by_name = dict(BUILTIN)
         for one in features:
-            if known.get(one.name) is one:
+            if by_name.get(one.name) is one:
                 continue  # the same feature, imported into two modules
             if one.name in BUILTIN:
                 raise ConfigError(f"feature '{one.name}' has the name of a built-in feature; choose another name.")
-            if one.name in known:
+            if one.name in by_name:
                 raise ConfigError(f"two features are named '{one.name}'; rename one of them.")
-            known[one.name] = one
-        self.features: Mapping[str, Feature] = MappingProxyType(known)
+            by_name[one.name] = one
+        self.features: Mapping[str, Feature] = MappingProxyType(by_name)
 
     def column(self, text: str, timeframe: str | None = None) -> Column:
         """Parse the name of a column, such as 'return_5'."""
@@ -80,7 +51,8 @@ class Registry:
             raise ConfigError(f"feature '{text}' is unknown; {hint}")
         one, parameters = self.features[base], tuple(int(part) for part in digits.split("_")[1:])
         _check_parameters(one, parameters, text)
-        return Column(f"{timeframe}:{text}" if timeframe else text, one, parameters, timeframe)
+        name = f"{timeframe}:{text}" if timeframe else text
+        return Column(name, one, parameters, timeframe, own=BUILTIN.get(one.name) is not one)
 
 
 def _example(one: Feature, digits: str) -> str:

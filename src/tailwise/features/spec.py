@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tailwise.bars.bars import Bars
-from tailwise.bars.frequency import Calendar, Frequency, describe_step
-from tailwise.bars.resample import parse_rule
+from tailwise.bars.frequency import Calendar, Frequency, describe_step, parse_rule
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored
 from tailwise.features.config import FeaturesConfig
-from tailwise.features.registry import Column
+from tailwise.features.contract import Column
+from tailwise.features.registry import load_registry
 from tailwise.features.stream import FeatureStream
-from tailwise.features.table import FeatureTable, Fitted, Views, columns_of
+from tailwise.features.table import FeatureTable, Fitted, Views
 
 FORMAT = 1
 # A column whose standard deviation is below this share of its mean is constant up to rounding.
@@ -90,11 +90,11 @@ class FeatureSpec:
         symbols = [one.symbol for one in bars]
         if len(set(symbols)) < len(symbols):
             raise DataError(f"features are fitted on {', '.join(symbols)}: one symbol occurs twice; give each once.")
-        step = _step(bars[0].frequency)
+        step = bars[0].frequency.bar_ns
         for one in bars:
-            if _step(one.frequency) != step:
+            if one.frequency.bar_ns != step:
                 raise DataError(
-                    f"bars of {one.symbol} have a step of {describe_step(_step(one.frequency))}, those of "
+                    f"bars of {one.symbol} have a step of {describe_step(one.frequency.bar_ns)}, those of "
                     f"{bars[0].symbol} one of {describe_step(step)}; features need one step for all symbols: resample."
                 )
         columns = columns_of(config, folder)
@@ -209,9 +209,9 @@ class FeatureSpec:
 
     def check_frequency(self, symbol: str, frequency: Frequency) -> None:
         """Refuse bars of another step than the train bars'."""
-        if _step(frequency) != self.bar:
+        if frequency.bar_ns != self.bar:
             raise DataError(
-                f"bars of {symbol} have a step of {describe_step(_step(frequency))}, but the features were fitted on "
+                f"bars of {symbol} have a step of {describe_step(frequency.bar_ns)}, but the features were fitted on "
                 f"bars of {describe_step(self.bar)}; resample the bars or fit the features anew."
             )
 
@@ -284,16 +284,20 @@ class FeatureSpec:
         return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows)
 
 
+def columns_of(config: FeaturesConfig, folder: str | Path | None = None) -> tuple[Column, ...]:
+    """List the columns that the configuration names: those on the bars themselves, then those of each timeframe."""
+    registry = load_registry(config.modules, folder)
+    columns = [registry.column(name) for name in config.include]
+    columns += [registry.column(name, rule) for rule, names in config.timeframes.items() for name in names]
+    return tuple(columns)
+
+
 def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
     """`FeatureSpec.warm_up` of columns on bars of this step in ns: known before anything is fitted."""
     return max(
         column.warm_up if column.timeframe is None else (column.warm_up + 2) * (parse_rule(column.timeframe) // bar)
         for column in columns
     )
-
-
-def _step(frequency: Frequency) -> int:
-    return int(frequency.bar.astype("timedelta64[ns]").astype(np.int64))
 
 
 def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: int) -> None:

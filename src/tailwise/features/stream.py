@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from tailwise.bars.frequency import Calendar
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
-from tailwise.features.contract import BAR_SIZE, NANOSECONDS, Floats
-from tailwise.features.registry import Column
-from tailwise.features.timeframe import STATE_SIZE, Timeframe
+from tailwise.features.contract import BAR_SIZE, NANOSECONDS, Column, Floats
+from tailwise.features.table import STATE_SIZE, Timeframe
 
 _EDGE = 1e-9  # relative; open and close may lie outside [low, high] by this much, as in loaded bars
 

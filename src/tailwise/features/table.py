@@ -1,11 +1,15 @@
-"""Features of a whole history: the loop over the bars, raw columns of one symbol, and the table with a row per bar."""
+"""Features of a whole history: longer bars, the loop over the bars, raw columns of one symbol, and the table.
+
+A longer bar is visible only once it is complete. The same compiled step serves tables and streams, so that both have
+the same longer bars, bit for bit. Their definition is that of `bars.resample`, with which the tests compare them: days
+begin at 00:00 UTC, weeks on Monday, and a bar is complete when its interval has passed by the clock of the given bars.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import types
@@ -13,13 +17,156 @@ from numba.extending import is_jitted
 from numpy.typing import NDArray
 
 from tailwise.bars.bars import Bars
+from tailwise.bars.frequency import DAY, WEEK, Calendar, describe_step, parse_rule
 from tailwise.core.compiled import kernel
 from tailwise.core.errors import DataError, ShapeError
-from tailwise.features.config import FeaturesConfig
-from tailwise.features.contract import BAR_SIZE, NANOSECONDS, TIME, UPDATE_SIGNATURE, Feature, Floats
-from tailwise.features.registry import Column, load_registry
-from tailwise.features.timeframe import Timeframe
+from tailwise.features.contract import (
+    BAR_SIZE,
+    CLOSE,
+    HIGH,
+    LOW,
+    NANOSECONDS,
+    TIME,
+    UPDATE_SIGNATURE,
+    VOLUME,
+    Column,
+    Feature,
+    Floats,
+)
 
+# ---------------------------------------------------------------------- longer bars
+_MONDAY = 4 * DAY  # 1970-01-05
+# Places in the state; the unfinished bar follows from _BAR on.
+_STARTED, _ORIGIN, _INTERVAL, _DROPPED, _BAR = 0, 1, 2, 3, 4
+STATE_SIZE = _BAR + BAR_SIZE
+_STRADDLES = -1
+
+
+class _Lengths(NamedTuple):
+    """Lengths of the longer and of the given bars in ns, and whether the market never closes."""
+
+    size: int
+    step: int
+    around_the_clock: bool
+
+
+@dataclass(frozen=True)
+class Timeframe:
+    """Longer bars, such as "4h", out of given ones."""
+
+    rule: str
+    lengths: _Lengths
+
+    @classmethod
+    def of(cls, rule: str, step: int, calendar: Calendar) -> Timeframe:
+        size = parse_rule(rule)
+        if size <= step or size % step:
+            raise DataError(
+                f"features.timeframes: '{rule}' is not a multiple of the bars' step of {describe_step(step)}; choose a "
+                "longer one that is."
+            )
+        return cls(rule, _Lengths(size, step, calendar == "24/7"))
+
+    def update(self, state: Floats, stamp: int, bar: Floats, done: Floats) -> int:
+        """Add one bar [6] that opens at `stamp` ns; write the longer bars that it completed to done [2, 6] and return
+        their number."""
+        count = int(_step(state, stamp, bar, self.lengths, done))
+        if count == _STRADDLES:
+            self._refuse_straddling(stamp)
+        return count
+
+    def build(self, bars: Floats, stamps: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+        """Build the longer bars [K, 6] of bars [T, 6]; also return their open times in ns [K], and how many were
+        complete at the close of each given bar [T]."""
+        longer, complete = np.empty((len(bars) + 1, BAR_SIZE)), np.empty(len(bars), dtype=np.int64)
+        opens = np.empty(len(bars) + 1, dtype=np.int64)
+        state = np.zeros(STATE_SIZE)
+        done = np.empty((2, BAR_SIZE))
+        count = int(_build(state, stamps, bars, self.lengths, done, longer, opens, complete))
+        if count < 0:
+            self._refuse_straddling(int(stamps[-1 - count]))
+        return np.ascontiguousarray(longer[:count]), opens[:count], complete
+
+    def _refuse_straddling(self, stamp: int) -> None:
+        raise DataError(
+            f"features.timeframes: the bar that opens at {np.datetime64(stamp, 'ns')} UTC lasts beyond the end of its "
+            f"'{self.rule}' bar and would carry the future into it; choose a timeframe whose bars begin where the "
+            "given ones do."
+        )
+
+
+@kernel
+def _step(state: Any, stamp: int, bar: Any, lengths: _Lengths, done: Any) -> int:
+    """Add one given bar; return the number of longer bars that it completed (0, 1 or 2), or _STRADDLES."""
+    size, step = lengths.size, lengths.step
+    first = state[_STARTED] == 0.0
+    origin = int(state[_ORIGIN])
+    if first:
+        origin = _MONDAY if size % WEEK == 0 else stamp % step if size < DAY else 0
+    interval = (stamp - origin) // size
+    opens = interval * size + origin
+    if stamp + step > opens + size:
+        return _STRADDLES
+    state[_STARTED] = 1.0
+    state[_ORIGIN] = origin
+    count = 0
+    if first or interval != int(state[_INTERVAL]):
+        if not first and state[_DROPPED] == 0.0:
+            for i in range(BAR_SIZE):  # its interval had passed when this bar opened
+                done[count, i] = state[_BAR + i]
+            count += 1
+        # Where the market never closes, a first bar whose beginning lies before the data is not whole.
+        state[_DROPPED] = 1.0 if first and lengths.around_the_clock and stamp > opens else 0.0
+        state[_INTERVAL] = interval
+        for i in range(BAR_SIZE):
+            state[_BAR + i] = bar[i]
+        state[_BAR + TIME] = opens / NANOSECONDS
+    else:
+        state[_BAR + HIGH] = max(state[_BAR + HIGH], bar[HIGH])
+        state[_BAR + LOW] = min(state[_BAR + LOW], bar[LOW])
+        state[_BAR + CLOSE] = bar[CLOSE]
+        state[_BAR + VOLUME] += bar[VOLUME]
+    if stamp + step == opens + size and state[_DROPPED] == 0.0:
+        for i in range(BAR_SIZE):
+            done[count, i] = state[_BAR + i]
+        count += 1
+        state[_DROPPED] = 1.0  # published: not to be published again
+    return count
+
+
+@kernel
+def _build(
+    state: Any,
+    stamps: Any,
+    bars: Any,
+    lengths: _Lengths,
+    done: Any,
+    longer: Any,
+    opens: Any,
+    complete: Any,
+) -> int:
+    """Add all given bars; return the number of longer ones, or -1 - row of a bar that straddles two of them.
+
+    done [2, 6] is scratch.
+    """
+    count = 0
+    for t in range(len(bars)):
+        before, pending = int(state[_INTERVAL]), state[_STARTED] == 1.0 and state[_DROPPED] == 0.0
+        new = _step(state, stamps[t], bars[t], lengths, done)
+        if new == _STRADDLES:
+            return -1 - t
+        for i in range(new):
+            # What was pending comes first, if this bar opened a new interval; then perhaps the bar's own.
+            old = i == 0 and pending and int(state[_INTERVAL]) != before
+            for j in range(BAR_SIZE):
+                longer[count, j] = done[i, j]
+            opens[count] = (before if old else int(state[_INTERVAL])) * lengths.size + int(state[_ORIGIN])
+            count += 1
+        complete[t] = count
+    return count
+
+
+# ---------------------------------------------------------------------- columns and tables
 Fitted: TypeAlias = Mapping[str, float]  # fitted numbers of a column by name
 
 _VECTOR, _MATRIX = types.Array(types.float64, 1, "C"), types.Array(types.float64, 2, "C")
@@ -82,14 +229,6 @@ def as_matrix(bars: Bars) -> tuple[Floats, NDArray[np.int64]]:
     return matrix, stamps
 
 
-def columns_of(config: FeaturesConfig, folder: str | Path | None = None) -> tuple[Column, ...]:
-    """List the columns that the configuration names: those on the bars themselves, then those of each timeframe."""
-    registry = load_registry(config.modules, folder)
-    columns = [registry.column(name) for name in config.include]
-    columns += [registry.column(name, rule) for rule, names in config.timeframes.items() for name in names]
-    return tuple(columns)
-
-
 @dataclass(frozen=True, eq=False)
 class View:
     """Bars of one length: matrix float64 [K, 6], open times in ns [K], and the number of them complete at the close of
@@ -118,9 +257,8 @@ class Views:
     def of(cls, bars: Bars, columns: Sequence[Column]) -> Views:
         matrix, stamps = as_matrix(bars)
         views: dict[str | None, View] = {None: View(matrix, stamps, None)}
-        step = int(bars.frequency.bar.astype("timedelta64[ns]").astype(np.int64))
         for rule in dict.fromkeys(column.timeframe for column in columns if column.timeframe):
-            timeframe = Timeframe.of(rule, step, bars.frequency.calendar)
+            timeframe = Timeframe.of(rule, bars.frequency.bar_ns, bars.frequency.calendar)
             views[rule] = View(*timeframe.build(matrix, stamps))
         return cls(bars.symbol, len(bars), views)
 

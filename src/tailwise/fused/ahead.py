@@ -216,7 +216,7 @@ def ahead_of(backend: FusedBackend, venv: Any) -> FusedAhead | None:
     """
     if not backend.model.law.discrete or "step" in vars(venv):
         return None
-    if type(venv) is MarketEnv and venv.simulator.says_little:
+    if type(venv) is MarketEnv and venv.simulator.reports_only_reward:
         simulator = venv.simulator
         return FusedAhead(backend, Loop(market_ahead, simulator.arrays, simulator.prepare_starts))
     offered = vars(type(venv)).get("ahead_loop")  # of this very class: one that inherits it may step differently

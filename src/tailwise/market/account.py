@@ -1,7 +1,7 @@
 """One account that follows a feed of bars: observed, given an order and stepped by itself.
 
-It is one row of the simulator: the same kernels on a table of two rows, the bar of the decision and the bar that is
-lived through, so that on the same bars it has the same numbers, bit for bit. A decision is made at the close of a bar
+It is one row of the simulator: the same kernels on a table of two rows, the bar of the decision and the bar after it,
+so that on the same bars it has the same numbers, bit for bit. A decision is made at the close of a bar
 and waits; it is filled when the next bar opens (or as `env.fill` and `costs.latency` say).
 """
 
@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError, ShapeError
 from tailwise.market.accounts import Accounts
-from tailwise.market.bar_checks import BAR_MEMORY, check_bar, make_bar_limits
+from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import BPS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import DAY_NS, GuardArrays
-from tailwise.market.portfolio_tables import NO_PRICE, PortfolioTable
+from tailwise.market.guard_arrays import BAR_MEMORY, DAY_NS, GuardArrays, check_bar, make_bar_limits
 from tailwise.market.records import ASSET_BAR, BANKRUPT, BAR
-from tailwise.market.tables import MarketTable, SymbolTable
+from tailwise.market.tables import NO_PRICE, MarketTable, SymbolTable
 
 _BEFORE, _NOW = 0, 1  # rows of the table: the bar of the last decision, and the newest one
 _FOREVER = np.iinfo(np.int64).max  # a feed has no last bar
@@ -156,7 +155,7 @@ class Account:
         return self._target.reshape(-1).copy()
 
     def step(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None = None) -> AccountStep:
-        """Live through the next bar, whose open fills what waits; `bars` and `time` as in `feed`."""
+        """Move through the next bar, whose open fills the waiting order; `bars` and `time` as in `feed`."""
         self._check_begun()
         if self._target is None:
             raise EnvironmentContractError("There is no decision at the last close; call order before step.")
@@ -165,7 +164,7 @@ class Account:
             raise EnvironmentContractError("The account is ruined; begin again.")
         self._push(bars, time)
         state["row"], state["last_row"] = _BEFORE, _FOREVER
-        result, _ = self._accounts.step(self._target, _START, _START, autoreset=False)
+        result, _ = self._accounts.advance(self._target, _START, _START, autoreset=False)
         self._target = None
         self._counts[1] += 1
         assert result.ledger is not None  # report is on
@@ -216,39 +215,29 @@ class Account:
             views |= {"flags": guards.flags[_NOW:], "days": guards.days, "fill_days": guards.fill_days}
         return views
 
-    def _empty_table(self, features: tuple[str, ...], clock_per_year: float) -> MarketTable | PortfolioTable:
-        first, last = np.zeros(1, dtype=np.int64), np.full(1, _FOREVER)
-        if self._config.action.kind == "weights":
-            bars = np.zeros((2, len(self.symbols)), dtype=ASSET_BAR)
+    def _empty_table(self, features: tuple[str, ...], clock_per_year: float) -> MarketTable:
+        several, assets = action_kind(self._config.action).portfolio, len(self.symbols)
+        if not several and assets != 1:
+            raise ConfigError(
+                f"env.action.kind is {self._config.action.kind}: such an account holds one asset, and {assets} symbols "
+                "were given."
+            )
+        bars = np.zeros((2, assets) if several else 2, dtype=ASSET_BAR if several else BAR)
+        if several:
             for name in ("open", "high", "low", "close"):
                 bars[name] = NO_PRICE
-            return PortfolioTable(
-                symbols=self.symbols,
-                feature_names=features,
-                time=np.zeros(2, dtype="datetime64[ns]"),
-                bars=bars,
-                features=np.zeros((2, len(self.symbols) * len(features)), dtype=np.float32),
-                periods_per_year=clock_per_year,
-                first_rows=first,
-                last_rows=last,
-                bar_ns=np.full(1, self._bar_ns),
-                sentence="",
-            )
-        if len(self.symbols) != 1:
-            raise ConfigError(
-                f"env.action.kind is {self._config.action.kind}: such an account holds one asset, and "
-                f"{len(self.symbols)} symbols were given."
-            )
+        first = np.zeros(1, dtype=np.int64)
         return MarketTable(
             symbols=self.symbols,
             feature_names=features,
-            bars=np.zeros(2, dtype=BAR),
-            features=np.zeros((2, len(features)), dtype=np.float32),
+            bars=bars,
+            features=np.zeros((2, assets * len(features)), dtype=np.float32),
+            time=np.zeros(2, dtype="datetime64[ns]"),
             offsets=first,
             first_rows=first,
-            last_rows=last,
-            time=np.zeros(2, dtype=np.int64),
+            last_rows=np.full(1, _FOREVER),
             bar_ns=np.full(1, self._bar_ns),
+            clock_per_year=clock_per_year if several else 0.0,
         )
 
     def _push(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None) -> None:

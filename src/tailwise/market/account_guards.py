@@ -1,4 +1,4 @@
-"""The guards of one live account: the functions of guards.py and bar_checks.py, fed with one bar after the other.
+"""The guards of one live account: the functions of guards.py and guard_arrays.py, fed with one bar after the other.
 
 The order of calls is that of the simulator (docs/guards.md): `open_bar`, `order`, `filled` for every fill, `close_bar`,
 `decision`. Amounts that are easily mistaken for one another have types of their own.
@@ -12,22 +12,20 @@ from typing import NewType
 import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.market.bar_checks import BAR_MEMORY, check_bar, check_open, make_bar_limits
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import DAY_NS
-from tailwise.market.guards import (
+from tailwise.market.guard_arrays import (
+    BAR_MEMORY,
+    DAY_NS,
     GUARD,
     GUARDS,
-    bar_code,
-    begin_guard,
-    enter_day,
-    guard_bounds,
+    check_bar,
+    check_open,
     guard_names,
-    guarded_order,
+    make_bar_limits,
     make_limits,
-    watch_losses,
 )
+from tailwise.market.guards import bar_code, begin_guard, enter_day, guard_bounds, guarded_order, watch_losses
 from tailwise.market.records import make_rules
 
 Units = NewType("Units", float)  # shares, coins, contracts; negative: sold

@@ -7,11 +7,8 @@ HOLDING, whose cash is swept into the shared one. Nothing else in the simulator 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from numba import literal_unroll
 
 from tailwise.core.compiled import kernel
@@ -115,7 +112,7 @@ def revalue(holding: Any, ledger: Any, price: float) -> None:
 
 
 @kernel
-def worth(account: Any, holdings: Any) -> tuple[float, float]:
+def equity_and_notional(account: Any, holdings: Any) -> tuple[float, float]:
     """(equity, sum of the notionals) at the last marks."""
     equity, notional = account.cash, 0.0
     for a in range(holdings.shape[0]):
@@ -144,7 +141,7 @@ def fill_asset_order(
 
 
 @kernel
-def leave_asset(
+def close_holding(
     account: Any, holding: Any, ledger: Any, record: Any, event: int, price: float, volume: float, rules: Any
 ) -> None:
     """Close a position by a stop-loss, a take-profit, a liquidation or a settlement."""
@@ -189,18 +186,3 @@ def finance_account(account: Any, holdings: Any, ledger: Any, bars: Any, clock_y
     ledger.funding += funding
     ledger.interest += interest
     account.cash += interest - borrow - funding
-
-
-def identity_error(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-    """|dE - sum of components| relative to equity before, per record of dtype LEDGER: [N] float64, 0 up to rounding."""
-    explained = sum(sign * ledger[name] for name, sign in COMPONENTS.items())
-    change = ledger["equity"] - ledger["equity_before"]
-    relative: npt.NDArray[np.float64] = np.abs(change - explained) / np.abs(ledger["equity_before"])
-    return relative
-
-
-def total_cost(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-    """Sum of everything that a step cost, in account currency: fees to liquidation, without interest and dividends."""
-    costs = [ledger[name] for name, sign in COMPONENTS.items() if sign < 0]
-    total: npt.NDArray[np.float64] = np.sum(costs, axis=0)
-    return total

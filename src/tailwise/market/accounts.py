@@ -1,6 +1,6 @@
 """N accounts on a table of bars: their state, rules and guards, and the kernels that move them.
 
-`Simulator` makes episodes of them, `Account` follows a feed with one of them. An account holds one asset, or all assets
+`Simulator` adds episodes, `Account` follows a feed with one of them. An account holds one asset, or all assets
 of the table where the kind of actions says so (`weights`).
 """
 
@@ -13,21 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.core.compiled import Repeated
-from tailwise.market.action_kinds import Desk, action_kind
+from tailwise.market.action_kinds import DecisionContext, action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import (
-    GUARD_OBSERVATIONS,
     begin_accounts,
-    observation_names,
     observe_accounts,
     step_accounts,
 )
-from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import GuardArrays, guard_state, load_guard_state
-from tailwise.market.guards import GUARDS
-from tailwise.market.portfolio_config import WeightsAction
-from tailwise.market.portfolio_engine import PortfolioArrays, portfolio_observation_names
-from tailwise.market.portfolio_tables import PortfolioTable
+from tailwise.market.env_config import GuardsConfig, MarketEnvConfig, WeightsAction
+from tailwise.market.guard_arrays import GUARDS, GuardArrays, guard_state, load_guard_state
+from tailwise.market.portfolio_engine import PortfolioArrays
 from tailwise.market.records import (
     ASSET_LEDGER,
     LEDGER,
@@ -55,10 +50,10 @@ class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a fr
 
 
 class Accounts:
-    """N accounts as they stand.
+    """The state of N accounts and what moves it.
 
     table      bars and features
-    assets     how many an account holds
+    accounts   how many there are; assets: how many each of them holds
     state      what the accounts own and what waits for its fill
     guards     what the guards remember, None where none is set
     portfolio  what accounts with several assets need beside, None for one asset
@@ -69,38 +64,36 @@ class Accounts:
 
     def __init__(
         self,
-        table: MarketTable | PortfolioTable,
+        table: MarketTable,
         config: MarketEnvConfig,
         costs: CostConfig,
         *,
         accounts: int,
         guards: GuardArrays | None,
     ) -> None:
-        self.table, self.config, self.count, self.guards = table, config, accounts, guards
+        self.table, self.config, self.costs, self.accounts, self.guards = table, config, costs, accounts, guards
         self.kind = action_kind(config.action)
         self.rules = make_rules(config, costs)
-        shown = () if guards is None else GUARD_OBSERVATIONS[: 1 if config.guards.daily_turnover is None else 2]
         narrowed = self.kind.venue_narrows(config, costs)
         self.has_mask = guards is not None or narrowed
         self.portfolio: PortfolioArrays | None = None
-        if isinstance(table, PortfolioTable):
+        if table.has_clock:
             self.assets = len(table.symbols)
             self.state = AccountState.of_portfolio(accounts, self.assets, costs.latency)
             self.portfolio = _portfolio_arrays(self.state, table, config)
-            self.names = portfolio_observation_names(table.symbols, table.feature_names, costs.latency, shown)
             # Bounds differ from those of the action space where an asset is outside its history.
             self.has_mask |= not (table.bars["available"][table.first_rows[0] :] == 1).all()
         else:
             self.assets = 1
             self.state = AccountState.of_asset(accounts, costs.latency)
-            self.names = observation_names(table.feature_names, costs.latency, shown)
         self._single = True if self.portfolio is None else None
+        self.names = observation_names(table, costs.latency, config.guards)
         self.size = len(self.names)
         self.final = np.zeros((accounts, self.size), dtype=np.float32)
         self._ledger_dtype = LEDGER if self.portfolio is None else PORTFOLIO_LEDGER
         self._unread_ledger = np.zeros(1, dtype=self._ledger_dtype)
-        self._advance = Repeated(step_accounts)
-        self._desk = Desk(
+        self._step_accounts = Repeated(step_accounts)
+        self._context = DecisionContext(
             self.state.records,
             self.state.holdings,
             table.bars,
@@ -129,8 +122,8 @@ class Accounts:
         )
 
     def observe(self) -> npt.NDArray[np.float32]:
-        """Observations float32 [N, D]."""
-        obs = np.empty((self.count, self.size), dtype=np.float32)
+        """Observations float32 [N, D] of all accounts at their last close."""
+        obs = np.empty((self.accounts, self.size), dtype=np.float32)
         state, table = self.state, self.table
         observe_accounts(
             state.records,
@@ -145,25 +138,26 @@ class Accounts:
         return obs
 
     def targets(self, actions: Any) -> npt.NDArray[np.float64]:
-        """Target exposures float64 [N], or weights [N, A], of actions, checked."""
-        return self.kind.targets(np.asarray(actions), self._desk)
+        """Check actions and turn them into target exposures: float64 [N] of indices for `positions` and of exposures
+        [N] or [N, 1]; [N, A] for `weights`, as the policy named them: their bounds are applied by the step."""
+        return self.kind.targets(np.asarray(actions), self._context)
 
     def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] for `positions`, [low, high] float32 [N, 2] for `exposure` and
         [N, A, 2] for `weights`."""
-        return self.kind.mask(self._desk)
+        return self.kind.mask(self._context)
 
-    def step(
+    def advance(
         self, targets: npt.NDArray[np.float64], start_rows: Integers, start_symbols: Integers, *, autoreset: bool
     ) -> tuple[SimulatorStep, int]:
         """Advance by one bar towards targets float64 [N] or [N, A]: the step, and how many accounts used up their
         starts int64 [N, K]."""
-        n = self.count
+        n = self.accounts
         obs = np.empty((n, self.size), dtype=np.float32)
         reward = np.empty(n)
         terminated, truncated = np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)
         ledger = np.zeros(n, dtype=self._ledger_dtype) if self.config.report else None
-        ended, used_up = self._advance(
+        ended, used_up = self._step_accounts(
             self.state.records,
             self.state.pending,
             np.ascontiguousarray(targets, dtype=np.float64),
@@ -202,12 +196,33 @@ class Accounts:
         return {**self.state.to_dict(), **guard_state(self.guards)}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from `get_state`, of a state that `self.state.check` has let pass."""
+        """Continue from `get_state`; check the state with `self.state.check` before."""
         self.state.load(state)
         load_guard_state(self.guards, state)
 
 
-def _portfolio_arrays(state: AccountState, table: PortfolioTable, config: MarketEnvConfig) -> PortfolioArrays:
+def observation_names(table: MarketTable, latency: int, guards: GuardsConfig) -> tuple[str, ...]:
+    """Names of the D entries of an observation, in the order in which `engine.observe` or
+    `portfolio_engine.observe_portfolio` writes them."""
+    symbols, features = table.symbols, table.feature_names
+    turnover = () if guards.daily_turnover is None else ("turnover_left",)
+    if not table.has_clock:
+        account = ("exposure", "unrealised_return", "bars_held", "drawdown")
+        pending = (f"pending_target_{k}" for k in range(latency))
+        return (*features, *account, *pending, *(("halted",) if guards.active else ()), *turnover)
+    of_asset = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
+    of_account = ("gross", "cash_share", "drawdown")
+    return (
+        *(f"{symbol}.{feature}" for symbol in symbols for feature in features),
+        *(f"{symbol}.{name}" for symbol in symbols for name in of_asset),
+        *of_account,
+        *(f"{symbol}.pending_weight_{k}" for k in range(latency) for symbol in symbols),
+        *(f"{symbol}.halted" for symbol in symbols if guards.active),
+        *turnover,
+    )
+
+
+def _portfolio_arrays(state: AccountState, table: MarketTable, config: MarketEnvConfig) -> PortfolioArrays:
     assets = len(table.symbols)
     assert isinstance(config.action, WeightsAction) and state.holdings is not None
     low, high = config.action.bounds(assets)
@@ -216,7 +231,7 @@ def _portfolio_arrays(state: AccountState, table: PortfolioTable, config: Market
         low=low,
         high=high,
         gross=config.action.gross,
-        clock_year=1.0 / table.periods_per_year,
+        clock_year=1.0 / table.clock_per_year,
         weights=np.zeros(assets),
         plans=np.zeros(assets, dtype=PLAN),
         fills=np.zeros((len(state.records) if config.report else 1, assets), dtype=ASSET_LEDGER),

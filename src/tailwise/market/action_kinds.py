@@ -1,10 +1,14 @@
 """Kinds of actions: how what a policy chooses becomes target exposures, and what it may choose next.
 
-One object per section of `env.action`. A new kind is such a section and an object here.
+One object per section of `env.action`; a new kind is such a section and an object here. The kernels above them compute
+the action mask of `positions` and the [low, high] of `exposure` and `weights` at each step. The bounds of the venue
+(margin, smallest order) and the guards are kept apart, because the engine itself applies the guards to every target and
+counts what they change.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,25 +17,175 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from tailwise.core.compiled import kernel
 from tailwise.core.errors import EnvironmentContractError
-from tailwise.market.bounds import (
-    guard_bounds_of_accounts,
-    guard_bounds_of_portfolios,
-    margin_can_bind,
-    mask_positions,
-    venue_bounds_of_accounts,
-)
 from tailwise.market.costs import CostConfig
 from tailwise.market.engine import look_up
-from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction
-from tailwise.market.portfolio_config import WeightsAction
+from tailwise.market.env_config import Action, ExposureAction, MarketEnvConfig, PositionsAction, WeightsAction
+from tailwise.market.guards import guard_bounds, inside, risk_bounds
+from tailwise.market.records import BANKRUPT
 
+_MARGIN_AT_REACH = 0.5  # of 1 / maintenance; up to it an order would have to cost half of the equity to be liquidated
+_BISECTIONS = 40
+
+
+def margin_can_bind(config: MarketEnvConfig, costs: CostConfig) -> bool:
+    """Whether impact, the one cost that sizing cannot foresee exactly, could carry an allowed exposure into a margin
+    call."""
+    return costs.impact_bps > 0 and config.action.largest * config.maintenance_margin > _MARGIN_AT_REACH
+
+
+@kernel
+def can_be_held(target: float, exposure: float, equity: float, close: float, volume: float, rules: Any) -> bool:
+    """Whether equity exceeds the maintenance margin after an order from `exposure` to `target`, all costs paid."""
+    traded = abs(target - exposure)  # as a multiple of equity
+    participation = traded * equity / (close * volume) if volume > 0.0 else 1.0
+    linear = rules.linear * traded
+    left = 1.0 - linear - rules.impact * traded * math.sqrt(participation)
+    return left > rules.maintenance * abs(target) * (1.0 - linear)
+
+
+@kernel
+def furthest_held(end: float, exposure: float, equity: float, close: float, volume: float, rules: Any) -> float:
+    """The target between 0 and `end`, as near to `end` as margin allows."""
+    if can_be_held(end, exposure, equity, close, volume, rules):
+        return end
+    held, lost = 0.0, 1.0  # fractions of `end`
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (held + lost)
+        if can_be_held(middle * end, exposure, equity, close, volume, rules):
+            held = middle
+        else:
+            lost = middle
+    return held * end
+
+
+@kernel
+def venue_bounds(account: Any, bar: Any, low: float, high: float, rules: Any) -> tuple[float, float]:
+    """[low, high] cut to what margin and the smallest order leave at the close of `bar`, with its volume.
+
+    An end that is worth less than one lot or one order is as good as 0, or as the present exposure if that is beyond 0.
+    """
+    close = bar.close
+    equity = max(account.equity, BANKRUPT * account.start_equity)
+    exposure = account.units * close / equity
+    high = furthest_held(high, exposure, equity, close, bar.volume, rules)
+    low = min(furthest_held(low, exposure, equity, close, bar.volume, rules), high)
+    smallest = max(rules.lot * close, rules.minimum_notional)
+    if high > 0.0 and high * equity < smallest:
+        high = min(high, max(exposure, 0.0))
+    if low < 0.0 and -low * equity < smallest:
+        low = max(low, min(exposure, 0.0))
+    return min(low, high), high
+
+
+@kernel
+def venue_bounds_of_accounts(accounts: Any, bars: Any, low: float, high: float, rules_array: Any, bounds: Any) -> None:
+    """bounds float64 [N, 2] of the next decision, without guards."""
+    for i in range(accounts.shape[0]):
+        account = accounts[i]
+        bounds[i, 0], bounds[i, 1] = venue_bounds(account, bars[account.row], low, high, rules_array[0])
+
+
+@kernel
+def guard_bounds_of(account: Any, bars: Any, guards: Any, i: int, immediate: bool) -> tuple[float, float]:
+    """[low, high] that the guards leave of the next decision of account `i`."""
+    row = account.row
+    close = bars[row].close
+    equity = max(account.equity, BANKRUPT * account.start_equity)
+    guard = guards.states[i]
+    low, high, _ = guard_bounds(
+        0.0,
+        account.units * close / equity,
+        equity,
+        close,
+        guard,
+        guards.limits[0],
+        guards.flags[row],
+        guards.fill_days[row] == guard.day,
+        immediate,
+    )
+    return low, high
+
+
+@kernel
+def guard_bounds_of_accounts(accounts: Any, bars: Any, guards: Any, immediate: bool, bounds: Any) -> None:
+    """Cut bounds float64 [N, 2] to what the guards leave of the next decision; guards win where nothing is left."""
+    for i in range(accounts.shape[0]):
+        floor, ceiling = guard_bounds_of(accounts[i], bars, guards, i, immediate)
+        bounds[i, 0], bounds[i, 1] = inside(bounds[i, 0], bounds[i, 1], floor, ceiling)
+
+
+@kernel
+def guard_bounds_of_portfolios(accounts: Any, holdings: Any, guards: Any, immediate: bool, bounds: Any) -> None:
+    """Cut bounds float64 [N, A, 2] to what exposure limit, halts and ignored bars leave of the next decision."""
+    for i in range(accounts.shape[0]):
+        account, guard = accounts[i], guards.states[i]
+        equity = max(account.equity, BANKRUPT * account.start_equity)
+        for a in range(holdings.shape[1]):
+            exposure = holdings[i, a].units * holdings[i, a].mark / equity
+            floor, ceiling, _ = risk_bounds(0.0, exposure, guard.halted, guards.limits[0])
+            if immediate and guards.flags[account.row, a] != 0:
+                floor, ceiling = exposure, exposure
+            bounds[i, a, 0], bounds[i, a, 1] = inside(bounds[i, a, 0], bounds[i, a, 1], floor, ceiling)
+
+
+@kernel
+def allow_positions(
+    positions: Any,
+    equity: float,
+    close: float,
+    exposure: float,
+    low: float,
+    high: float,
+    hold: bool,
+    rules: Any,
+    mask: Any,
+) -> None:
+    """mask int8 [K]: 1 where a target of positions [K] is worth at least one lot and one order and lies in [low, high].
+
+    The target nearest to the present exposure, brought into [low, high], stays allowed when nothing else is, and always
+    with `hold`: it is how one keeps a position that guards forbid to enlarge.
+    """
+    anchor = min(max(exposure, low), high)
+    nearest = 0
+    some = False
+    for k in range(positions.shape[0]):
+        notional = abs(positions[k]) * equity
+        traded = positions[k] == 0.0 or (notional >= rules.lot * close and notional >= rules.minimum_notional)
+        allowed = traded and low <= positions[k] <= high
+        mask[k] = 1 if allowed else 0
+        some = some or allowed
+        if abs(positions[k] - anchor) < abs(positions[nearest] - anchor):
+            nearest = k
+    if hold or not some:
+        mask[nearest] = 1
+
+
+@kernel
+def mask_positions(
+    accounts: Any, bars: Any, positions: Any, rules_array: Any, guards: Any, immediate: bool, mask: Any
+) -> None:
+    """Action mask int8 [N, K] of the next decision; `guards` is None or a `GuardArrays`."""
+    rules = rules_array[0]
+    for i in range(accounts.shape[0]):
+        account = accounts[i]
+        close = bars[account.row].close
+        equity = max(account.equity, BANKRUPT * account.start_equity)
+        exposure = account.units * close / equity
+        low, high = -np.inf, np.inf
+        if guards is not None:
+            low, high = guard_bounds_of(account, bars, guards, i, immediate)
+        allow_positions(positions, equity, close, exposure, low, high, guards is not None, rules, mask[i])
+
+
+# ---------------------------------------------------------------------- kinds of actions
 Floats = npt.NDArray[np.float64]
 _NO_CHOICES = np.zeros(0)
 
 
 @dataclass(frozen=True)
-class Desk:
+class DecisionContext:
     """What the next decisions of N accounts are made on; the arrays are those of the simulator and change with it.
 
     records    accounts [N]; bars: all bars of the market, the rows of which `records["row"]` names
@@ -74,11 +228,11 @@ class ActionKind(ABC):
         """Whether lots, the smallest order or the margin can forbid an action."""
 
     @abstractmethod
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
         """Target exposures float64 [N], or [N, A] of a portfolio, of the actions of N accounts, checked."""
 
     @abstractmethod
-    def mask(self, desk: Desk) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
         """What the next decision may choose: int8 [N, K] of choices, [low, high] float32 [N, 2] or [N, A, 2] of
         numbers."""
 
@@ -109,9 +263,9 @@ class PositionsKind(ActionKind):
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return _small_orders(costs)
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
-        values = _one_each(actions, desk.records.size)
-        targets = np.empty(desk.records.size)
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
+        values = _one_each(actions, context.records.size)
+        targets = np.empty(context.records.size)
         bad = look_up(self.choices, values, targets) if values.dtype.kind in "iu" else 0
         if bad >= 0:
             raise EnvironmentContractError(
@@ -120,9 +274,11 @@ class PositionsKind(ActionKind):
             )
         return targets
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.int8]:
-        mask = np.empty((desk.records.size, self.choices.size), dtype=np.int8)
-        mask_positions(desk.records, desk.bars, self.choices, desk.rules, desk.guards, desk.immediate, mask)
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.int8]:
+        mask = np.empty((context.records.size, self.choices.size), dtype=np.int8)
+        mask_positions(
+            context.records, context.bars, self.choices, context.rules, context.guards, context.immediate, mask
+        )
         return mask
 
 
@@ -139,27 +295,27 @@ class ExposureKind(ActionKind):
         # With latency the order meets another account than the one that is known now.
         return costs.latency == 0 and (_small_orders(costs) or margin_can_bind(config, costs))
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
-        values = _one_each(actions, desk.records.size)
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
+        values = _one_each(actions, context.records.size)
         exposures = np.clip(values.astype(np.float64), self.low, self.high)
         if np.isnan(exposures).any():
             raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
-        if desk.narrowed:
-            bounds = self._range(desk)
+        if context.narrowed:
+            bounds = self._range(context)
             exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
         return exposures
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
-        bounds = self._range(desk)
-        if desk.guards is not None:
-            guard_bounds_of_accounts(desk.records, desk.bars, desk.guards, desk.immediate, bounds)
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:
+        bounds = self._range(context)
+        if context.guards is not None:
+            guard_bounds_of_accounts(context.records, context.bars, context.guards, context.immediate, bounds)
         return bounds.astype(np.float32)
 
-    def _range(self, desk: Desk) -> Floats:
+    def _range(self, context: DecisionContext) -> Floats:
         """[low, high] float64 [N, 2], cut to what margin and the smallest order leave."""
-        bounds = np.tile([self.low, self.high], (desk.records.size, 1))
-        if desk.narrowed:
-            venue_bounds_of_accounts(desk.records, desk.bars, self.low, self.high, desk.rules, bounds)
+        bounds = np.tile([self.low, self.high], (context.records.size, 1))
+        if context.narrowed:
+            venue_bounds_of_accounts(context.records, context.bars, self.low, self.high, context.rules, bounds)
         return bounds
 
 
@@ -178,9 +334,9 @@ class WeightsKind(ActionKind):
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return False  # what a weight loses to lots and margin is shared with the other weights, in `step`
 
-    def targets(self, actions: npt.NDArray[Any], desk: Desk) -> Floats:
+    def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
         """As the policy named them; bounds are applied by `step`."""
-        shape = (desk.records.size, len(desk.symbols))
+        shape = (context.records.size, len(context.symbols))
         if actions.shape != shape or actions.dtype.kind not in "fiu":
             raise EnvironmentContractError(
                 f"Actions are {actions.dtype} of shape {actions.shape}, expected numbers of shape "
@@ -190,17 +346,17 @@ class WeightsKind(ActionKind):
         if not np.isfinite(weights).all():
             i, a = (int(index) for index in np.argwhere(~np.isfinite(weights))[0])
             raise EnvironmentContractError(
-                f"Action of account {i} for {desk.symbols[a]} is {weights[i, a]}; weights must be finite."
+                f"Action of account {i} for {context.symbols[a]} is {weights[i, a]}; weights must be finite."
             )
         return weights
 
-    def mask(self, desk: Desk) -> npt.NDArray[np.float32]:
+    def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:
         """[low, high], cut to what the guards leave, and [0, 0] for an asset that is not available."""
-        low, high = self.action.bounds(len(desk.symbols))
-        available = desk.bars["available"][desk.records["row"]] == 1
-        bounds = np.tile(np.stack([low, high], axis=-1), (desk.records.size, 1, 1))
-        if desk.guards is not None:
-            guard_bounds_of_portfolios(desk.records, desk.holdings, desk.guards, desk.immediate, bounds)
+        low, high = self.action.bounds(len(context.symbols))
+        available = context.bars["available"][context.records["row"]] == 1
+        bounds = np.tile(np.stack([low, high], axis=-1), (context.records.size, 1, 1))
+        if context.guards is not None:
+            guard_bounds_of_portfolios(context.records, context.holdings, context.guards, context.immediate, bounds)
         return np.where(available[:, :, None], bounds.astype(np.float32), np.float32(0.0))
 
 

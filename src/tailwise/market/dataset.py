@@ -82,7 +82,7 @@ class Dataset:
         """One table per symbol that ends with its window.
 
         The first decision is made at the close before the window, if its features are valid, so that the first bar
-        lived through is the first one of the window. `together`: in one account all symbols begin at the same time, the
+        traded is the first one of the window. `together`: in one account all symbols begin at the same time, the
         latest of those closes, because an asset with a gap before the window would begin long before the others.
         """
         tables = []
@@ -97,8 +97,8 @@ class Dataset:
                     f"{item.bars.symbol}: its {purpose} window has {window.end - window.first} bars, of which the "
                     f"features need {max(first - window.first, 0)} to warm up; widen the window or look back less."
                 )
-            shown = FeatureTable(features.values[: window.end], features.names, first)
-            tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), shown))
+            until_end = FeatureTable(features.values[: window.end], features.names, first)
+            tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), until_end))
         return tables
 
     def in_pieces(self, purpose: Purpose, length: int) -> Dataset:
@@ -128,26 +128,26 @@ class Dataset:
         policy was trained on.
         """
         for bars, window in zip(self.bars, self.window("train"), strict=True):
-            known = spec.windows.get(bars.symbol)
-            if known is None:
+            trained = spec.windows.get(bars.symbol)
+            if trained is None:
                 raise DataError(
                     f"{bars.symbol} was not among the symbols that the policy was trained on "
                     f"({', '.join(spec.windows)}); give the bars it was trained on."
                 )
-            if bars.slice(window.first, window.end).data_hash() != known.data_hash:
+            if bars.slice(window.first, window.end).data_hash() != trained.data_hash:
                 raise DataError(
                     f"{bars.symbol}: the train window now holds other bars than those that the policy was trained on "
-                    f"({known.rows} bars, {known.first[:10]} to {known.last[:10]}), so its other windows are not to be "
-                    "trusted; restore the bars, or name the windows with data.split.kind dates and train again."
+                    f"({trained.rows} bars, {trained.first[:10]} to {trained.last[:10]}), so its other windows are not "
+                    "to be trusted; restore the bars, or name the windows with data.split.kind dates and train again."
                 )
 
     def describe(self) -> list[str]:
         """A sentence per symbol: what was read, and which bars serve what."""
-        told = []
+        sentences = []
         for i, bars in enumerate(self.bars):
             spans = [_span(purpose, bars, windows[i]) for purpose, windows in self.windows.items()]
-            told.append(f"{bars.symbol} ({bars.label}): {', '.join(spans)} bars. {bars.frequency.sentence}")
-        return told
+            sentences.append(f"{bars.symbol} ({bars.label}): {', '.join(spans)} bars. {bars.frequency.sentence}")
+        return sentences
 
 
 def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSpec | None = None) -> Dataset:
@@ -156,9 +156,7 @@ def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSp
     bars = [item.bars for item in loaded]
     windows = split_windows(bars, data.split)
     if spec is None:
-        spec = fit_on_train(
-            features, [item.bars for item in loaded], train_times([i.bars for i in loaded], windows["train"])
-        )
+        spec = fit_on_train(features, bars, train_times(bars, windows["train"]))
     tables = tuple(
         with_columns(spec.table(item.bars), item.columns, w) for item, w in zip(loaded, windows["train"], strict=True)
     )
@@ -170,12 +168,12 @@ def load_data(data: DataConfig) -> tuple[Loaded, ...]:
     if isinstance(data, BuiltinData):
         from tailwise.bars.builtin import load
 
-        found = tuple(Loaded(load(name), {}) for name in data.names)
+        loaded = tuple(Loaded(load(name), {}) for name in data.names)
     elif isinstance(data, SyntheticData):
-        found = _draw(data)
+        loaded = _draw(data)
     else:
         names = data.symbols or tuple(Path(path).stem for path in data.paths)
-        found = tuple(
+        loaded = tuple(
             Loaded(
                 load_bars(
                     path,
@@ -189,31 +187,31 @@ def load_data(data: DataConfig) -> tuple[Loaded, ...]:
             )
             for path, name in zip(data.paths, names, strict=True)
         )
-    symbols = [item.bars.symbol for item in found]
+    symbols = [item.bars.symbol for item in loaded]
     twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
     if twice:
         raise DataError(f"data: the symbol {twice[0]} occurs more than once; each symbol may be given once.")
-    rates = sorted({item.bars.frequency.periods_per_year for item in found})
+    rates = sorted({item.bars.frequency.periods_per_year for item in loaded})
     if len(rates) > 1:
         raise DataError(
             f"data: the symbols have {' and '.join(f'{rate:g}' for rate in rates)} bars per year; an environment needs "
             "bars of one frequency: resample them or set data.periods_per_year."
         )
-    return found
+    return loaded
 
 
 def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
     from tailwise.bars.synthetic import make
 
-    found = []
+    drawn = []
     for seed in data.seeds:
         if "seed" in data.parameters:
             raise ConfigError("data.parameters has a seed; write it under data.seeds, one symbol is drawn for each.")
         bars, columns = make(data.market, seed=seed, **data.parameters)
         if len(data.seeds) > 1:
             bars = replace(bars, symbol=f"{bars.symbol}-{seed}")
-        found.append(Loaded(bars, columns))
-    return tuple(found)
+        drawn.append(Loaded(bars, columns))
+    return tuple(drawn)
 
 
 def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Window, ...]]:

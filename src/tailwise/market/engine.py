@@ -25,6 +25,7 @@ from tailwise.market.guards import (
     turnover_share,
     watch_losses,
 )
+from tailwise.market.orders import desired_units, exit_in_bar, large_enough
 from tailwise.market.portfolio_engine import (
     advance_portfolio,
     begin_portfolio,
@@ -34,11 +35,7 @@ from tailwise.market.portfolio_engine import (
     queue_weights,
 )
 from tailwise.market.records import BANKRUPT, LIQUIDATION, NO_EVENT, TAKE_PROFIT
-from tailwise.market.sizes import desired_units, large_enough
-from tailwise.market.stops import exit_in_bar
 
-ACCOUNT_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "drawdown")
-GUARD_OBSERVATIONS = ("halted", "turnover_left")
 _HALF_HELD = 20.0  # bars after which `bars_held` reaches one half
 
 
@@ -76,7 +73,9 @@ def fill_order(
 
 
 @kernel
-def leave(account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any, guards: Any, i: int) -> None:
+def close_position(
+    account: Any, ledger: Any, event: int, price: float, volume: float, rules: Any, guards: Any, i: int
+) -> None:
     """Close the position by a stop-loss, a take-profit or a liquidation, which no guard delays."""
     units = account.units
     if guards is not None:
@@ -103,7 +102,7 @@ def clear(ledger: Any, equity: float) -> None:
 
 @kernel
 def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, guards: Any, i: int) -> None:
-    """Account `i` lives through the next bar, with the order that is due now."""
+    """Move account `i` through the next bar, with the order that is due now."""
     row = account.row
     before, bar = bars[row], bars[row + 1]
     equity_before = account.equity
@@ -121,7 +120,7 @@ def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, gua
             enter_day(guards.states[i], guards.days[row + 1], equity_before)
         watch_losses(guards.states[i], equity, account.peak, guards.limits[0])
     if account.units != 0.0 and equity <= rules.maintenance * abs(account.units) * price:
-        leave(account, ledger, LIQUIDATION, price, volume, rules, guards, i)
+        close_position(account, ledger, LIQUIDATION, price, volume, rules, guards, i)
     else:
         fill_order(account, ledger, target, equity, price, volume, row, rules, guards, i)
     if guards is not None:  # with fills at the close the order still belonged to the day before
@@ -134,7 +133,7 @@ def advance(account: Any, ledger: Any, target: float, bars: Any, rules: Any, gua
         event, exit_price = exit_in_bar(units, account.entry, account.cash, bar.open, bar.high, bar.low, rules)
         if event != NO_EVENT:
             ledger.price_pnl += units * (exit_price - price)
-            leave(account, ledger, event, exit_price, bar.volume, rules, guards, i)
+            close_position(account, ledger, event, exit_price, bar.volume, rules, guards, i)
         else:
             ledger.price_pnl += units * (bar.close - price)
             account.held += 1
@@ -197,7 +196,7 @@ def decide(target: float, account: Any, ledger: Any, bars: Any, guards: Any, i: 
 @kernel
 def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i: int, out: Any) -> None:
     """Write one observation [F + 4 + latency (+ guards)]: features of the bar just closed, the account, the waiting
-    targets, the guards."""
+    targets, the guards; `accounts.observation_names` names the entries."""
     row = account.row
     count = features.shape[1]
     for k in range(count):
@@ -221,7 +220,7 @@ def observe(account: Any, pending: Any, bars: Any, features: Any, guards: Any, i
 
 
 @kernel
-def begin_any(
+def begin_account(
     account: Any,
     pending: Any,
     row: int,
@@ -242,7 +241,7 @@ def begin_any(
 
 
 @kernel
-def observe_any(
+def observe_account(
     account: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, i: int, out: Any
 ) -> None:
     """Write the observation of account `i`, with one asset or several."""
@@ -281,7 +280,7 @@ def step_accounts(
     [N, latency, A], targets [N, A], bars [T, A] ASSET_BAR, features [T, A F], ledgers [N] PORTFOLIO_LEDGER. Both:
     last_rows int64 [S], start_rows and start_symbols int64 [N, K] (the start of episode e is in column e mod K).
     Written: obs and final_obs float32 [N, D] (final_obs only where an episode ended), reward float64 [N], terminated
-    and truncated bool [N], ledgers, of which there is one when nobody wants to read them.
+    and truncated bool [N], ledgers, of which there is one without `report`.
     """
     rules = rules_array[0]
     latency = pending.shape[1]
@@ -324,14 +323,14 @@ def step_accounts(
         if ruined or over:
             ended += 1
             if autoreset:
-                observe_any(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])
+                observe_account(account, pending[i], bars, features, guards, single, portfolio, i, final_obs[i])
                 account.episode += 1
                 column = account.episode % columns
                 if column == columns - 1:
                     used_up += 1
                 row, symbol = start_rows[i, column], start_symbols[i, column]
-                begin_any(account, pending[i], row, symbol, last_rows, bars, rules, guards, single, portfolio, i)
-        observe_any(account, pending[i], bars, features, guards, single, portfolio, i, obs[i])
+                begin_account(account, pending[i], row, symbol, last_rows, bars, rules, guards, single, portfolio, i)
+        observe_account(account, pending[i], bars, features, guards, single, portfolio, i, obs[i])
     return ended, used_up
 
 
@@ -364,18 +363,13 @@ def begin_accounts(
     """Start new episodes for the accounts `which` int64 [M] at `rows` [M] of `symbols` [M]."""
     for j in range(which.shape[0]):
         i, symbol, rules = which[j], symbols[j], rules_array[0]
-        begin_any(accounts[i], pending[i], rows[j], symbol, last_rows, bars, rules, guards, single, portfolio, i)
+        begin_account(accounts[i], pending[i], rows[j], symbol, last_rows, bars, rules, guards, single, portfolio, i)
 
 
 @kernel
 def observe_accounts(
     accounts: Any, pending: Any, bars: Any, features: Any, guards: Any, single: Any, portfolio: Any, obs: Any
 ) -> None:
-    """Observations float32 [N, D] of all accounts as they stand."""
+    """Observations float32 [N, D] of all accounts at their last close."""
     for i in range(accounts.shape[0]):
-        observe_any(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])
-
-
-def observation_names(features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Names of the D entries of an observation, in order; `guards` are the GUARD_OBSERVATIONS that it has."""
-    return (*features, *ACCOUNT_OBSERVATIONS, *(f"pending_target_{k}" for k in range(latency)), *guards)
+        observe_account(accounts[i], pending[i], bars, features, guards, single, portfolio, i, obs[i])

@@ -1,16 +1,150 @@
-"""The configuration section `env`: what may be done, when it is filled, and when an episode ends."""
+"""The configuration section `env`: what may be done, when it is filled, which limits stand between a policy and its
+orders, and when an episode ends."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
 from tailwise.market.costs import CostConfig
-from tailwise.market.guards_config import NO_GUARDS, GuardsConfig
-from tailwise.market.portfolio_config import WeightsAction
+
+_NEEDS_TIME = ("daily_turnover", "daily_loss", "stale_bars")
+
+
+class GuardsConfig(Section):
+    """Every limit is null, which is off. A day is a UTC date, taken from the open time of the bar."""
+
+    max_exposure: float | None = Field(
+        None, gt=0, le=100, description="largest |position| after an order, as a multiple of equity; clips the target"
+    )
+    order_fraction: float | None = Field(
+        None, gt=0, le=200, description="largest order, as a multiple of equity; clips the order"
+    )
+    order_units: float | None = Field(None, gt=0, description="largest order, in units (not lots); clips the order")
+    order_notional: float | None = Field(
+        None, gt=0, description="largest order, in account currency before costs; clips the order"
+    )
+    daily_turnover: float | None = Field(
+        None,
+        gt=0,
+        le=10_000,
+        description="largest notional traded in a day, as a multiple of the equity at its start; clips what adds risk, "
+        "never what reduces it",
+    )
+    daily_loss: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="loss since the start of the day, as a fraction of the equity then, that halts it",
+    )
+    drawdown: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="loss from the highest equity at a close, as a fraction of it, that halts the rest of the episode",
+    )
+    on_halt: Literal["reduce_only", "flatten"] = Field(
+        "reduce_only",
+        description="what daily_loss and drawdown do: let only orders pass that reduce the position, or close it",
+    )
+    stale_bars: float | None = Field(
+        None,
+        ge=1,
+        le=1e6,
+        description="a bar that opens more than this many bar lengths after the one before is ignored: no order",
+    )
+    absurd_gap: float | None = Field(
+        None, gt=0, le=100, description="|open / close before - 1| above which a bar is ignored: no order"
+    )
+    absurd_move: float | None = Field(
+        None, gt=0, le=100, description="|close / close before - 1| above which a bar is ignored: no order"
+    )
+    absurd_volatility: float | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="log-return, in multiples of the recent volatility, above which a bar is ignored: no order",
+    )
+    volatility_bars: int = Field(
+        50, ge=2, le=100_000, description="bars over which absurd_volatility measures the recent volatility"
+    )
+    absurd_flat_bars: int | None = Field(
+        None, ge=1, le=1_000_000, description="bars in a row with high = low from which on bars are ignored: no order"
+    )
+
+    @property
+    def active(self) -> bool:
+        """Whether any limit is set."""
+        settings = ("on_halt", "volatility_bars")
+        return any(value is not None for name, value in self if name not in settings)
+
+    @property
+    def needing_time(self) -> tuple[str, ...]:
+        """Names of the limits that are set and need the time of each bar."""
+        return tuple(name for name in _NEEDS_TIME if getattr(self, name) is not None)
+
+
+NO_GUARDS = GuardsConfig()
+
+
+Floats = npt.NDArray[np.float64]
+
+
+class WeightsAction(Section):
+    """Box of shape (A,): a weight per asset, as a multiple of equity; cash is the rest.
+
+    Weights are clipped to [low, high]; then, if the sum of their absolute values exceeds `gross`, all are scaled down
+    by the same factor. So 0 must lie within the bounds of every asset.
+    """
+
+    kind: Literal["weights"] = "weights"
+    low: float | tuple[float, ...] = Field(
+        -1.0, description="smallest weight, one number for all assets or one per asset; negative: short"
+    )
+    high: float | tuple[float, ...] = Field(
+        1.0, description="largest weight, one number for all assets or one per asset; above 1: a loan"
+    )
+    gross: float = Field(1.0, gt=0, le=100, description="largest sum of the absolute weights, as a multiple of equity")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> WeightsAction:
+        low, high = np.atleast_1d(self.low), np.atleast_1d(self.high)
+        if low.size > 1 and high.size > 1 and low.size != high.size:
+            raise ConfigError(
+                f"low has {low.size} entries and high has {high.size}; give one number, or one for each asset."
+            )
+        if low.size == 0 or high.size == 0:
+            raise ConfigError("low and high need at least one entry; give one number, or one for each asset.")
+        wrong = ~((low >= -100) & (low <= 0) & (high >= 0) & (high <= 100) & (low < high))
+        if wrong.any():
+            raise ConfigError(
+                f"low is {self.low} and high is {self.high}; -100 <= low <= 0 <= high <= 100 and low < high must hold "
+                "for each asset: 0 is what an asset without bars is forced to."
+            )
+        return self
+
+    @property
+    def largest(self) -> float:
+        """Largest exposure of the account, all assets together."""
+        return self.gross
+
+    def bounds(self, assets: int) -> tuple[Floats, Floats]:
+        """(low, high) float64 [A] each."""
+        result = []
+        for name, value in (("low", self.low), ("high", self.high)):
+            numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+            if numbers.size not in (1, assets):
+                raise ConfigError(
+                    f"env.action.{name} has {numbers.size} entries and the account has {assets} assets; give one "
+                    "number, or one for each asset."
+                )
+            result.append(np.broadcast_to(numbers, (assets,)).copy())
+        return result[0], result[1]
 
 
 class PositionsAction(Section):

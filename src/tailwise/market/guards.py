@@ -14,60 +14,22 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tailwise.core.compiled import kernel, record_dtype
-from tailwise.market.bar_checks import KNOWN_AT_OPEN, STALE_OPEN
-from tailwise.market.guards_config import GuardsConfig
-from tailwise.market.sizes import LOT_ROUNDING, desired_units, large_enough, wants_order
-
-# A guard that changed a target or an order sets its bit in the ledger's `guard`; bit k belongs to GUARDS[k].
-GUARDS = ("exposure", "order_size", "turnover", "daily_loss", "drawdown", "stale_bar", "absurd_bar")
-EXPOSURE, ORDER_SIZE, TURNOVER, DAILY_LOSS, DRAWDOWN, STALE_BAR, ABSURD_BAR = (1 << k for k in range(len(GUARDS)))
+from tailwise.core.compiled import kernel
+from tailwise.market.guard_arrays import (
+    ABSURD_BAR,
+    DAILY_LOSS,
+    DRAWDOWN,
+    EXPOSURE,
+    KNOWN_AT_OPEN,
+    ORDER_SIZE,
+    STALE_BAR,
+    STALE_OPEN,
+    TURNOVER,
+)
+from tailwise.market.orders import LOT_ROUNDING, desired_units, large_enough, wants_order
 
 _DUST = 1e-9  # of equity; what rounding leaves of a turnover that is used up is not worth an order
-
-# What the guards remember of one account.
-GUARD = record_dtype(
-    [
-        ("day", np.int64),  # days since 1970-01-01
-        ("halted", np.int64),  # DAILY_LOSS until the next day, DRAWDOWN until the end of the episode
-        ("day_equity", np.float64),  # at the last close before this day
-        ("turnover", np.float64),  # notional traded this day, account currency
-    ]
-)
-
-LIMITS = record_dtype(
-    [
-        ("closes_on_halt", np.int64),
-        *[
-            (name, np.float64)
-            for name in ("exposure", "fraction", "units", "notional", "turnover", "daily_loss", "drawdown")
-        ],
-    ]
-)
-
-
-def make_limits(config: GuardsConfig) -> npt.NDArray[Any]:
-    """One record [1]; what is off becomes infinite."""
-    limits = np.zeros(1, dtype=LIMITS)
-    limits["closes_on_halt"] = config.on_halt == "flatten"
-    for name, value in {
-        "exposure": config.max_exposure,
-        "fraction": config.order_fraction,
-        "units": config.order_units,
-        "notional": config.order_notional,
-        "turnover": config.daily_turnover,
-        "daily_loss": config.daily_loss,
-        "drawdown": config.drawdown,
-    }.items():
-        limits[name] = np.inf if value is None else value
-    return limits
-
-
-def guard_names(code: int) -> tuple[str, ...]:
-    """Names of the guards whose bits are set."""
-    return tuple(name for k, name in enumerate(GUARDS) if code >> k & 1)
 
 
 # ---------------------------------------------------------------------- what is remembered
@@ -230,7 +192,7 @@ def guarded_order(
     """(units to hold, code) for a target exposure at the moment of the fill; equity at this price, before the order.
 
     bar_guards: what `bar_code` says of the bars. A flattening order is as large as it must be; every other order, also
-    one that reduces, keeps the size limits. Nothing is sent on a bar that is not believed.
+    one that reduces, keeps the size limits. Nothing is sent on a stale or absurd bar.
     """
     exposure = units * price / equity
     low, high, code = risk_bounds(target, exposure, guard.halted, limits)
@@ -279,7 +241,7 @@ def halt_weights(weights: Any, holdings: Any, equity: float, guard: Any, limits:
 def hold_back(
     weights: Any, holdings: Any, last_flags: Any, open_flags: Any, equity: float, rules: Any, plans: Any
 ) -> int:
-    """Take assets [A] out of `plans` whose bars are not believed; returns the guards of those that wanted an order.
+    """Take assets [A] with stale or absurd bars out of `plans`; returns the guards of those that wanted an order.
 
     last_flags and open_flags int8 [A]: of the last complete bars, and of the bars that open.
     """

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ShapeError
-from tailwise.market.accounting import total_cost
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import BANKRUPT, EVENTS
+from tailwise.market.records import BANKRUPT, EVENTS, total_cost
+from tailwise.market.tables import MarketTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +67,7 @@ class AccountPath:
 
     @classmethod
     def of_portfolio(
-        cls, table: PortfolioTable, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, label: str, planned: int
+        cls, table: MarketTable, ledger: Mapping[str, npt.NDArray[Any]], target: Floats, *, label: str, planned: int
     ) -> AccountPath:
         """The path of an account with all assets of a portfolio."""
         rows = ledger["row"]
@@ -76,7 +75,7 @@ class AccountPath:
             " + ".join(table.symbols),
             label,
             table.symbols,
-            table.periods_per_year,
+            table.clock_per_year,
             table.time[rows],
             dict(ledger),
             target,

@@ -13,15 +13,15 @@ import numpy.typing as npt
 from tailwise.core.compiled import kernel
 from tailwise.market.accounting import (
     clear_components,
+    close_holding,
+    equity_and_notional,
     fill_asset_order,
     finance_account,
-    leave_asset,
     pay_dividends,
     revalue,
-    worth,
 )
+from tailwise.market.guard_arrays import EXPOSURE
 from tailwise.market.guards import (
-    EXPOSURE,
     begin_guard,
     enter_day,
     halt_weights,
@@ -31,12 +31,17 @@ from tailwise.market.guards import (
     turnover_share,
     watch_losses,
 )
+from tailwise.market.orders import (
+    equity_after_orders,
+    force_exits,
+    large_enough,
+    limit_weights,
+    liquidate,
+    plan_orders,
+    whole_lots,
+)
 from tailwise.market.records import BANKRUPT, NO_EVENT, SETTLEMENT
-from tailwise.market.sizes import equity_after_orders, large_enough, limit_weights, plan_orders, whole_lots
-from tailwise.market.stops import liquidate, live_through_bar
 
-ASSET_OBSERVATIONS = ("exposure", "unrealised_return", "bars_held", "available", "fresh")
-ACCOUNT_OBSERVATIONS = ("gross", "cash_share", "drawdown")
 _HALF_HELD = 20.0  # bars after which `bars_held` reaches one half, as in engine.py
 
 
@@ -48,7 +53,7 @@ class PortfolioArrays(NamedTuple):
     clock_year    step of the clock, years
     weights       float64 [A] and
     plans         [A] PLAN: scratch
-    fills         [N, A] ASSET_LEDGER, or [1, A] when nobody wants to read them
+    fills         [N, A] ASSET_LEDGER, or [1, A] without `report`
     """
 
     holdings: npt.NDArray[Any]
@@ -68,7 +73,7 @@ def fill_orders(
     """Trade towards the weights at the marks, where the asset has a bar, the order is large enough and guards let it
     pass."""
     holdings, weights, plans, gross = portfolio.holdings[i], portfolio.weights, portfolio.plans, portfolio.gross
-    equity, _ = worth(account, holdings)
+    equity, _ = equity_and_notional(account, holdings)
     for a in range(holdings.shape[0]):
         plans[a].tradable = tradable[a].present
     if guards is not None:
@@ -117,7 +122,7 @@ def clear_portfolio(ledger: Any, fills: Any, equity: float) -> None:
 
 
 @kernel
-def close_time(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, rules: Any) -> None:
+def mark_at_close(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, rules: Any) -> None:
     """Mark everything at its close; positions in assets whose history ends here are settled there."""
     for a in range(holdings.shape[0]):
         holding, bar = holdings[a], bars[a]
@@ -125,7 +130,7 @@ def close_time(account: Any, holdings: Any, ledger: Any, fills: Any, bars: Any, 
             if holding.units != 0.0:
                 revalue(holding, ledger, bar.close)
                 if bar.ends == 1:
-                    leave_asset(account, holding, ledger, fills[a], SETTLEMENT, bar.close, bar.volume, rules)
+                    close_holding(account, holding, ledger, fills[a], SETTLEMENT, bar.close, bar.volume, rules)
                 else:
                     holding.held += 1
             holding.mark = bar.close
@@ -145,7 +150,7 @@ def exit_notional(fills: Any) -> float:
 def advance_portfolio(
     account: Any, ledger: Any, fills: Any, table: Any, rules: Any, guards: Any, portfolio: Any, i: int
 ) -> None:
-    """Account `i` lives through the next row of `table` [T, A], with the weights that are due now."""
+    """Move account `i` through the next row of `table` [T, A], with the weights that are due now."""
     holdings, plans = portfolio.holdings[i], portfolio.plans
     before, bars = table[account.row], table[account.row + 1]
     equity_before = account.equity
@@ -157,7 +162,7 @@ def advance_portfolio(
                 revalue(holdings[a], ledger, bars[a].open)
         pay_dividends(account, holdings, ledger, bars)
     # A margin call comes before the orders, which it cancels: nobody trades out of a call for free.
-    equity, notional = worth(account, holdings)
+    equity, notional = equity_and_notional(account, holdings)
     if guards is not None:
         if at_open:
             enter_day(guards.states[i], guards.days[account.row + 1], equity_before)
@@ -174,9 +179,9 @@ def advance_portfolio(
     finance_account(account, holdings, ledger, bars, portfolio.clock_year, rules)
     if not at_open:
         pay_dividends(account, holdings, ledger, bars)
-    live_through_bar(account, holdings, ledger, fills, bars, plans, rules)
-    close_time(account, holdings, ledger, fills, bars, rules)
-    account.equity, _ = worth(account, holdings)
+    force_exits(account, holdings, ledger, fills, bars, plans, rules)
+    mark_at_close(account, holdings, ledger, fills, bars, rules)
+    account.equity, _ = equity_and_notional(account, holdings)
     account.peak = max(account.peak, account.equity)
     if guards is not None:
         guards.states[i].turnover += exit_notional(fills) - exited
@@ -217,7 +222,8 @@ def begin_portfolio(
 def observe_portfolio(
     account: Any, pending: Any, table: Any, features: Any, guards: Any, portfolio: Any, i: int, out: Any
 ) -> None:
-    """Write one observation [A F + 5 A + 3 + latency A (+ guards)]; table [T, A] and features [T, A F]."""
+    """Write one observation [A F + 5 A + 3 + latency A (+ guards)]; table [T, A] and features [T, A F].
+    `accounts.observation_names` names the entries."""
     row = account.row
     at = features.shape[1]
     for k in range(at):
@@ -273,17 +279,3 @@ def decide_weights(actions: Any, account: Any, ledger: Any, table: Any, guards: 
         equity = max(account.equity, BANKRUPT * account.start_equity)
         ledger.guard |= limit_exposure(weights, guards.limits[0])
         ledger.guard |= halt_weights(weights, portfolio.holdings[i], equity, guards.states[i], guards.limits[0])
-
-
-def portfolio_observation_names(
-    symbols: tuple[str, ...], features: tuple[str, ...], latency: int, guards: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Names of the D entries of an observation, in order; `guards` are the GUARD_OBSERVATIONS that it has."""
-    return (
-        *(f"{symbol}.{feature}" for symbol in symbols for feature in features),
-        *(f"{symbol}.{name}" for symbol in symbols for name in ASSET_OBSERVATIONS),
-        *ACCOUNT_OBSERVATIONS,
-        *(f"{symbol}.pending_weight_{k}" for k in range(latency) for symbol in symbols),
-        *(f"{symbol}.{name}" for name in guards[:1] for symbol in symbols),
-        *guards[1:],
-    )

@@ -105,7 +105,7 @@ LEDGER = record_dtype(
         *_RESULT,
         *_FILLS,
         ("guard", np.int64),  # bits of the guards that changed a target or an order; see guards.GUARDS
-        ("row", np.int64),  # the bar that was lived through
+        ("row", np.int64),  # the bar of the step
         ("symbol", np.int64),
     ]
 )
@@ -161,6 +161,21 @@ def joined_ledger(accounts: npt.NDArray[Any], assets: npt.NDArray[Any]) -> npt.N
     return result
 
 
+def identity_error(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    """|dE - sum of components| relative to equity before, per record of dtype LEDGER: [N] float64, 0 up to rounding."""
+    explained = sum(sign * ledger[name] for name, sign in COMPONENTS.items())
+    change = ledger["equity"] - ledger["equity_before"]
+    relative: npt.NDArray[np.float64] = np.abs(change - explained) / np.abs(ledger["equity_before"])
+    return relative
+
+
+def total_cost(ledger: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    """Sum of everything that a step cost, in account currency: fees to liquidation, without interest and dividends."""
+    costs = [ledger[name] for name, sign in COMPONENTS.items() if sign < 0]
+    total: npt.NDArray[np.float64] = np.sum(costs, axis=0)
+    return total
+
+
 @dataclass
 class AccountState:
     """N accounts and the targets that wait for their fill, oldest first.
@@ -193,14 +208,14 @@ class AccountState:
         """Refuse arrays of another number of accounts, other assets or another latency."""
         for name, view in self._views().items():
             if name not in state or np.shape(state[name]) != view.shape:
-                found = np.shape(state[name]) if name in state else "nothing"
+                stored = np.shape(state[name]) if name in state else "nothing"
                 raise CheckpointError(
-                    f"Market state '{name}': found {found}, expected an array of shape {view.shape}; restore with as "
+                    f"Market state '{name}': found {stored}, expected an array of shape {view.shape}; restore with as "
                     "many environments and assets and with the latency that were saved."
                 )
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Inverse of `to_dict`, of a state that `check` has let pass."""
+        """Inverse of `to_dict`; `check` the state before."""
         for name, view in self._views().items():
             view[...] = state[name]
         if self.holdings is not None:

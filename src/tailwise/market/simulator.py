@@ -1,4 +1,9 @@
-"""N accounts and their random starts behind one object; both Gymnasium environments are made of it."""
+"""N accounts and their random starts behind one object; both Gymnasium environments are made of it.
+
+Where an episode begins is a pure function of (seed, environment, index of the episode). The kernel cannot ask Python
+for a random number when an episode ends in the middle of a step, so the starts of the next episodes are drawn ahead
+into two arrays [N, BLOCK]. None of them is saved: they follow from the addresses.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +15,151 @@ import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.core.numerics import golden_fractions
+from tailwise.core.streams import Streams
 from tailwise.market.accounts import Accounts, Bools, Integers, SimulatorStep
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guard_arrays import build_guard_arrays
 from tailwise.market.path import AccountPath
-from tailwise.market.portfolio_tables import PortfolioTable
-from tailwise.market.records import LEDGER, AccountState
-from tailwise.market.starts import StartPlan
+from tailwise.market.records import LEDGER
 from tailwise.market.tables import MarketTable, SymbolTable
+
+BLOCK = 32
+STREAM = "market/start"
+
+
+class StartPlan:
+    """Starts of the current block of episodes: `rows` and `symbols` int64 [N, BLOCK], episode e in column e % BLOCK."""
+
+    def __init__(
+        self,
+        table: MarketTable,
+        config: MarketEnvConfig,
+        environments: int,
+        first_environment: int,
+    ) -> None:
+        self._fixed_symbol = config.symbol == "fixed"
+        self._first_rows = table.first_rows
+        if config.start == "first":
+            self._counts = np.ones_like(table.first_rows)
+        else:
+            # Episodes fit into the data where they can; a symbol shorter than an episode starts at its first row.
+            reach = table.last_rows - (config.episode_length or 1)
+            self._counts = np.maximum(reach - table.first_rows + 1, 1)
+        self._bounds = np.cumsum(self._counts)
+        self._first_environment = first_environment
+        self.seeds: Integers = np.zeros(environments, dtype=np.int64)
+        self.ids: Integers = np.zeros(environments, dtype=np.int64)
+        self.seed_all(0)
+        self.rows: Integers = np.zeros((environments, BLOCK), dtype=np.int64)
+        self.symbols: Integers = np.zeros((environments, BLOCK), dtype=np.int64)
+        self._first_ages: Integers = np.zeros(environments, dtype=np.int64)
+
+    def spread_first_episodes(self, length: int | None) -> None:
+        """Cut the first episodes to different lengths, so that the environments never end and begin all at once.
+
+        In step with one another, the accounts of a rollout would all be young or all be old; what is measured on it
+        then swings with the age, and what was learnt from the young is applied to the old. Environment i begins at the
+        age frac(i x golden ratio) of an episode: evenly spread for any number of environments, and the same whether
+        they are simulated together or in parts. length: bars of an episode; None (only the data ends) spreads nothing.
+        """
+        if length is not None:
+            ids = self._first_environment + np.arange(len(self._first_ages))
+            self._first_ages[:] = np.floor(golden_fractions(ids) * length)
+
+    def ages(self, which: Integers, episodes: Integers) -> Integers:
+        """Ages at which the given episodes begin: 0, but for spread first ones."""
+        return np.where(episodes == 0, self._first_ages[which], 0)
+
+    def seed_all(self, seed: int) -> None:
+        """One seed for all; environment i draws at the address of its id."""
+        self.seeds[:] = seed
+        self.ids[:] = self._first_environment + np.arange(len(self.ids))
+
+    def seed(self, seeds: int | Sequence[int | None], episodes: Integers) -> None:
+        """Begin the streams of episodes again, and set `episodes` [N] of the environments concerned to -1, before the
+        first one: one seed for all (environment i draws at its own address), or a list with a seed per environment
+        (None leaves that environment as it is), each drawing at the address 0."""
+        if isinstance(seeds, (int, np.integer)):
+            self.seed_all(_checked_seed(int(seeds)))
+            episodes[:] = -1
+            return
+        if len(seeds) != len(self.seeds):
+            raise ConfigError(f"reset got {len(seeds)} seeds for {len(self.seeds)} environments; give one for each.")
+        for i, seed in enumerate(seeds):
+            if seed is not None:
+                self.seeds[i], self.ids[i] = _checked_seed(int(seed)), 0
+                episodes[i] = -1
+
+    def get_state(self) -> dict[str, Integers]:
+        """Copies of the addresses that episodes are drawn from."""
+        return {"seeds": self.seeds.copy(), "ids": self.ids.copy()}
+
+    def set_state(self, state: Mapping[str, npt.NDArray[Any]], episodes: Integers) -> None:
+        """Continue from `get_state` in the middle of `episodes` [N], and draw the starts that follow them."""
+        self.seeds[:] = state["seeds"]
+        self.ids[:] = state["ids"]
+        self.prepare(np.arange(len(self.seeds)), episodes + 1)
+
+    def prepare_following(self, which: Integers, episodes: Integers) -> None:
+        """Draw the starts that follow `episodes` [N] of the environments `which`, where a new block begins."""
+        following = episodes[which] + 1
+        fresh = following % BLOCK == 0
+        if fresh.any():
+            self.prepare(which[fresh], following[fresh])
+
+    def prepare(self, which: Integers, episodes: Integers) -> None:
+        """Draw the blocks of starts that contain episode `episodes[j]` of environment `which[j]`."""
+        blocks = episodes // BLOCK
+        addresses = np.stack([self.seeds[which], blocks], axis=1)
+        for seed, block in np.unique(addresses, axis=0).tolist():
+            group = which[(addresses[:, 0] == seed) & (addresses[:, 1] == block)]
+            ids = self.ids[group]
+            levels = Streams(seed).uniforms(
+                STREAM, update=0, environments=ids, steps=BLOCK, draws=1, first_step=block * BLOCK
+            )
+            self.rows[group], self.symbols[group] = self._place(levels[:, :, 0].T, ids)
+
+    def at(self, which: Integers, episodes: Integers) -> tuple[Integers, Integers]:
+        """(rows, symbols) at which the given episodes begin; their blocks must have been prepared."""
+        columns = episodes % BLOCK
+        return self.rows[which, columns], self.symbols[which, columns]
+
+    def _place(self, levels: npt.NDArray[np.float64], ids: Integers) -> tuple[Integers, Integers]:
+        """Turn uniform levels [M, BLOCK] into starts."""
+        if self._fixed_symbol:
+            symbols = np.broadcast_to((ids % len(self._counts))[:, None], levels.shape)
+            inside = np.floor(levels * self._counts[symbols]).astype(np.int64)
+        else:
+            position = np.floor(levels * self._bounds[-1]).astype(np.int64)
+            symbols = np.searchsorted(self._bounds, position, side="right")
+            inside = position - (self._bounds - self._counts)[symbols]
+        return self._first_rows[symbols] + inside, np.array(symbols, dtype=np.int64)
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63.")
+    return seed
 
 
 def first_episode(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Gymnasium's reset options "start" (bar numbers) and "symbol" (indices) as arguments of `Simulator.reset`."""
-    chosen = dict(options or {})
-    rows, symbols = chosen.pop("start", None), chosen.pop("symbol", None)
-    if chosen:
-        raise EnvironmentContractError(f"reset does not know the options {sorted(chosen)}; use 'start', 'symbol'.")
+    unread = dict(options or {})
+    rows, symbols = unread.pop("start", None), unread.pop("symbol", None)
+    if unread:
+        raise EnvironmentContractError(f"reset does not know the options {sorted(unread)}; use 'start', 'symbol'.")
     return {"rows": rows, "symbols": symbols}
 
 
 class MarketArrays(NamedTuple):
-    """What `step_accounts` works on, as it names them, without guards; positions float64 [K]: targets of the choices;
-    targets, reward float64, terminated, truncated bool [N] and ledgers [1]: scratch."""
+    """Arguments of `step_accounts` by their names there, without guards.
+
+    positions   float64 [K], target exposures of the choices
+    targets, reward float64 [N], terminated, truncated bool [N], ledgers [1]: scratch
+    """
 
     accounts: npt.NDArray[Any]
     pending: npt.NDArray[np.float64]
@@ -52,7 +178,7 @@ class MarketArrays(NamedTuple):
     ledgers: npt.NDArray[Any]
 
 
-class Simulator:
+class Simulator(Accounts):
     """Advances N accounts with one asset each, or with all of them (`assets`) where the kind of actions is `weights`.
     Two equal calls of `seed` are followed by equal episodes."""
 
@@ -68,25 +194,11 @@ class Simulator:
         if accounts < 1:
             raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
         config.check_with(costs)
-        self.config, self.costs, self.accounts = config, costs, accounts
-        self.kind = action_kind(config.action)
-        self.table: MarketTable | PortfolioTable = (
-            PortfolioTable.build(symbols, costs) if self.kind.portfolio else MarketTable.build(symbols, costs)
-        )
-        guards = build_guard_arrays(config, self.table, accounts)
-        self._accounts = Accounts(self.table, config, costs, accounts=accounts, guards=guards)
-        self.names, self.size, self.has_mask = self._accounts.names, self._accounts.size, self._accounts.has_mask
-        self._plan = StartPlan(self.table, config, accounts, first_environment)
-
-    @property
-    def assets(self) -> int:
-        """How many assets an account holds."""
-        return self._accounts.assets
-
-    @property
-    def state(self) -> AccountState:
-        """What the accounts own and what waits for its fill."""
-        return self._accounts.state
+        build = MarketTable.on_one_clock if action_kind(config.action).portfolio else MarketTable.build
+        table = build(symbols, costs)
+        guards = build_guard_arrays(config, table, accounts) if config.guards.active else None
+        super().__init__(table, config, costs, accounts=accounts, guards=guards)
+        self._plan = StartPlan(table, config, accounts, first_environment)
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
         """Begin the streams of episodes again; see `StartPlan.seed`."""
@@ -104,44 +216,36 @@ class Simulator:
         valid bar or symbol 0.
         """
         which = np.arange(self.accounts) if which is None else which
-        chosen = None
+        given = None
         if rows is not None or symbols is not None:
-            chosen = self._chosen_starts(len(which), rows, symbols)
+            given = self._given_starts(len(which), rows, symbols)
         records = self.state.records
         records["episode"][which] += 1
         episodes = records["episode"][which]
         self._plan.prepare(which, episodes)
-        self._accounts.begin(which, *(chosen or self._plan.at(which, episodes)))
+        start_rows, start_symbols = given or self._plan.at(which, episodes)
+        self.begin(which, start_rows, start_symbols)
         records["age"][which] = self._plan.ages(which, episodes)
         self._plan.prepare_following(which, records["episode"])
         return self.observe()
 
-    def observe(self) -> npt.NDArray[np.float32]:
-        """Observations float32 [N, D] of all accounts as they stand."""
-        return self._accounts.observe()
-
-    def targets(self, actions: Any) -> npt.NDArray[np.float64]:
-        """Target exposures of actions: float64 [N] of indices for `positions` and of exposures [N] or [N, 1]; [N, A]
-        for `weights`, as the policy named them: their bounds are applied by `step`."""
-        return self._accounts.targets(actions)
-
     def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
         """Advance by one bar towards target exposures float64 [N], or weights [N, A]."""
         plan = self._plan
-        result, used_up = self._accounts.step(targets, plan.rows, plan.symbols, autoreset=autoreset)
+        result, used_up = self.advance(targets, plan.rows, plan.symbols, autoreset=autoreset)
         if used_up:
             self.prepare_starts(np.flatnonzero(result.terminated | result.truncated))
         return result
 
     @property
-    def says_little(self) -> bool:
-        """Whether a step says nothing but observation, reward and end (no mask, guard or report), and an action is a
+    def reports_only_reward(self) -> bool:
+        """Whether a step returns nothing but observation, reward and end (no mask, guard or report), and an action is a
         choice of positions: what `arrays` is for."""
         return not (self.has_mask or self.config.report) and self.kind.choices.size > 0
 
     def arrays(self) -> MarketArrays:
-        """The accounts as they stand, for compiled code that steps by itself; their numbers move on with that, and
-        `prepare_starts` is due where episodes end. Guards are left out."""
+        """The arrays of the accounts, not copies, for compiled code that steps them itself; it has to call
+        `prepare_starts` where episodes end. Guards are left out."""
         n, table, plan = self.accounts, self.table, self._plan
         return MarketArrays(
             accounts=self.state.records,
@@ -149,11 +253,11 @@ class Simulator:
             positions=self.kind.choices,
             bars=table.bars,
             features=table.features,
-            rules=self._accounts.rules,
+            rules=self.rules,
             last_rows=table.last_rows,
             start_rows=plan.rows,
             start_symbols=plan.symbols,
-            final=self._accounts.final,
+            final=self.final,
             targets=np.empty(n),
             reward=np.empty(n),
             terminated=np.empty(n, dtype=np.bool_),
@@ -162,12 +266,8 @@ class Simulator:
         )
 
     def prepare_starts(self, ended: Integers) -> None:
-        """Lay ready the starts that follow the newest episodes of the accounts `ended`."""
+        """Draw the starts that follow the newest episodes of the accounts `ended`."""
         self._plan.prepare_following(ended, self.state.records["episode"])
-
-    def mask(self) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
-        """What the next decision may choose; see `Accounts.mask`."""
-        return self._accounts.mask()
 
     def paths(
         self,
@@ -178,7 +278,7 @@ class Simulator:
     ) -> list[AccountPath]:
         """What became of each account, from its ledger and targets; bars: of the symbols, in the order of the table.
         Of accounts with several assets, the path of the first."""
-        if isinstance(self.table, PortfolioTable):
+        if self.table.has_clock:
             label = "; ".join(dict.fromkeys(one.label for one in bars))
             return [AccountPath.of_portfolio(self.table, ledgers[0], targets[0], label=label, planned=planned[0])]
         return [
@@ -186,46 +286,43 @@ class Simulator:
             for i in range(self.accounts)
         ]
 
-    def guard_counts(self) -> dict[str, int]:
-        """In how many steps of all accounts each guard changed a target or an order; empty without guards."""
-        return self._accounts.guard_counts()
-
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays with which `set_state` continues bit for bit."""
-        return {**self._accounts.get_state(), **self._plan.get_state()}
+        return {**super().get_state(), **self._plan.get_state()}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from `get_state`; refuses the state of another market."""
         self.state.check(state)
         row, last_row = np.asarray(state["row"]), np.asarray(state["last_row"])
         symbol = np.asarray(state["symbol"]) if "symbol" in state else np.zeros_like(row)
-        known = (symbol >= 0) & (symbol < len(self.table.last_rows))
-        place = np.where(known, symbol, 0)
-        same_end = known & (self.table.last_rows[place] == last_row)
+        exists = (symbol >= 0) & (symbol < len(self.table.last_rows))
+        place = np.where(exists, symbol, 0)
+        same_end = exists & (self.table.last_rows[place] == last_row)
         if not (same_end & (row >= self.table.first_rows[place]) & (row <= last_row)).all():
             raise CheckpointError(
                 "The stored market state points at bars that this market does not have; restore it with the same "
                 "symbols and the same bars."
             )
-        self._accounts.set_state(state)
+        super().set_state(state)
         self._plan.set_state(state, self.state.records["episode"])
 
-    def _chosen_starts(self, count: int, rows: Any, symbols: Any) -> tuple[Integers, Integers]:
+    def _given_starts(self, count: int, rows: Any, symbols: Any) -> tuple[Integers, Integers]:
+        """(rows of the table, symbols) [M] of the starts that `reset` was given."""
         table = self.table
         if symbols is not None and self.kind.portfolio:
             raise ConfigError("reset: an account with all assets has no 'symbol' to choose; give 'start' alone.")
-        chosen = np.broadcast_to(np.asarray(0 if symbols is None else symbols, dtype=np.int64), (count,)).copy()
-        if chosen.min() < 0 or chosen.max() >= len(table.last_rows):
-            raise ConfigError(f"reset: symbols are {chosen.tolist()}; the market has {len(table.last_rows)}.")
-        first, last, offset = table.first_rows[chosen], table.last_rows[chosen], table.offsets[chosen]
+        symbol_ids = np.broadcast_to(np.asarray(0 if symbols is None else symbols, dtype=np.int64), (count,)).copy()
+        if symbol_ids.min() < 0 or symbol_ids.max() >= len(table.last_rows):
+            raise ConfigError(f"reset: symbols are {symbol_ids.tolist()}; the market has {len(table.last_rows)}.")
+        first, last, offset = table.first_rows[symbol_ids], table.last_rows[symbol_ids], table.offsets[symbol_ids]
         if rows is None:
-            return first, chosen
+            return first, symbol_ids
         absolute = offset + np.broadcast_to(np.asarray(rows, dtype=np.int64), (count,))
         bad = (absolute < first) | (absolute >= last)
         if bad.any():
             i = int(np.argmax(bad))
             raise ConfigError(
-                f"reset: {table.name_row(chosen[i], absolute[i] - offset[i])} cannot be a start; choose from "
+                f"reset: {table.name_row(symbol_ids[i], absolute[i] - offset[i])} cannot be a start; choose from "
                 f"{first[i] - offset[i]} (first valid features) to {last[i] - offset[i] - 1} (last but one)."
             )
-        return absolute, chosen
+        return absolute, symbol_ids

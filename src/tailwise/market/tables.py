@@ -1,4 +1,6 @@
-"""Bars and features of several symbols, checked once and laid one after the other for the kernels."""
+"""Bars and features of several symbols, checked once and laid out for the kernels: one after the other for accounts
+with one asset, side by side on one clock for accounts with several (docs/portfolio.md).
+"""
 
 from __future__ import annotations
 
@@ -9,41 +11,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tailwise.bars.bars import Bars
+from tailwise.bars.frequency import DAY, HOUR, describe_step
 from tailwise.core.errors import DataError, ShapeError
-from tailwise.market.costs import CostConfig
-from tailwise.market.records import BAR
+from tailwise.market.costs import BPS, CostConfig
+from tailwise.market.records import ASSET_BAR, BAR
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-
-class FrequencyLike(Protocol):
-    @property
-    def bar(self) -> np.timedelta64: ...
-    @property
-    def periods_per_year(self) -> float: ...
-
-
-class BarsLike(Protocol):
-    """What is read of `market.bars.Bars`."""
-
-    @property
-    def symbol(self) -> str: ...
-    @property
-    def time(self) -> npt.NDArray[np.datetime64]: ...
-    @property
-    def open(self) -> Floats: ...
-    @property
-    def high(self) -> Floats: ...
-    @property
-    def low(self) -> Floats: ...
-    @property
-    def close(self) -> Floats: ...
-    @property
-    def volume(self) -> Floats: ...
-    @property
-    def dividends(self) -> Floats | None: ...
-    @property
-    def frequency(self) -> FrequencyLike: ...
+_MONTH = 31 * DAY  # what frequency.py calls the bar of monthly data
+NO_PRICE = 1.0  # stands where an asset has not begun; nothing is ever held or shown at it
 
 
 class FeaturesLike(Protocol):
@@ -82,7 +61,7 @@ class SymbolTable:
     bar: np.timedelta64 | None = None
 
     @classmethod
-    def from_bars(cls, bars: BarsLike, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
+    def from_bars(cls, bars: Bars, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
         return cls(
             symbol=bars.symbol,
             open=bars.open,
@@ -168,26 +147,47 @@ class SymbolTable:
 
 @dataclass(frozen=True, eq=False)
 class MarketTable:
-    """All symbols: bars [R] BAR, features float32 [R, F]; symbol s owns rows first_rows[s] .. last_rows[s], the first
-    of them the first that an episode may start at; offsets[s] is the row of its bar 0. time int64 [R] holds the open
-    times in ns since 1970 and bar_ns int64 [S] the lengths of a bar, both 0 for symbols that came without times."""
+    """Bars and features of all symbols as the kernels read them.
+
+    symbols, feature_names   S (or A) and F names
+    bars             [R] BAR, the S symbols one after the other
+    features         float32 [R, F]
+    time             datetime64[ns] [R], open times; 1970 for symbols that came without times
+    offsets          int64 [S], row of bar 0 of each symbol
+    first_rows       int64 [S], first row at which an episode may start
+    last_rows        int64 [S]
+    bar_ns           int64 [S], length of a bar; 0 for symbols that came without times
+    clock_per_year   times of the clock per year; 0 without a clock
+
+    For accounts with several assets (`on_one_clock`) the A assets stand side by side on the union of their times, T in
+    all, and the clock takes the place of a symbol (S = 1): bars [T, A] ASSET_BAR, features float32 [T, A x F]. Where an
+    asset has no bar, its prices are its last close and its features those of its last bar; features are 0 where it is
+    not available.
+    """
 
     symbols: tuple[str, ...]
     feature_names: tuple[str, ...]
     bars: npt.NDArray[Any]
     features: npt.NDArray[np.float32]
-    offsets: npt.NDArray[np.int64]
-    first_rows: npt.NDArray[np.int64]
-    last_rows: npt.NDArray[np.int64]
-    time: npt.NDArray[np.int64]
-    bar_ns: npt.NDArray[np.int64]
+    time: npt.NDArray[np.datetime64]
+    offsets: Integers
+    first_rows: Integers
+    last_rows: Integers
+    bar_ns: Integers
+    clock_per_year: float = 0.0
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether the assets of an account stand side by side on one clock."""
+        return self.bars.ndim == 2
 
     def name_row(self, symbol: int, row: int) -> str:
-        """A row of a symbol, counted from its bar 0, in words."""
-        return f"bar {row} of {self.symbols[symbol]}"
+        """A row of a symbol, counted from its bar 0, or a row of the clock, in words."""
+        return f"time {row} of the clock" if self.has_clock else f"bar {row} of {self.symbols[symbol]}"
 
     @classmethod
     def build(cls, tables: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
+        """One symbol after the other; refuses symbols that do not fit together or to the costs."""
         if not tables:
             raise DataError("The market has no symbols; give at least one table of bars and features.")
         names = tables[0].feature_names
@@ -206,16 +206,16 @@ class MarketTable:
         lengths = np.array([len(table.close) for table in tables], dtype=np.int64)
         offsets = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
         bars = np.zeros(int(lengths.sum()), dtype=BAR)
-        time = np.zeros(len(bars), dtype=np.int64)
+        time = np.zeros(len(bars), dtype="datetime64[ns]")
         for table, offset, length in zip(tables, offsets, lengths, strict=True):
             part = bars[offset : offset + length]
             for name in ("open", "high", "low", "close", "volume"):
                 part[name] = getattr(table, name)
             part["dividend"] = 0.0 if table.dividends is None else table.dividends
-            part["funding"] = costs.funding_bps * 1e-4 + (0.0 if table.funding is None else table.funding)
+            part["funding"] = costs.funding_bps * BPS + (0.0 if table.funding is None else table.funding)
             part["year_fraction"] = 1.0 / table.periods_per_year
             if table.time is not None:
-                time[offset : offset + length] = table.time.astype("datetime64[ns]").astype(np.int64)
+                time[offset : offset + length] = table.time
         features = np.ascontiguousarray(np.concatenate([table.features for table in tables]), dtype=np.float32)
         first_rows = offsets + np.array([table.first_valid for table in tables], dtype=np.int64)
         return cls(
@@ -223,13 +223,117 @@ class MarketTable:
             feature_names=names,
             bars=bars,
             features=features,
+            time=time,
             offsets=offsets,
             first_rows=first_rows,
             last_rows=offsets + lengths - 1,
-            time=time,
             bar_ns=np.array([_nanoseconds(table.bar) for table in tables], dtype=np.int64),
+        )
+
+    @classmethod
+    def on_one_clock(cls, assets: Sequence[SymbolTable], costs: CostConfig) -> MarketTable:
+        """All assets side by side; docs/portfolio.md tells what happens where an asset has no bar."""
+        flat = cls.build(assets, costs)  # checks every asset and computes funding and year fractions
+        if len(set(flat.symbols)) != len(flat.symbols):
+            raise DataError(f"The portfolio holds {list(flat.symbols)}; each asset may occur once.")
+        untimed = [asset.symbol for asset in assets if asset.time is None]
+        if untimed:
+            raise DataError(f"{untimed[0]} has no times; an account with several assets needs them for its clock.")
+        time = np.unique(flat.time)
+        rows = [
+            np.searchsorted(time, flat.time[first : last + 1])
+            for first, last in zip(flat.offsets, flat.last_rows, strict=True)
+        ]
+        bars = np.zeros((len(time), len(assets)), dtype=ASSET_BAR)
+        features = np.zeros((len(time), len(assets), len(flat.feature_names)), dtype=np.float32)
+        for a, asset in enumerate(assets):
+            own = flat.bars[flat.offsets[a] : flat.last_rows[a] + 1]
+            _place(bars[:, a], features[:, a], asset, rows[a], own)
+        _check_overlaps(flat, time.astype(np.int64), bars["present"] == 1)
+        available = (bars["available"] == 1).any(axis=1)
+        start = int(np.argmax(available))
+        if start >= len(time) - 1:
+            raise DataError("The portfolio has no two times left after the warm-up of its features; give more bars.")
+        return cls(
+            symbols=flat.symbols,
+            feature_names=flat.feature_names,
+            bars=bars,
+            features=np.ascontiguousarray(features.reshape(len(time), -1)),
+            time=time,
+            offsets=np.zeros(1, dtype=np.int64),
+            first_rows=np.array([start], dtype=np.int64),
+            last_rows=np.array([len(time) - 1], dtype=np.int64),
+            bar_ns=flat.bar_ns[:1],
+            clock_per_year=_clock_per_year(assets, rows, time),
         )
 
 
 def _nanoseconds(bar: np.timedelta64 | None) -> int:
     return 0 if bar is None else int(bar.astype("timedelta64[ns]").astype(np.int64))
+
+
+def _place(
+    bars: npt.NDArray[Any],
+    features: npt.NDArray[np.float32],
+    asset: SymbolTable,
+    rows: Integers,
+    own: npt.NDArray[Any],
+) -> None:
+    """Write one asset, whose bars `own` [T_a] BAR stand at `rows` [T_a] of the clock, into its column [T]."""
+    clock = np.arange(len(bars))
+    last = np.searchsorted(rows, clock, side="right") - 1  # its bar at this time, or the last one before; -1: none yet
+    begun = last >= 0
+    close = np.where(begun, asset.close[np.maximum(last, 0)], NO_PRICE)
+    for name in ("open", "high", "low", "close"):
+        bars[name] = close
+    for name in BAR.names or ():
+        bars[name][rows] = own[name]
+    bars["present"][rows] = 1
+    bars["ends"][rows[-1]] = int(rows[-1] < len(bars) - 1)
+    # At the close of the last bar of an asset that ends, its position has been settled and cannot be wanted again.
+    over = clock >= rows[-1] if rows[-1] < len(bars) - 1 else np.zeros(len(bars), dtype=np.bool_)
+    available = (last >= asset.first_valid) & ~over
+    bars["available"] = available
+    features[available] = asset.features[last[available]]
+
+
+def _check_overlaps(flat: MarketTable, time: Integers, present: Bools) -> None:
+    """Refuse a clock on which one asset's bar opens before another's earlier bar has closed; time int64 [T] in ns.
+
+    A decision is made at the close of a time of the clock and filled at the open of the next one, so every bar of the
+    one must be closed when a bar of the next opens; else the decision knows prices from after its fill.
+    """
+    steps = dict(zip(flat.bar_ns.tolist(), flat.symbols, strict=True))
+    if len(steps) > 1:
+        lengths = ", ".join(f"{symbol} {describe_step(step)}" for step, symbol in steps.items())
+        raise DataError(
+            f"The bars of the portfolio differ in length ({lengths}); resample them to one length, so that they close "
+            "together."
+        )
+    step = next(iter(steps))
+    shortest = 28 * DAY - HOUR if step == _MONTH else step - HOUR if step >= DAY else step
+    near = np.flatnonzero(np.diff(time) < shortest)
+    bad = present[near] & ~present[near + 1]  # still open when the next bar of the clock opens
+    if bad.any():
+        row, a = (int(index) for index in np.argwhere(bad)[0])
+        row = int(near[row])
+        other = int(np.argmax(present[row + 1]))
+        raise DataError(
+            f"{flat.symbols[other]} opens a bar at {_moment(time[row + 1])} while the bar of {flat.symbols[a]} that "
+            f"opened at {_moment(time[row])} ({describe_step(step)}) is still open; stamp both with the same open "
+            "times, for instance by resampling them to the same grid."
+        )
+
+
+def _clock_per_year(assets: Sequence[SymbolTable], rows: Sequence[Integers], time: npt.NDArray[np.datetime64]) -> float:
+    """Clock times per year: bars per year of the asset with the longest span x clock times per bar within that span."""
+    spans = [time[own[-1]] - time[own[0]] for own in rows]
+    return max(
+        asset.periods_per_year * float(own[-1] - own[0]) / (len(own) - 1)
+        for asset, own, span in zip(assets, rows, spans, strict=True)
+        if span == max(spans)
+    )
+
+
+def _moment(time: np.int64) -> str:
+    return f"{np.datetime_as_string(time.astype('datetime64[ns]'), unit='m')} UTC"

@@ -16,8 +16,9 @@ from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
-from tailwise.market.leaks.check import LeakReport, check_environment, check_fit
-from tailwise.market.leaks.own_features import LeakVerdict, feature_report, unknown_verdict
+from tailwise.market.leaks.environment import check_environment
+from tailwise.market.leaks.features import LeakVerdict, check_fit, feature_report, unknown_verdict
+from tailwise.market.leaks.report import LeakReport
 from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config, ConfigLike, effective_config
 from tailwise.run.run_folder import MANIFEST, read_manifest

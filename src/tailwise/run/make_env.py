@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.core.streams import Streams
-from tailwise.market.single_env import ENV_ID as MARKET_ID
+from tailwise.market.env import ENV_ID as MARKET_ID
 from tailwise.run.env_results import cause
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv

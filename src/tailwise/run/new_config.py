@@ -18,10 +18,9 @@ from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS
-from tailwise.market.costs import COSTS, MarketKind, guessed_costs
+from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
 from tailwise.market.dataset import Dataset, build_dataset, split_windows
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.volumes import currency_pair, describe_pair, volume_doubt
 from tailwise.run.config import Config, parse_config
 
 FEWEST_BARS = 500  # below, a test window would say nothing

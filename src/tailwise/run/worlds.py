@@ -14,11 +14,11 @@ from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.features.spec import FeatureSpec
 from tailwise.market.action_kinds import action_kind
+from tailwise.market.costs import impact_warning
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
-from tailwise.market.leaks.own_features import LeakVerdict, check_own_features
+from tailwise.market.leaks.features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
-from tailwise.market.volumes import impact_warning
 from tailwise.model.inference import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver

@@ -7,34 +7,172 @@ its length, because the end of the data ends the episode and is no secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError, TailwiseError
-from tailwise.market.leaks.futures import (
+from tailwise.market.leaks.report import (
+    Changes,
+    LeakReport,
     Probe,
     changed_future,
     check_probes,
     cut_points,
+    deviation_of,
     everything_changed,
     same_bars,
 )
-from tailwise.market.leaks.play import (
-    Episode,
-    Floats,
-    Snapshot,
-    Track,
-    market_options,
-    play_freely,
-    random_start,
-    replay,
-)
-from tailwise.market.leaks.report import Changes, LeakReport, deviation_of
-from tailwise.market.portfolio_tables import PortfolioTable
 
+# ---------------------------------------------------------------------- episodes
+Floats = npt.NDArray[np.float64]
+Snapshot = dict[str, Floats]  # all numbers of one moment: name -> flat array
+
+
+@dataclass(frozen=True)
+class Track:
+    """The rows that an environment counts its time in: those of one symbol, or the common clock of a portfolio."""
+
+    symbol: str
+    time: npt.NDArray[np.datetime64]  # open of each row
+    first: int  # the first row at which an episode may begin
+    index: int | None  # which of the bars; None for a clock of all of them
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Where an episode of the check begins and up to which row of its track it is compared."""
+
+    track: Track
+    start: int
+    cut: int  # first row of the changed future
+
+    @property
+    def steps(self) -> int:
+        return self.cut - 1 - self.start
+
+
+def market_options(episode: Episode) -> dict[str, Any]:
+    """Reset options of `MarketEnv` and `tailwise/Market-v0`."""
+    index = episode.track.index
+    return {"start": episode.start} if index is None else {"start": episode.start, "symbol": index}
+
+
+def play_freely(env: Any, episode: Episode, options: dict[str, Any], seed: int) -> tuple[list[Any], list[Snapshot]]:
+    """Random actions that the masks allow, and all numbers from the reset to the decision at the bar before the cut."""
+    rng = np.random.default_rng([seed, episode.track.index or 0, episode.cut])
+    env.action_space.seed(int(rng.integers(2**31)))
+    obs, info = env.reset(seed=seed, options=options)
+    moments, actions = [_moment(env, obs, info)], []
+    for _ in range(episode.steps):
+        actions.append(_action(env.action_space, info.get("action_mask"), rng))
+        moment, over, info = _step(env, actions[-1])
+        moments.append(moment)
+        if over:
+            break
+    return actions, moments
+
+
+def replay(env: Any, actions: Sequence[Any], options: dict[str, Any], seed: int) -> list[Snapshot]:
+    obs, info = env.reset(seed=seed, options=options)
+    moments = [_moment(env, obs, info)]
+    for action in actions:
+        moment, over, _ = _step(env, action)
+        moments.append(moment)
+        if over:
+            break
+    return moments
+
+
+def _step(env: Any, action: Any) -> tuple[Snapshot, bool, Mapping[str, Any]]:
+    obs, reward, terminated, truncated, info = env.step(action)
+    if "final_obs" in info:
+        obs, info = _without_new_episodes(obs, info, np.logical_or(terminated, truncated))
+    moment = _moment(env, obs, info)
+    for name, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        moment[name] = np.asarray(value, dtype=np.float64).ravel()
+    return moment, bool(np.any(terminated) or np.any(truncated)), info
+
+
+def _without_new_episodes(obs: Any, info: Mapping[str, Any], ended: Any) -> tuple[Any, dict[str, Any]]:
+    """Where an episode ended [N], its last observation instead of the first one of a new episode, which begins at any
+    bar and may show what lies behind the cut; and no mask for it."""
+    rows = np.asarray(ended)
+    kept = {name: value for name, value in info.items() if name not in ("final_obs", "_final_obs")}
+    if "action_mask" in kept:
+        kept["action_mask"] = np.asarray(kept["action_mask"])[~rows]
+    return np.where(rows.reshape(-1, *[1] * (np.ndim(obs) - 1)), info["final_obs"], obs), kept
+
+
+def _moment(env: Any, obs: Any, info: Mapping[str, Any]) -> Snapshot:
+    parts = dict(_numbers(obs, "observation"))
+    parts.update(_numbers(info, "info"))
+    names = _observation_names(env)
+    flat = parts.get("observation")
+    if names and flat is not None:
+        # [N accounts, D entries] -> one name per entry; entries that a wrapper added keep their number.
+        table = flat.reshape(getattr(env, "num_envs", 1), -1)
+        del parts["observation"]
+        for column in range(table.shape[1]):
+            name = repr(names[column]) if column < len(names) else str(column)
+            parts[f"observation {name}"] = table[:, column].copy()
+    return parts
+
+
+def _observation_names(env: Any) -> tuple[str, ...]:
+    simulator = getattr(env.unwrapped, "simulator", None)
+    return tuple(simulator.names) if simulator is not None else ()
+
+
+def _numbers(value: Any, name: str) -> Iterator[tuple[str, Floats]]:
+    """Every number in nested dictionaries, tuples and arrays; texts and objects are no part of the comparison."""
+    if isinstance(value, (float, int)):
+        yield name, np.array([value], dtype=np.float64)
+    elif isinstance(value, (dict, Mapping)):  # `dict` first: the abstract class is slow to ask
+        for key, part in value.items():
+            yield from _numbers(part, f"{name}.{key}")
+    elif isinstance(value, (tuple, list)):
+        for index, part in enumerate(value):
+            yield from _numbers(part, f"{name}[{index}]")
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind in "fiub":
+            yield name, array.astype(np.float64).ravel()
+
+
+def _action(space: spaces.Space[Any], mask: Any, rng: np.random.Generator) -> Any:
+    if mask is None:
+        return space.sample()
+    if isinstance(space, spaces.Box) and np.size(mask) == 2 * int(np.prod(space.shape)):
+        bounds = np.asarray(mask, dtype=np.float64).reshape(*space.shape, 2)  # [low, high] of every component
+        return rng.uniform(bounds[..., 0], bounds[..., 1]).astype(space.dtype)
+    allowed = np.asarray(mask, dtype=np.bool_)
+    if isinstance(space, spaces.Discrete) and allowed.ndim == 1:
+        return int(space.start + rng.choice(np.flatnonzero(allowed)))
+    if isinstance(space, spaces.MultiDiscrete) and allowed.ndim == 2:
+        return np.array([rng.choice(np.flatnonzero(row)) for row in allowed], dtype=space.dtype)
+    raise EnvironmentContractError(
+        f"leak-check: an action mask of shape {allowed.shape} does not fit the action space {space}."
+    )
+
+
+def random_start(env: Any, seed: int) -> Snapshot | None:
+    """Where the first episode of `seed` begins without reset options; None when the environment cannot tell."""
+    if not hasattr(env.unwrapped, "get_state"):
+        return None
+    env.reset(seed=seed)
+    state = env.unwrapped.get_state()
+    return {
+        f"random start ({name})": state[name].astype(np.float64).ravel() for name in ("row", "symbol") if name in state
+    }
+
+
+# ---------------------------------------------------------------------- the check
 ENVIRONMENT_PROBES: tuple[Probe, ...] = ("shuffle", "scale")
 
 
@@ -56,14 +194,14 @@ def check_environment(
     build        a Gymnasium `Env` or `VectorEnv` on the given bars, features included; called for every changed future,
                  and once with fewer bars
     bars         of one or several symbols; of all of them, what is not complete at the decision is changed
-    cuts         cuts spread over each symbol; about 25 more are added for each (see `leak_futures.cut_points`)
+    cuts         cuts spread over each symbol; about 25 more are added for each (see `report.cut_points`)
     lead         an episode begins so many bars before its cut
     first_start  first row at which an episode may begin; by default asked of the market's simulator, else 0
     options      reset options that let the first episode begin at row `start` of the `track` of an `Episode`
     longest, work   as in `check_features`
     """
-    chosen = tuple(probes)
-    check_probes(chosen, ENVIRONMENT_PROBES)
+    probes = tuple(probes)
+    check_probes(probes, ENVIRONMENT_PROBES)
     if lead < 1:
         raise ConfigError(f"leak-check: lead is {lead}; an episode must begin at least 1 bar before its cut.")
     given = [bars] if isinstance(bars, Bars) else list(bars)
@@ -71,19 +209,19 @@ def check_environment(
     rows = sum(map(len, used))
     real = build(used)
     tracks = _tracks(real, used, first_start)
-    most = max(work // (rows * len(chosen) * len(tracks)), 4)
+    most = max(work // (rows * len(probes) * len(tracks)), 4)
     plan: list[Episode] = []
     left_out = 0
     for track in tracks:
-        found, missed = _cuts(track, used, cuts, seed, most)
-        plan += [Episode(track, max(track.first, cut - lead), cut) for cut in found]
+        rows_cut, missed = _cuts(track, used, cuts, seed, most)
+        plan += [Episode(track, max(track.first, cut - lead), cut) for cut in rows_cut]
         left_out += missed
     played = [play_freely(real, episode, options(episode), seed) for episode in plan]
     _check_repeats(real, plan, played, options, seed)
     starts = random_start(real, seed)
     changes, comparisons, values = Changes(), 0, 0
     for episode, (actions, before) in zip(plan, played, strict=True):
-        for probe in chosen:
+        for probe in probes:
             other = _other_future(used, episode, probe, seed)
             if all(map(same_bars, used, other)):
                 continue
@@ -125,7 +263,7 @@ def check_environment(
         subject="environment",
         findings=findings,
         unjudged=unjudged,
-        probes=chosen,
+        probes=probes,
         cuts=tuple(episode.cut for episode in plan),
         comparisons=comparisons,
         values=values,
@@ -139,7 +277,7 @@ def check_environment(
 def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Track]:
     simulator = getattr(env.unwrapped, "simulator", None)
     table = None if simulator is None else simulator.table
-    if isinstance(table, PortfolioTable):  # all symbols side by side on one clock
+    if table is not None and table.has_clock:  # all symbols side by side
         first = int(table.first_rows[0]) if first_start is None else first_start
         return [Track("+".join(one.symbol for one in bars), table.time, first, None)]
     firsts = [first_start or 0] * len(bars)
@@ -150,14 +288,14 @@ def _tracks(env: Any, bars: Sequence[Bars], first_start: int | None) -> list[Tra
 
 def _cuts(track: Track, bars: Sequence[Bars], count: int, seed: int, most: int) -> tuple[list[int], int]:
     if track.index is not None:
-        found, missed = cut_points(bars[track.index], first=track.first + 1, count=count, seed=seed, most=most)
-        return list(found), missed
+        cuts, missed = cut_points(bars[track.index], first=track.first + 1, count=count, seed=seed, most=most)
+        return list(cuts), missed
     share, rows, missed = max(most // len(bars), 1), set(), 0
     for one in bars:
         # The bars of a symbol that come after the clock's first possible cut.
         later = int(np.searchsorted(one.time, track.time[track.first], side="right"))
-        found, more = cut_points(one, first=max(later, 1), count=count, seed=seed, most=share)
-        rows |= {int(row) for row in np.searchsorted(track.time, one.time[list(found)])}
+        cuts, more = cut_points(one, first=max(later, 1), count=count, seed=seed, most=share)
+        rows |= {int(row) for row in np.searchsorted(track.time, one.time[list(cuts)])}
         missed += more
     return sorted(rows), missed
 
@@ -256,11 +394,11 @@ def _unmoved(
     return tuple(sorted(name for name in watched | (varies & {"reward"}) if name not in by_bars))
 
 
-def _add_differences(found: set[str], one: Sequence[Snapshot], other: Sequence[Snapshot]) -> None:
-    """Add the names of observations and rewards that differ to `found`."""
+def _add_differences(names: set[str], one: Sequence[Snapshot], other: Sequence[Snapshot]) -> None:
+    """Add the names of observations and rewards that differ to `names`."""
     for old, new in zip(one, other, strict=False):
         for name, numbers in old.items():
-            if name in found or name not in new or name.startswith("info"):
+            if name in names or name not in new or name.startswith("info"):
                 continue
             if numbers.tobytes() != new[name].tobytes():
-                found.add(name)
+                names.add(name)

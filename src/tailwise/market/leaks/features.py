@@ -1,47 +1,50 @@
-"""Leak-check of features and of what is fitted: change the future, and look whether the past changes with it.
+"""Leak-check of features and of what is fitted: change the future and see whether the past changes with it.
 
 A causal feature of bar t is a function of the bars up to t. So its table over the bars [0, c) must be bit for bit the
-first c rows of its table over all bars, whatever lies behind c. Every such difference is a leak, and no leak of the
-bars escapes for want of a clever statistic: only cuts and futures have to be many enough (see `leak_futures`).
+first c rows of its table over all bars, whatever follows c. Every such difference is a leak, and no leak of the bars
+escapes for want of a clever statistic: only cuts and futures have to be many enough (see `report.cut_points`).
 
 What cannot be seen: numbers that do not come from the bars (a column computed elsewhere). They are reported as
-unjudged. The check of environments is in `leak_environment`.
+unjudged. The check of environments is in `environment`.
+
+The built-in features are proven causal by tests; a user's own columns (`features.modules`) are checked each time a
+training begins, and every result carries the verdict. The outcome is cached under a digest of what was checked: the
+bars, and every value that the columns have on them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, ValidationError
 
 from tailwise.bars.bars import Bars, Moment
+from tailwise.core.atomic import user_cache, write_text
+from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError, DataError, ShapeError, TailwiseError
-from tailwise.market.leaks.environment import check_environment
-from tailwise.market.leaks.futures import (
+from tailwise.core.version import VERSION
+from tailwise.features.spec import FeatureSpec
+from tailwise.market.dataset import Dataset
+from tailwise.market.leaks.report import (
     PROBES,
+    Changes,
+    LeakReport,
     Probe,
     changed_future,
     check_probes,
     cut_points,
+    deviation_of,
     everything_changed,
     same_bars,
 )
-from tailwise.market.leaks.report import Changes, Finding, LeakReport, deviation_of
 from tailwise.market.tables import FeaturesLike
-
-__all__ = [
-    "BATCH_TOLERANCE",
-    "PROBES",
-    "Finding",
-    "LeakReport",
-    "Probe",
-    "check_environment",
-    "check_features",
-    "check_fit",
-]
 
 # For features that are computed over the whole array at once (pandas, convolutions): their sums may be rounded in
 # another order when the array has another length.
@@ -72,14 +75,14 @@ def check_features(
     longest     of a longer series only the first so many bars are used
     work        bound on the number of rows computed, met by using fewer cuts
     """
-    chosen = tuple(probes)
-    check_probes(chosen)
+    probes = tuple(probes)
+    check_probes(probes)
     _check_tolerance(tolerance)
     used = bars if len(bars) <= longest else bars.slice(0, longest)
     full = _table(compute, used, None)
-    most = max(work // (len(used) * len(chosen)), 4)
+    most = max(work // (len(used) * len(probes)), 4)
     points, left_out = cut_points(used, first=max(full.first_valid + 1, least_bars), count=cuts, seed=seed, most=most)
-    names = [f"feature {name!r}" for name in full.names]
+    names = [_named(name) for name in full.names]
     deviation = {name: deviation_of(full.values[full.first_valid :, k]) for k, name in enumerate(names)}
     allowed = _allowed(full, [deviation[name] for name in names], tolerance)
     if _changed_columns(full.values, _table(compute, used, full).values, allowed).any():
@@ -89,7 +92,7 @@ def check_features(
         )
     changes, comparisons, values = Changes(), 0, 0
     for cut in points:
-        for probe in chosen:
+        for probe in probes:
             other = changed_future(used, cut, probe, seed=seed)
             if probe != "truncate" and same_bars(used, other):
                 continue
@@ -101,7 +104,7 @@ def check_features(
                 continue
             rows = slice(full.first_valid, cut)
             values += (cut - full.first_valid) * len(names)
-            _compare(full, table, rows, None if allowed is None else allowed[rows], names, used, probe, cut, changes)
+            _compare(full, table, rows, None if allowed is None else allowed[rows], used, probe, cut, changes)
     if not comparisons:
         raise DataError(
             f"leak-check of {bars.symbol}: no value was compared, since every changed future equals the real one; use "
@@ -117,7 +120,7 @@ def check_features(
         subject="features",
         findings=changes.findings(deviation),
         unjudged=unjudged,
-        probes=chosen,
+        probes=probes,
         cuts=points,
         comparisons=comparisons,
         values=values,
@@ -141,6 +144,11 @@ def _table(compute: Callable[[Bars], FeaturesLike], bars: Bars, like: FeaturesLi
             f"{list(like.names)}; names must not depend on the data."
         )
     return table
+
+
+def _named(feature: str) -> str:
+    """How findings name a feature."""
+    return f"feature {feature!r}"
 
 
 def _check_tolerance(tolerance: float | Mapping[str, float]) -> None:
@@ -189,18 +197,20 @@ def _compare(
     table: FeaturesLike,
     rows: slice,
     allowed: npt.NDArray[np.float64] | None,
-    names: list[str],
     bars: Bars,
     probe: Probe,
     cut: int,
     changes: Changes,
 ) -> None:
+    """Add what differs by more than `allowed` in `rows` of the two tables, and their first valid bars, to `changes`."""
     before, after = full.values[rows], table.values[rows]
     if before.tobytes() != after.tobytes():
         different = _changed(before, after, allowed)
         for column in np.flatnonzero(different.any(axis=0)):
             at = np.flatnonzero(different[:, column])
-            changes.add(names[column], bars, at + rows.start, before[at, column], after[at, column], probe, cut)
+            changes.add(
+                _named(full.names[column]), bars, at + rows.start, before[at, column], after[at, column], probe, cut
+            )
     if table.first_valid != full.first_valid:
         firsts = np.array([full.first_valid]), np.array([table.first_valid])
         changes.add("the first valid bar", bars, np.array([full.first_valid]), *firsts, probe, cut)
@@ -227,8 +237,8 @@ def check_fit(
     `fit` gets all bars and has to choose the train rows itself, as the caller does in earnest. It returns a FeatureSpec
     (anything with `to_json`) or a JSON value; each number and text in it is compared exactly.
     """
-    chosen = tuple(probes)
-    check_probes(chosen)
+    probes = tuple(probes)
+    check_probes(probes)
     given = [bars] if isinstance(bars, Bars) else list(bars)
     cuts = [len(one.between(None, train_end)) for one in given]  # refuses bars without a train row
     for one, cut in zip(given, cuts, strict=True):
@@ -241,7 +251,7 @@ def check_fit(
     if not reference:
         raise DataError("leak-check: what was fitted contains no number and no text, so that nothing can be compared.")
     changes, comparisons = Changes(), 0
-    for probe in chosen:
+    for probe in probes:
         other = [changed_future(one, cut, probe, seed=seed) for one, cut in zip(given, cuts, strict=True)]
         if probe != "truncate" and all(map(same_bars, given, other)):
             continue
@@ -265,7 +275,7 @@ def check_fit(
         subject="fit",
         findings=changes.findings({}),
         unjudged=(),
-        probes=chosen,
+        probes=probes,
         cuts=tuple(cuts),
         comparisons=comparisons,
         values=comparisons * len(reference),
@@ -307,3 +317,132 @@ def _compare_leaves(
         texts = isinstance(old, str)
         values = [np.array([value], dtype=object if texts else np.float64) for value in (old, new)]
         changes.add(path, bars, np.array([cut - 1]), values[0], values[1], probe, cut)
+
+
+# ---------------------------------------------------------------------- a user's own features
+CUTS, SEED = 24, 0  # those of `tailwise data leak-check`
+CACHE = "leak-checks"
+_MOST_LISTED = 3  # leaks in an error
+_LARGEST = 1_000_000  # bytes of a kept outcome
+
+
+class LeakVerdict(Section):
+    """What is known about look-ahead in the features of a run; stands in its manifest, its tables and its report."""
+
+    status: Literal["not needed", "passed", "skipped", "unknown"] = Field(
+        description="not needed: built-in features only; unknown: the run is older than the check"
+    )
+    features: tuple[str, ...] = Field(description="the user's own columns")
+    sentence: str = Field(description="the same in words")
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether results may come from the future."""
+        return self.status in ("skipped", "unknown")
+
+
+class _Outcome(Section):
+    """What one check found, as it is kept: the key it belongs to, a sentence per leak, and how much was compared."""
+
+    key: str
+    leaks: tuple[str, ...]
+    values: int
+    runs: int
+
+
+def check_own_features(dataset: Dataset, *, skip: bool = False) -> LeakVerdict:
+    """Raise DataError when an own feature looks ahead; otherwise say what was checked, or that it was skipped."""
+    own = dataset.spec.own()
+    if own is None:
+        return LeakVerdict(status="not needed", features=(), sentence="built-in features only: nothing to check")
+    listed = ", ".join(own.names)
+    if skip:
+        return LeakVerdict(
+            status="skipped",
+            features=own.names,
+            sentence=f"SKIPPED for own features {listed} (features.leak_check: skip): they may look ahead, so that no "
+            "result of this run is evidence",
+        )
+    key = _key(own, dataset.bars)
+    outcome = _read(key)
+    if outcome is None:
+        outcome = _check(own, dataset.bars, key)
+        _keep(outcome)
+    if outcome.leaks:
+        first = "".join(f"\n  {leak}" for leak in outcome.leaks[:_MOST_LISTED])
+        raise DataError(
+            f"own features fail the leak-check, so that nothing that a policy earns with them means anything:{first}\n"
+            "Compute each value from the bars up to its own (tailwise data leak-check CONFIG tells more). "
+            "features.leak_check: skip trains all the same; every table and report will say so."
+        )
+    return LeakVerdict(
+        status="passed",
+        features=own.names,
+        sentence=f"own features {listed}: no leak found ({outcome.values:,} past values compared in {outcome.runs:,} "
+        "changed futures)",
+    )
+
+
+def unknown_verdict(features: Sequence[str]) -> LeakVerdict:
+    """The verdict of a run that was made before own features were checked."""
+    return LeakVerdict(
+        status="unknown",
+        features=tuple(features),
+        sentence=f"NOT CHECKED: the run is older than the check of own features ({', '.join(features)}); look with "
+        "tailwise data leak-check",
+    )
+
+
+def feature_report(
+    spec: FeatureSpec, bars: Bars, compute: Callable[[Bars], FeaturesLike], *, cuts: int, seed: int
+) -> LeakReport:
+    """The leak-check of a table with the columns of `spec`, whose batch features may differ in the last digits."""
+    tolerance = {column.name: BATCH_TOLERANCE for column in spec.columns if column.feature.kind == "batch"}
+    return check_features(compute, bars, cuts=cuts, seed=seed, tolerance=tolerance, least_bars=spec.warm_up + 3)
+
+
+def _check(own: FeatureSpec, bars: Sequence[Bars], key: str) -> _Outcome:
+    reports = [feature_report(own, one, own.table, cuts=CUTS, seed=SEED) for one in bars]
+    return _Outcome(
+        key=key,
+        leaks=tuple(fault for report in reports for fault in report.faults),
+        values=sum(report.values for report in reports),
+        runs=sum(report.comparisons for report in reports),
+    )
+
+
+def _key(own: FeatureSpec, bars: Sequence[Bars]) -> str:
+    """sha256 of the bars and of all values of the columns on them, of their sources and of how they are checked."""
+    digest = hashlib.sha256(f"tailwise {VERSION}, cuts {CUTS}, seed {SEED}\n".encode())
+    for column in own.columns:
+        digest.update(f"{column.name}: {column.identity}\n".encode())
+    for one in bars:
+        table = own.table(one)
+        digest.update(f"{one.data_hash()} {table.first_valid} {table.values.shape}\n".encode())
+        digest.update(table.values.tobytes())
+    return digest.hexdigest()
+
+
+def _file(key: str) -> Path | None:
+    folder = user_cache(CACHE)
+    return None if folder is None else folder / f"{key}.json"
+
+
+def _read(key: str) -> _Outcome | None:
+    """The outcome that was kept under `key`; None when there is none, or not one that can be read."""
+    path = _file(key)
+    try:
+        if path is None or path.stat().st_size > _LARGEST:
+            return None
+        outcome = _Outcome.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None  # checked again and written again
+    return outcome if outcome.key == key else None
+
+
+def _keep(outcome: _Outcome) -> None:
+    path = _file(outcome.key)
+    if path is not None:
+        with contextlib.suppress(OSError):  # a folder that cannot be written to: the next training checks again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, outcome.model_dump_json())
