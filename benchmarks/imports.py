@@ -36,7 +36,6 @@ Kind = Literal["top", "lazy", "type-only", "string"]
 KNOWN_CYCLES: dict[tuple[str, str], str] = {
     ("fused.ahead", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("fused.epochs", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
-    ("fused.policy", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("run.health.actions", "run.trainer"): "changes the trainer; goes when actions return what is to be changed",
     ("run.health.dump", "run.trainer"): "writes the trainer's state; goes when it is handed the state",
     ("run.health.good_states", "run.trainer"): "keeps the trainer's state; goes with one record of controllers",

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tailwise.fused.products import NOTHING, add_products, lay_out, lay_panels, multiply, panel_floats
-from tailwise.fused.tiles import make_copy, make_tile, make_turn
+from tailwise.fused.products import (
+    NOTHING,
+    add_products,
+    lay_out,
+    lay_panels,
+    make_copy,
+    make_tile,
+    make_turn,
+    multiply,
+    panel_floats,
+)
 from tailwise.fused.vectors import LANES
 
 SIZES = [(1, 1, 1), (5, 3, 4), (4, 24, 7), (3, 16, 5), (9, 17, 2), (16, 65, 33), (64, 136, 64), (2, 50, 1), (7, 9, 130)]

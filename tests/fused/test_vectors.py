@@ -14,8 +14,8 @@ from tailwise.fused.policy_loss import _log
 
 SCRIPT = """
 import numpy as np
-from tailwise.fused.activations import TANH, activate
-from tailwise.fused.particle_loss import TOTALS, particle_loss
+from tailwise.fused.dense import TANH, activate
+from tailwise.fused.critic_loss import TOTALS, particle_loss
 from tailwise.fused.vectors import AVX512
 assert not AVX512
 z = np.linspace(-9.0, 9.0, 37, dtype=np.float32)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tailwise.core.compiled import compiled_for, kernel
-from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
-from tailwise.core.loops.vector_step import take_step
-from tailwise.fused.inference import Standard, StepMemory, act
+from tailwise.core.loops import BROKEN_OBSERVATION, ENDED
+from tailwise.core.loops.arrays import take_step
+from tailwise.fused.inference import StepMemory, act
 from tailwise.fused.layout import NO_CORE, Network
+from tailwise.fused.rows import Standard
 from tailwise.learner.decisions import Decisions, End, Shown, Stretch
 from tailwise.market.engine import look_up, step_accounts
 from tailwise.market.env import MarketEnv
@@ -98,7 +99,7 @@ def market_ahead(
     end: int, finite: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
-    `step_bits`, those of all steps together)."""
+    events (`core.loops`), those of all steps together)."""
     steps, mine = shown.reward.shape[0], slice(first, end)
     seen, together = 0 if finite else BROKEN_OBSERVATION, 0
     while t < steps:

@@ -25,14 +25,14 @@ from tailwise.fused.ahead import FusedAhead, ahead_of
 from tailwise.fused.coverage import kernel_of, why_not_fused
 from tailwise.fused.credit import risk_credit
 from tailwise.fused.epochs import FusedEpochs
-from tailwise.fused.inference import Standard, StepMemory, act, standard_of, step_memory
+from tailwise.fused.inference import StepMemory, act, step_memory
 from tailwise.fused.inference import values as critic_values
 from tailwise.fused.layout import aligned_zeros, bind, log_std_of
+from tailwise.fused.minibatch import Workers, learn_rows, learn_sequences
 from tailwise.fused.products import lay_out
-from tailwise.fused.shares import learn_rows, learn_sequences
+from tailwise.fused.rows import Standard, standard_of
 from tailwise.fused.targets import particle_returns
 from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_kept
-from tailwise.fused.workers import Workers
 from tailwise.learner import ppo
 from tailwise.learner.backend import Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared

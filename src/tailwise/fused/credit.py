@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.workers import Work
+from tailwise.fused.minibatch import Work
 from tailwise.learner.credit import CreditInputs
 
 _ZERO = np.float32(0.0)

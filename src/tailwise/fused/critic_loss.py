@@ -1,17 +1,98 @@
-"""The critics' loss terms of a block of rows and their gradient by the critics' outputs.
+"""Quantile Huber loss of predicted quantiles against sampled particles, with its gradient, and no N x M table.
 
-The plain twin is `tailwise.learner.losses.compute_losses`. Against particles, the loss of a row is `particle_loss`.
+rho(u) = |tau - 1{u < 0}| * L_kappa(u) / kappa for u = particle - quantile. With c = u clamped to [-kappa, kappa] and
+lean = 2 tau - 1, the slope is (c + lean * |c|) / (2 kappa): the weight |tau - 1{u < 0}| = (1 + lean * sign(u)) / 2
+needs no comparison. rho is that slope times (u - c/2). A pair of a quantile and a particle costs eight instructions
+for a whole vector of quantiles; quantiles and sums stay in registers while all particles pass, and two vectors take
+turns so that no addition waits for the one before. Sorting the particles and reading prefix sums takes a scalar search
+per quantile, which is slower than eight pairs of eight quantiles at once.
+
+The plain twin is `tailwise.learner.critic_losses.quantile_huber_loss`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.memory import clear
-from tailwise.fused.particle_loss import LAW, LAW_CROSSINGS, LOSS, particle_loss
 from tailwise.fused.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS
-from tailwise.fused.vectors import LANES
+from tailwise.fused.vectors import LANES, Vectors, clear, generated
+
+LOSS, LAW, LAW_CROSSINGS = 0, LANES, 2 * LANES  # places in `totals`
+TOTALS = 3 * LANES
+_TOGETHER = 2
+
+
+@generated
+def _law(
+    context: Any, law: Any, particles: Any, count: Any, lean: Any, kappa: Any, scale: Any, grad: Any, width: Any,
+    totals: Any,
+) -> Any:  # fmt: skip
+    """`particle_loss` on addresses: law, lean, grad [width], particles [count], totals [TOTALS]."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        law, particles, count, lean, kappa, scale, grad, width, totals = values
+        v = Vectors(builder)
+        bound, to_grad, half = v.spread(kappa), v.spread(scale), v.constant(-0.5)
+        one, zero = v.constant(1.0), v.constant(0.0)
+        summed = [v.variable(v.load(v.at(totals, place))) for place in (LOSS, LAW, LAW_CROSSINGS)]
+
+        previous = v.variable(v.constant(float("-inf")))  # nothing is below the first quantile
+
+        def add(place: int, value: Any, mask: Any) -> None:
+            if mask is not None:
+                value = builder.select(mask, value, zero)
+            builder.store(builder.fadd(builder.load(summed[place]), value), summed[place])
+
+        def vectors(places: list[Any], mask: Any) -> None:
+            """Some vectors of quantiles against all particles."""
+            thetas = [v.load(v.at(law, place), mask) for place in places]
+            leans = [v.load(v.at(lean, place), mask) for place in places]
+            pulls, losses = ([v.variable(zero) for _ in places] for _ in range(2))
+            with v.count(count) as k:
+                y = v.load_all(v.at(particles, k))
+                for theta, slope, pull, loss in zip(thetas, leans, pulls, losses):
+                    u = builder.fsub(y, theta)
+                    c = v.within(u, bound)
+                    p = v.multiply_add(slope, v.absolute(c), c)
+                    builder.store(builder.fadd(builder.load(pull), p), pull)
+                    builder.store(v.multiply_add(p, v.multiply_add(half, c, u), builder.load(loss)), loss)
+            for place, theta, pull, loss in zip(places, thetas, pulls, losses):
+                v.store(builder.fmul(to_grad, builder.load(pull)), v.at(grad, place), mask)
+                add(0, builder.load(loss), mask)
+                add(1, theta, mask)
+                below = v.shift_in(builder.load(previous), theta)
+                add(2, builder.select(builder.fcmp_ordered("<", theta, below), one, zero), mask)
+                builder.store(theta, previous)
+
+        v.over(width, vectors, _TOGETHER)
+        for place, total in zip((LOSS, LAW, LAW_CROSSINGS), summed):
+            v.store(builder.load(total), v.at(totals, place))
+        return context.get_dummy_value()
+
+    n, f = types.intp, types.float32
+    return types.void(n, n, n, n, f, f, n, n, n), generate
+
+
+@kernel
+def particle_loss(
+    theta: np.ndarray, particles: np.ndarray, lean: np.ndarray, kappa: float, weight: float, grad: np.ndarray,
+    totals: np.ndarray,
+) -> None:  # fmt: skip
+    """grad [N] = weight * the gradient of the mean of rho over particles by theta, for the quantiles of one critic.
+
+    theta [N], particles [m], lean [N] = 2 tau - 1; all float32. totals [TOTALS] grows, lane by lane: from LOSS on by
+    2 kappa m times the loss, from LAW on by the quantiles, from LAW_CROSSINGS on by the number of quantiles below their
+    neighbour.
+    """
+    scale = np.float32(-weight / (2.0 * kappa * particles.shape[0]))
+    _law(
+        *(theta.ctypes.data, particles.ctypes.data, particles.shape[0], lean.ctypes.data, np.float32(kappa), scale),
+        *(grad.ctypes.data, theta.shape[0], totals.ctypes.data),
+    )
 
 
 @kernel(inline=True)

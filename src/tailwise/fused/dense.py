@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.activations import activate, back_through_activation
 from tailwise.fused.layout import (
     ACCUMULATE,
     ACTIVATION,
@@ -22,9 +24,111 @@ from tailwise.fused.layout import (
     OUT_LEAD,
     OUT_WIDTH,
     PANELS,
+    RELU,
+    TANH,
     WEIGHT,
 )
 from tailwise.fused.products import NOTHING, add_products, multiply
+from tailwise.fused.vectors import Vectors, generated, number
+
+_ZERO = np.float32(0.0)
+_TOGETHER = 4  # vectors that take turns, so that none waits for its own last step
+
+
+@generated
+def _tanh(context: Any, z: Any, lead: Any, rows: Any, width: Any) -> Any:
+    """In place tanh of [rows, width] at an address, rows `lead` floats apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        z, lead, rows, width = values
+        v = Vectors(builder)
+        row = v.variable(z)
+        with v.count(rows):
+            here = builder.load(row)
+
+            def each(places: list[Any], mask: Any) -> None:
+                addresses = [v.at(here, place) for place in places]
+                for address, bent in zip(addresses, v.tanh(*(v.load(address, mask) for address in addresses))):
+                    v.store(bent, address, mask)
+
+            v.over(width, each, _TOGETHER)
+            builder.store(v.at(here, lead), row)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), generate
+
+
+def _column_sums(bent: bool) -> Any:
+    """A function for kernels: `bias` [width] grows by the sums of the columns of `grad`; where the layer is bent by
+    tanh, grad is multiplied with its derivative first, from its results `out`."""
+
+    @generated
+    def sums(context: Any, grad: Any, out: Any, lead: Any, rows: Any, bias: Any, width: Any) -> Any:
+        return types.void(*[types.intp] * 6), generate
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        grad, out, lead, rows, bias, width = values
+        v = Vectors(builder)
+
+        def columns(places: list[Any], mask: Any) -> None:
+            totals = [v.variable(v.load(v.at(bias, place), mask)) for place in places]
+            row = v.variable(number(0))
+            with v.count(rows):
+                here = builder.load(row)
+                for place, total in zip(places, totals):
+                    address = v.at(grad, builder.add(here, place))
+                    g = v.load(address, mask)
+                    if bent:
+                        y = v.load(v.at(out, builder.add(here, place)), mask)
+                        g = v.product(g, v.one_minus_square(y))
+                        v.store(g, address, mask)
+                    builder.store(builder.fadd(builder.load(total), g), total)
+                builder.store(builder.add(here, lead), row)
+            for place, total in zip(places, totals):
+                v.store(builder.load(total), v.at(bias, place), mask)
+
+        v.over(width, columns, _TOGETHER)
+        return context.get_dummy_value()
+
+    return sums
+
+
+_sum_columns, _sum_bent_columns = _column_sums(False), _column_sums(True)
+
+
+@kernel
+def activate(z: np.ndarray, lead: int, rows: int, width: int, activation: int) -> None:
+    """In place z[r, :width] = f(z[r, :width]); z is flat with `lead` numbers from row to row."""
+    if activation == TANH:
+        _tanh(z.ctypes.data, lead, rows, width)
+    elif activation == RELU:
+        for r in range(rows):
+            row = z[r * lead : r * lead + width]
+            for j in range(width):
+                row[j] = _ZERO if row[j] <= _ZERO else row[j]  # written so that NaN passes
+
+
+@kernel
+def sum_columns(z: np.ndarray, lead: int, rows: int, total: np.ndarray) -> None:
+    """total [width] += sums of the columns of z [rows, width], flat with `lead` numbers from row to row."""
+    _sum_columns(z.ctypes.data, z.ctypes.data, lead, rows, total.ctypes.data, total.shape[0])
+
+
+@kernel
+def back_through_activation(
+    grad: np.ndarray, out: np.ndarray, lead: int, rows: int, bias_grad: np.ndarray, activation: int
+) -> None:
+    """In place grad *= f'(z), from the outputs f(z); bias_grad [width] grows by the sums of its columns."""
+    width = bias_grad.shape[0]
+    if activation == TANH:
+        _sum_bent_columns(grad.ctypes.data, out.ctypes.data, lead, rows, bias_grad.ctypes.data, width)
+        return
+    if activation == RELU:
+        for r in range(rows):
+            g, y = grad[r * lead : r * lead + width], out[r * lead : r * lead + width]
+            for j in range(width):
+                g[j] = g[j] if y[j] > _ZERO else _ZERO
+    sum_columns(grad, lead, rows, bias_grad)
 
 
 @kernel

@@ -10,14 +10,14 @@ import numpy as np
 from tailwise.core.loops.philox import choose_particles
 from tailwise.fused import rows as numbers
 from tailwise.fused.coverage import kernel_of
-from tailwise.fused.policy import policy_kl
-from tailwise.fused.prepare_rows import rows_of
+from tailwise.fused.inference import sum_kl, sum_kl_along
+from tailwise.fused.layout import NO_CORE
+from tailwise.fused.minibatch import Trunk
 from tailwise.fused.recurrent import Tape
-from tailwise.fused.rows import SUMS, Draws, Weights
-from tailwise.fused.shares import Trunk
+from tailwise.fused.rows import SUMS, Draws, Rows, Weights, rows_of
 from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
-from tailwise.learner.batches import Prepared
+from tailwise.learner.batches import Prepared, sequence_rows
 from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
 from tailwise.learner.ppo import Tally, TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
@@ -223,3 +223,23 @@ def _units_of(parts: list[batches.Part]) -> list[np.ndarray]:
     rows = np.concatenate(units)
     rows.sort()
     return [rows]
+
+
+def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
+    """Mean of KL(old || new) over all valid rows, nats."""
+    network, flat, workers, log_std = backend.bound.network, backend.flat, backend.workers, backend.log_std
+    panels, sums = backend.lay_out(backend.bound.laid.to_act), [0.0] * len(workers.scratches)
+
+    def of_rows(part: np.ndarray, k: int) -> None:
+        sums[k] = sum_kl(network, flat, panels, log_std, rows, part, workers.scratches[k])
+
+    def of_sequences(part: np.ndarray, k: int) -> None:
+        order, memory = sequence_rows(steps, rows.envs, part).reshape(steps, -1), memories[k]
+        sums[k] = sum_kl_along(network, flat, panels, log_std, rows, order, rows.state[part], memory)
+
+    if network.core == NO_CORE:
+        workers.run(np.flatnonzero(rows.valid), of_rows)
+    else:
+        memories = workers.step_memories(rows.envs)
+        workers.run(np.arange(rows.envs), of_sequences)
+    return sum(sums) / int(np.count_nonzero(rows.valid))

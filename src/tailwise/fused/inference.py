@@ -10,42 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.cells import gru_cells, lstm_cells
 from tailwise.fused.dense import forward
 from tailwise.fused.layout import LSTM, Network, aligned_zeros
-from tailwise.fused.memory import clear, copy
 from tailwise.fused.policy_loss import FORBIDDEN, log_jacobian, log_softmax
 from tailwise.fused.products import multiply
-from tailwise.fused.recurrent import add_row
-from tailwise.fused.shares import BLOCK
-from tailwise.model.scales import ObservationNormaliser, has_spread
+from tailwise.fused.recurrent import add_row, gru_cells, lstm_cells
+from tailwise.fused.rows import BLOCK, Rows, Scratch, Standard, gather, standardise
+from tailwise.fused.vectors import clear, copy
 
 _ZERO = np.float32(0.0)
-
-
-class Standard(NamedTuple):
-    """The normaliser as it is during a rollout: x -> clamp((x - mean) * scale, +-clip) where scaled; float32 [D].
-
-    clip: infinite where observations pass as they are.
-    """
-
-    mean: np.ndarray
-    scale: np.ndarray
-    scaled: np.ndarray
-    clip: float
-
-
-def standard_of(normaliser: ObservationNormaliser) -> Standard:
-    """What `ObservationNormaliser.forward` computes with, read once."""
-    if normaliser.clip is None:
-        size = normaliser.mean.shape[0]
-        return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
-    mean, variance = normaliser.mean.numpy(), normaliser.variance.numpy()
-    signal = has_spread(mean, variance)
-    scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=signal)
-    return Standard(
-        mean.astype(np.float32), scale.astype(np.float32), normaliser.scaled.numpy(), float(normaliser.clip)
-    )
 
 
 class StepMemory(NamedTuple):
@@ -78,19 +51,6 @@ def step_memory(network: Network, rows: int) -> StepMemory:
         policy=np.zeros((3, rows * network.actor), dtype=np.float32),
         order=np.arange(rows),
     )
-
-
-@kernel(fuse=True)
-def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray, lead: int) -> None:
-    """obs [n, D] raw -> target, flat, `lead` floats apart; NaN passes."""
-    size, clip = obs.shape[1], np.float32(standard.clip)
-    for i in range(obs.shape[0]):
-        row, out = obs[i], target[i * lead : i * lead + size]
-        for j in range(size):
-            x = (row[j] - standard.mean[j]) * standard.scale[j]
-            x = -clip if x < -clip else x
-            x = clip if x > clip else x
-            out[j] = x if standard.scaled[j] else row[j]
 
 
 @kernel(inline=True)
@@ -241,3 +201,89 @@ def values(
             mean[first + i, critics - 1] = work[at + outputs - 1] if critics == 2 else work[at]
             for c in range(critics):
                 copy(work[at + 1 + c * quantiles : at + 1 + (c + 1) * quantiles], law[first + i, c])
+
+
+@kernel(inline=True)
+def _discrete_kl(log_p: np.ndarray, r: int, old: np.ndarray) -> float:
+    """KL of row r with the new log-probabilities log_p [K]; old [R, 2K] as in `Rows`."""
+    size, kl = log_p.shape[0], 0.0
+    for k in range(size):
+        p = np.float64(old[r, size + k])
+        if p > 0.0:
+            kl += p * (np.float64(old[r, k]) - np.float64(log_p[k]))
+    return kl
+
+
+@kernel(inline=True)
+def _box_kl(out: np.ndarray, log_std: np.ndarray, r: int, rows: Rows) -> float:
+    """KL of row r with means out [A]."""
+    size, kl = out.shape[0], 0.0
+    for a in range(size):
+        spread = np.float64(log_std[a])
+        twice = 2.0 * (np.float64(rows.old[r, size + a]) - spread)
+        moved = (np.float64(rows.old[r, a]) - np.float64(out[a])) * np.exp(-spread)
+        kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
+    return kl
+
+
+@kernel(inline=True)
+def _sum_rows(out: np.ndarray, part: np.ndarray, log_std: np.ndarray | None, rows: Rows, policy: np.ndarray) -> float:
+    """Sum of KL over the valid ones of the rows `part` [n] whose outputs are out [n * K], flat; policy: as in
+    `log_softmax`."""
+    n, total = part.shape[0], 0.0
+    size = out.shape[0] // n
+    if log_std is None:
+        log_softmax(out, size, part, size, rows.mask, policy)
+    for i in range(n):
+        if rows.valid[part[i]]:
+            mine = slice(i * size, (i + 1) * size)
+            if log_std is None:
+                total += _discrete_kl(policy[0, mine], part[i], rows.old)
+            else:
+                total += _box_kl(out[mine], log_std, part[i], rows)
+    return total
+
+
+@kernel
+def sum_kl(
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
+    scratch: Scratch,
+) -> float:  # fmt: skip
+    """Sum of KL over the valid rows among `index` [n], without a core; log_std [A] of a Box policy or None."""
+    width, total = network.features_width, 0.0
+    for first in range(0, index.shape[0], BLOCK):
+        part = index[first : first + BLOCK]
+        n = part.shape[0]
+        gather(rows.obs, part, scratch.work, network.input_lead)
+        forward(network.trunk, flat, panels, scratch.work, n)
+        copy(scratch.work[network.features * n : (network.features + width) * n], scratch.back)
+        forward(network.policy, flat, panels, scratch.back, n)
+        out = scratch.back[network.policy_output * n : (network.policy_output + network.actor) * n]
+        total += _sum_rows(out, part, log_std, rows, scratch.policy)
+    return total
+
+
+@kernel
+def sum_kl_along(
+    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, order: np.ndarray,
+    state: np.ndarray, memory: StepMemory,
+) -> float:  # fmt: skip
+    """Sum of KL over the valid steps of some neighbouring environments, step by step as they were decided: nothing is
+    kept for a way back.
+
+    order [T, n]: their rows; state [n, S, H] before step 0, in place; log_std [A] of a Box policy or None.
+    """
+    steps, n = order.shape
+    width, total = network.features_width, 0.0
+    features = memory.heads[: n * width].reshape(n, width)
+    out = memory.heads[network.policy_output * n : (network.policy_output + network.actor) * n]
+    read = memory.trunk[network.encoded * n :]
+    for t in range(steps):
+        part = order[t]
+        gather(rows.obs, part, memory.trunk, network.input_lead)
+        forward(network.trunk, flat, panels, memory.trunk, n)
+        start = rows.start[part[0] : part[0] + n]
+        core_step(network, flat, panels, read, state, start, memory, features, state)
+        forward(network.policy, flat, panels, memory.heads, n)
+        total += _sum_rows(out, part, log_std, rows, memory.policy)
+    return total

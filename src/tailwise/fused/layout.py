@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tailwise.fused.activations import NONE, RELU, TANH
 from tailwise.fused.products import panel_floats
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import MlpEncoder
@@ -33,6 +32,7 @@ PANELS, BACK_PANELS = 12, 13  # where W' and W are laid out for products, in flo
 _OPERATION = 14
 FIRST, LAID = 5, 8  # of a row of `products.lay_out`: where its panels begin, and how many numbers it has
 NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with the gradient of the input
+NONE, TANH, RELU = 0, 1, 2  # activations
 NO_CORE, LSTM, GRU = 0, 1, 2
 
 ALIGN = 16  # floats: every matrix begins at a multiple of 64 bytes, so that products do not depend on the allocator

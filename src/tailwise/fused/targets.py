@@ -17,8 +17,8 @@ from torch import Tensor
 from tailwise.core.compiled import kernel
 from tailwise.core.loops.philox import four_words, to_short_uniform
 from tailwise.core.streams import Streams
-from tailwise.fused.memory import copy
-from tailwise.fused.workers import Work
+from tailwise.fused.minibatch import Work
+from tailwise.fused.vectors import copy
 from tailwise.learner.returns import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic

@@ -18,6 +18,8 @@ from llvmlite import ir
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
+from tailwise.core.compiled import kernel
+
 
 def _has_avx512() -> bool:
     """Whether kernels may use it: the processor has it, and numba compiles for this very processor."""
@@ -302,3 +304,21 @@ class Vectors:
         left = self.builder.sub(width, done)
         with self.builder.if_then(self.builder.icmp_unsigned(">", left, number(0))):
             run(done, 1, self.exist(left))
+
+
+# `target[a:b] = source` would do for both, but numba then compiles an error message for different lengths, with all of
+# its machinery for strings: several seconds for each kernel that does it.
+
+
+@kernel
+def copy(source: np.ndarray, target: np.ndarray) -> None:
+    """target[:n] = source for n numbers of a flat source."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@kernel
+def clear(target: np.ndarray) -> None:
+    """target[:] = 0, float32."""
+    for i in range(target.shape[0]):
+        target[i] = np.float32(0.0)

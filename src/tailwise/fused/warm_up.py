@@ -25,8 +25,8 @@ Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
 KERNELS = ("inference.act", "targets.particle_targets", "adam.adam_step")
-PLAIN_KERNELS = ("shares.learn_rows", "policy.sum_kl")
-CORE_KERNELS = ("shares.learn_sequences", "policy.sum_kl_along")
+PLAIN_KERNELS = ("minibatch.learn_rows", "inference.sum_kl")
+CORE_KERNELS = ("minibatch.learn_sequences", "inference.sum_kl_along")
 LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tailwise.core.loops.step_bits import BROKEN_REWARD
+from tailwise.core.loops import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
 from tailwise.learner.credit import past_after

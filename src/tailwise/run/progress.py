@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tailwise.core.texts import duration, number
+from tailwise.core.errors import duration, number
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config

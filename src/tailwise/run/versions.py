@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tailwise.core.version import VERSION
+from tailwise.core import VERSION
 from tailwise.run.config import Config
 
 _PACKAGES = ("torch", "numpy", "gymnasium", "numba", "safetensors")

@@ -17,10 +17,10 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from tailwise.bars.bars import Bars
+from tailwise.core import VERSION
 from tailwise.core.atomic import user_cache, write_text
 from tailwise.core.config import Section
 from tailwise.core.errors import DataError
-from tailwise.core.version import VERSION
 from tailwise.features.spec import FeatureSpec
 from tailwise.market.dataset import Dataset
 from tailwise.market.leaks.check import BATCH_TOLERANCE, LeakReport, check_features

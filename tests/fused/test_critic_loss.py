@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailwise.fused.particle_loss import LAW, LAW_CROSSINGS, LOSS, TOTALS, particle_loss
+from tailwise.fused.critic_loss import LAW, LAW_CROSSINGS, LOSS, TOTALS, particle_loss
 from tailwise.fused.vectors import LANES
 from tailwise.learner.critic_losses import midpoints, quantile_huber_loss
 
