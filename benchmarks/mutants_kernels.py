@@ -167,15 +167,15 @@ MUTANTS = (
     Mutant(
         "the cell of an LSTM is not carried back",
         "fused/recurrent.py",
-        "at.write(v.product(by_c, forget), carry_c)",
-        "at.write(v.product(by_c, take), carry_c)",
+        "at.write(v.product(by_c, forget_gate), carry_c)",
+        "at.write(v.product(by_c, input_gate), carry_c)",
         GRADIENTS,
     ),
     Mutant(
         "a GRU mixes state and proposal the wrong way round",
         "fused/recurrent.py",
-        "result = v.multiply_add(update, v.minus(at.read(before_h), new), new)",
-        "result = v.multiply_add(update, v.minus(new, at.read(before_h)), at.read(before_h))",
+        "new_h = v.multiply_add(update, v.minus(at.read(before_h), candidate), candidate)",
+        "new_h = v.multiply_add(update, v.minus(candidate, at.read(before_h)), at.read(before_h))",
         GRADIENTS,
     ),
     Mutant(

@@ -1,9 +1,9 @@
 """Quantile Huber loss of predicted quantiles against sampled particles, with its gradient, and no N x M table.
 
 rho(u) = |tau - 1{u < 0}| * L_kappa(u) / kappa for u = particle - quantile. With c = u clamped to [-kappa, kappa] and
-lean = 2 tau - 1, the slope is (c + lean * |c|) / (2 kappa): the weight |tau - 1{u < 0}| = (1 + lean * sign(u)) / 2
-needs no comparison. rho is that slope times (u - c/2). A pair of a quantile and a particle costs eight instructions
-for a whole vector of quantiles; quantiles and sums stay in registers while all particles pass, and two vectors take
+w = 2 tau - 1, the slope is (c + w * |c|) / (2 kappa): the weight |tau - 1{u < 0}| = (1 + w * sign(u)) / 2 needs no
+comparison. rho is that slope times (u - c/2). A pair of a quantile and a particle costs eight instructions for a whole
+vector of quantiles; quantiles and sums stay in registers while all particles pass, and two vectors take
 turns so that no addition waits for the one before. Sorting the particles and reading prefix sums takes a scalar search
 per quantile, which is slower than eight pairs of eight quantiles at once.
 
@@ -18,8 +18,9 @@ import numpy as np
 from numba import types
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS
-from tailwise.fused.vectors import LANES, Vectors, clear, generated
+from tailwise.fused.layout import Network
+from tailwise.fused.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS, Draws, Rows, Scratch, Weights
+from tailwise.fused.vectors import LANES, Vectors, address, clear, generated
 
 LOSS, LAW, LAW_CROSSINGS = 0, LANES, 2 * LANES  # places in `totals`
 TOTALS = 3 * LANES
@@ -28,13 +29,21 @@ _TOGETHER = 2
 
 @generated
 def _law(
-    context: Any, law: Any, particles: Any, count: Any, lean: Any, kappa: Any, scale: Any, grad: Any, width: Any,
+    context: Any,
+    law: Any,
+    particles: Any,
+    count: Any,
+    tau_weight: Any,
+    kappa: Any,
+    scale: Any,
+    grad: Any,
+    width: Any,
     totals: Any,
-) -> Any:  # fmt: skip
-    """`particle_loss` on addresses: law, lean, grad [width], particles [count], totals [TOTALS]."""
+) -> Any:
+    """`particle_loss` on addresses: law, tau_weight, grad [width], particles [count], totals [TOTALS]."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        law, particles, count, lean, kappa, scale, grad, width, totals = values
+        law, particles, count, tau_weight, kappa, scale, grad, width, totals = values
         v = Vectors(builder)
         bound, to_grad, half = v.spread(kappa), v.spread(scale), v.constant(-0.5)
         one, zero = v.constant(1.0), v.constant(0.0)
@@ -50,11 +59,11 @@ def _law(
         def vectors(places: list[Any], mask: Any) -> None:
             """Some vectors of quantiles against all particles."""
             thetas = [v.load(v.at(law, place), mask) for place in places]
-            leans = [v.load(v.at(lean, place), mask) for place in places]
+            slopes = [v.load(v.at(tau_weight, place), mask) for place in places]
             pulls, losses = ([v.variable(zero) for _ in places] for _ in range(2))
             with v.count(count) as k:
                 y = v.load_all(v.at(particles, k))
-                for theta, slope, pull, loss in zip(thetas, leans, pulls, losses):
+                for theta, slope, pull, loss in zip(thetas, slopes, pulls, losses):
                     u = builder.fsub(y, theta)
                     c = v.within(u, bound)
                     p = v.multiply_add(slope, v.absolute(c), c)
@@ -79,19 +88,31 @@ def _law(
 
 @kernel
 def particle_loss(
-    theta: np.ndarray, particles: np.ndarray, lean: np.ndarray, kappa: float, weight: float, grad: np.ndarray,
+    theta: np.ndarray,
+    particles: np.ndarray,
+    tau_weight: np.ndarray,
+    kappa: float,
+    weight: float,
+    grad: np.ndarray,
     totals: np.ndarray,
-) -> None:  # fmt: skip
+) -> None:
     """grad [N] = weight * the gradient of the mean of rho over particles by theta, for the quantiles of one critic.
 
-    theta [N], particles [m], lean [N] = 2 tau - 1; all float32. totals [TOTALS] grows, lane by lane: from LOSS on by
-    2 kappa m times the loss, from LAW on by the quantiles, from LAW_CROSSINGS on by the number of quantiles below their
-    neighbour.
+    theta [N], particles [m], tau_weight [N] = 2 tau - 1; all float32. totals [TOTALS] grows, lane by lane: from LOSS on
+    by 2 kappa m times the loss, from LAW on by the quantiles, from LAW_CROSSINGS on by the number of quantiles below
+    their neighbour.
     """
     scale = np.float32(-weight / (2.0 * kappa * particles.shape[0]))
     _law(
-        *(theta.ctypes.data, particles.ctypes.data, particles.shape[0], lean.ctypes.data, np.float32(kappa), scale),
-        *(grad.ctypes.data, theta.shape[0], totals.ctypes.data),
+        address(theta),
+        address(particles),
+        particles.shape[0],
+        address(tau_weight),
+        np.float32(kappa),
+        scale,
+        address(grad),
+        theta.shape[0],
+        address(totals),
     )
 
 
@@ -106,31 +127,31 @@ def _lanes(totals: np.ndarray, first: int) -> float:
 
 @kernel(inline=True)
 def critic_rows(
-    index: np.ndarray, valid: np.ndarray, particles: np.ndarray, scalars: np.ndarray, shape: tuple[int, int, int, int],
-    kappa: float, per_row: float, lean: np.ndarray, out: np.ndarray, totals: np.ndarray, grad: np.ndarray,
-    sums: np.ndarray,
-) -> None:  # fmt: skip
-    """Critic terms of the valid rows `index` [n]; a row that is no transition gets gradient 0, the actor's part too.
+    network: Network, rows: Rows, draws: Draws, weights: Weights, index: np.ndarray, scratch: Scratch
+) -> None:
+    """Add the critic terms of the valid rows `index` [n] to the scratch's sums; write their gradient to its `back`.
 
-    particles [R, m]; scalars [R, 3] as in `Rows`; shape: (numbers of the actor before those of the critics, C, N, lead
-    from row to row); out, grad: flat, after the actor's numbers mean 0, quantiles 0, quantiles 1, mean 1, and what the
-    lead leaves is cleared; totals: scratch, float32 [C, TOTALS].
+    Outputs and gradients lie, after the actor's numbers, as mean 0, quantiles 0, quantiles 1, mean 1; what the width
+    leaves is cleared. A row that is no transition gets gradient 0, the actor's part too. The plain twin is
+    `tailwise.learner.losses.compute_losses`.
     """
-    actor, critics, quantiles, lead = shape
-    first, width = actor + 1, actor + critics * (1 + quantiles)
+    n, actor, critics, quantiles = index.shape[0], network.actor, network.critics, network.quantiles
+    out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
+    lead, sums, totals, kappa = network.output_width, scratch.sums, scratch.totals, weights.kappa
+    first, width, per_row = actor + 1, actor + critics * (1 + quantiles), weights.value * weights.per_row
     weight, disagreement = per_row / quantiles, 0.0
     for c in range(critics):
         clear(totals[c])
-    for i in range(index.shape[0]):
+    for i in range(n):
         r, at = index[i], i * lead
-        if not valid[r]:
+        if not rows.valid[r]:
             clear(grad[at : at + lead])
             continue
         clear(grad[at + width : at + lead])
-        target, lowest, highest = np.float64(scalars[r, 2]), np.inf, -np.inf
+        target, lowest, highest = np.float64(rows.scalars[r, 2]), np.inf, -np.inf
         for c in range(critics):
             law = slice(at + first + c * quantiles, at + first + (c + 1) * quantiles)
-            particle_loss(out[law], particles[r], lean, kappa, weight, grad[law], totals[c])
+            particle_loss(out[law], draws.particles[r], weights.tau_weight, kappa, weight, grad[law], totals[c])
             place = at + actor if c == 0 else at + first + critics * quantiles
             mean = np.float64(out[place])
             error = mean - target
@@ -141,6 +162,6 @@ def critic_rows(
         disagreement += highest - lowest
     sums[DISAGREEMENT] += disagreement
     for c in range(critics):
-        sums[SUMS + 2 * c + 1] += _lanes(totals[c], LOSS) / (2.0 * kappa * particles.shape[1] * quantiles)
+        sums[SUMS + 2 * c + 1] += _lanes(totals[c], LOSS) / (2.0 * kappa * draws.particles.shape[1] * quantiles)
         sums[MEAN_GAP] += _lanes(totals[c], LAW) / quantiles
         sums[CROSSINGS] += _lanes(totals[c], LAW_CROSSINGS)

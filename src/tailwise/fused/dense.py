@@ -1,4 +1,4 @@
-"""Dense layers of an operation table: forward, and backward with the gradients of all weights."""
+"""Dense layers of an operation table: product and activation, forward and back with the gradients of all weights."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tailwise.fused.layout import (
     TANH,
     WEIGHT,
 )
-from tailwise.fused.products import NOTHING, add_products, multiply
-from tailwise.fused.vectors import Vectors, generated, number
+from tailwise.fused.products import NOTHING, REPEATED, Matrix, add_products, multiply
+from tailwise.fused.vectors import Vectors, address, generated, number
 
 _ZERO = np.float32(0.0)
 _TOGETHER = 4  # vectors that take turns, so that none waits for its own last step
@@ -48,8 +48,8 @@ def _tanh(context: Any, z: Any, lead: Any, rows: Any, width: Any) -> Any:
 
             def each(places: list[Any], mask: Any) -> None:
                 addresses = [v.at(here, place) for place in places]
-                for address, bent in zip(addresses, v.tanh(*(v.load(address, mask) for address in addresses))):
-                    v.store(bent, address, mask)
+                for place, value in zip(addresses, v.tanh(*(v.load(place, mask) for place in addresses))):
+                    v.store(value, place, mask)
 
             v.over(width, each, _TOGETHER)
             builder.store(v.at(here, lead), row)
@@ -58,9 +58,9 @@ def _tanh(context: Any, z: Any, lead: Any, rows: Any, width: Any) -> Any:
     return types.void(*[types.intp] * 4), generate
 
 
-def _column_sums(bent: bool) -> Any:
-    """A function for kernels: `bias` [width] grows by the sums of the columns of `grad`; where the layer is bent by
-    tanh, grad is multiplied with its derivative first, from its results `out`."""
+def _column_sums(tanh: bool) -> Any:
+    """Return a function for kernels: add the sums of the columns of `grad` to `bias` [width]; behind a tanh, multiply
+    grad with its derivative first, from its results `out`."""
 
     @generated
     def sums(context: Any, grad: Any, out: Any, lead: Any, rows: Any, bias: Any, width: Any) -> Any:
@@ -76,12 +76,12 @@ def _column_sums(bent: bool) -> Any:
             with v.count(rows):
                 here = builder.load(row)
                 for place, total in zip(places, totals):
-                    address = v.at(grad, builder.add(here, place))
-                    g = v.load(address, mask)
-                    if bent:
+                    at_grad = v.at(grad, builder.add(here, place))
+                    g = v.load(at_grad, mask)
+                    if tanh:
                         y = v.load(v.at(out, builder.add(here, place)), mask)
                         g = v.product(g, v.one_minus_square(y))
-                        v.store(g, address, mask)
+                        v.store(g, at_grad, mask)
                     builder.store(builder.fadd(builder.load(total), g), total)
                 builder.store(builder.add(here, lead), row)
             for place, total in zip(places, totals):
@@ -93,14 +93,14 @@ def _column_sums(bent: bool) -> Any:
     return sums
 
 
-_sum_columns, _sum_bent_columns = _column_sums(False), _column_sums(True)
+_sum_columns, _sum_tanh_columns = _column_sums(False), _column_sums(True)
 
 
 @kernel
 def activate(z: np.ndarray, lead: int, rows: int, width: int, activation: int) -> None:
     """In place z[r, :width] = f(z[r, :width]); z is flat with `lead` numbers from row to row."""
     if activation == TANH:
-        _tanh(z.ctypes.data, lead, rows, width)
+        _tanh(address(z), lead, rows, width)
     elif activation == RELU:
         for r in range(rows):
             row = z[r * lead : r * lead + width]
@@ -111,7 +111,7 @@ def activate(z: np.ndarray, lead: int, rows: int, width: int, activation: int) -
 @kernel
 def sum_columns(z: np.ndarray, lead: int, rows: int, total: np.ndarray) -> None:
     """total [width] += sums of the columns of z [rows, width], flat with `lead` numbers from row to row."""
-    _sum_columns(z.ctypes.data, z.ctypes.data, lead, rows, total.ctypes.data, total.shape[0])
+    _sum_columns(address(z), address(z), lead, rows, address(total), total.shape[0])
 
 
 @kernel
@@ -121,7 +121,7 @@ def back_through_activation(
     """In place grad *= f'(z), from the outputs f(z); bias_grad [width] grows by the sums of its columns."""
     width = bias_grad.shape[0]
     if activation == TANH:
-        _sum_bent_columns(grad.ctypes.data, out.ctypes.data, lead, rows, bias_grad.ctypes.data, width)
+        _sum_tanh_columns(address(grad), address(out), lead, rows, address(bias_grad), width)
         return
     if activation == RELU:
         for r in range(rows):
@@ -142,8 +142,11 @@ def forward(operations: np.ndarray, flat: np.ndarray, panels: np.ndarray, work: 
         source, target = work[o[IN] * rows + o[IN_COLUMN] :], work[o[OUT] * rows + o[OUT_COLUMN] :]
         width, inner = o[OUT_WIDTH], o[IN_WIDTH]
         multiply(
-            *(rows, width, inner, source, o[IN_LEAD], 1, panels[o[PANELS] :]),
-            *(flat[o[BIAS] :], 0, target, o[OUT_LEAD]),
+            (rows, width, inner),
+            Matrix(source, o[IN_LEAD]),
+            panels[o[PANELS] :],
+            Matrix(flat[o[BIAS] :], REPEATED),
+            Matrix(target, o[OUT_LEAD]),
         )
         activate(target, o[OUT_LEAD], rows, width, o[ACTIVATION])
 
@@ -151,7 +154,7 @@ def forward(operations: np.ndarray, flat: np.ndarray, panels: np.ndarray, work: 
 @kernel
 def backward(
     operations: np.ndarray, panels: np.ndarray, work: np.ndarray, back: np.ndarray, rows: int, grad: np.ndarray
-) -> None:  # fmt: skip
+) -> None:
     """Run the operations last to first; `back` has the workspace's layout and begins with the output's gradient.
 
     `grad` has the layout of `flat` and grows by the gradients of weights and biases.
@@ -162,10 +165,9 @@ def backward(
         at_source, at_target = o[IN] * rows + o[IN_COLUMN], o[OUT] * rows + o[OUT_COLUMN]
         above = back[at_target:]
         back_through_activation(above, work[at_target:], lead, rows, grad[o[BIAS] : o[BIAS] + width], o[ACTIVATION])
-        add_products(rows, width, inner, above, lead, work[at_source:], o[IN_LEAD], grad[o[WEIGHT] :])
+        outputs = Matrix(above, lead)
+        add_products((rows, width, inner), outputs, Matrix(work[at_source:], o[IN_LEAD]), grad[o[WEIGHT] :])
         if o[IN_GRADIENT] != NO_GRADIENT:
-            target, start_row = back[at_source:], o[IN_LEAD] if o[IN_GRADIENT] == ACCUMULATE else NOTHING
-            multiply(
-                *(rows, inner, width, above, lead, 1, panels[o[BACK_PANELS] :]),
-                *(target, start_row, target, o[IN_LEAD]),
-            )
+            target = back[at_source:]
+            start = Matrix(target, o[IN_LEAD] if o[IN_GRADIENT] == ACCUMULATE else NOTHING)
+            multiply((rows, inner, width), outputs, panels[o[BACK_PANELS] :], start, Matrix(target, o[IN_LEAD]))

@@ -137,6 +137,14 @@ class Network(NamedTuple):
     squashed: int
 
 
+class Parameters(NamedTuple):
+    """A network as kernels read it: its layout, all parameters `flat` [size], and the weights laid out as `panels`."""
+
+    network: Network
+    flat: np.ndarray
+    panels: np.ndarray
+
+
 class Laid(NamedTuple):
     """Which weights are laid out as panels for products, and where, [n, 8] as in `products.lay_out`: to act, for the
     critics' values, to learn; floats: of all panels. Apart from `Network`, because no kernel reads it, and whatever is

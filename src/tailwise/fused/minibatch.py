@@ -1,10 +1,14 @@
-"""Forward and backward of a share of a minibatch in one call: rows go through in blocks that fit into the cache."""
+"""Losses and gradients of a minibatch, whose rows are shared by worker threads.
+
+A worker goes forward and back through its share in one call, in blocks of rows that fit into the cache; kernels hold no
+lock, so workers run side by side. The split and the order in which gradients are added are fixed, so a run with n
+workers is the same every time; it differs from a run with another number of workers by rounding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +17,7 @@ from tailwise.fused.adam import add
 from tailwise.fused.critic_loss import TOTALS, critic_rows
 from tailwise.fused.dense import backward, forward
 from tailwise.fused.inference import StepMemory, step_memory
-from tailwise.fused.layout import LSTM, Network, aligned_zeros
+from tailwise.fused.layout import LSTM, Network, Parameters, aligned_zeros
 from tailwise.fused.policy_loss import box_rows, discrete_rows
 from tailwise.fused.products import CHUNK
 from tailwise.fused.recurrent import Tape, core_backward, core_forward
@@ -21,60 +25,45 @@ from tailwise.fused.rows import BLOCK, SUMS, Draws, Rows, Scratch, Weights, empt
 from tailwise.fused.vectors import copy
 
 
-class Trunk(NamedTuple):
-    """Memory of one worker for the trunk over whole sequences: activations and their gradients; places int64: the
-    rows that the sequences are."""
-
-    work: np.ndarray
-    back: np.ndarray
-    places: np.ndarray
-
-
-@kernel
-def learn_rows(
-    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, index: np.ndarray,
-    draws: Draws, weights: Weights, features: np.ndarray | None, back_features: np.ndarray | None, scratch: Scratch,
-) -> None:  # fmt: skip
+@kernel(inline=True)
+def _learn(
+    parameters: Parameters,
+    log_std: np.ndarray | None,
+    rows: Rows,
+    index: np.ndarray,
+    draws: Draws,
+    weights: Weights,
+    tape: Tape | None,
+    scratch: Scratch,
+) -> None:
     """Add losses and gradients of the rows `index` [n] to the scratch's sums and grad.
 
-    Without a core (features None) the trunk runs here as well. With one, features [n * H] are its results and
-    back_features receives the gradient by them; copies in and out of a block are cheap beside products. panels: what
-    `Laid.to_learn` lists of `flat`; log_std [A] of a Box policy, None for Discrete. What is None here is not
-    compiled at all.
+    Without a core (tape None) the trunk runs here as well. With one, tape.features are its results and
+    tape.back_features receives the gradient by them; copies in and out of a block are cheap beside products. The panels
+    are those of `Laid.to_learn`; log_std [A] of a Box policy, None for Discrete. What is None here is not compiled at
+    all.
     """
+    network, flat, panels = parameters.network, parameters.flat, parameters.panels
     work, back, width = scratch.work, scratch.back, network.features_width
-    lead, per_row = network.output_width, weights.per_row
-    shape = (network.actor, network.critics, network.quantiles, lead)
-    policy = (weights.clip, weights.dual_clip, weights.entropy * per_row, per_row)
     for first in range(0, index.shape[0], BLOCK):
         part = index[first : first + BLOCK]
         n = part.shape[0]
-        if features is None:
+        if tape is None:
             gather(rows.obs, part, work, network.input_lead)
             forward(network.trunk, flat, panels, work, n)
         else:
-            copy(features[first * width : (first + n) * width], work)
+            copy(tape.features[first * width : (first + n) * width], work)
         forward(network.heads, flat, panels, work, n)
-        out, above = work[network.output * n :], back[network.output * n :]
-        critic_rows(
-            part, rows.valid, draws.particles, rows.scalars, shape, weights.kappa, weights.value * per_row,
-            weights.lean, out, scratch.totals, above, scratch.sums,
-        )  # fmt: skip
+        critic_rows(network, rows, draws, weights, part, scratch)
         if log_std is None:
-            discrete_rows(
-                part, rows.valid, rows.mask, rows.choice, rows.old, rows.scalars, policy, lead, out, scratch.policy,
-                above, scratch.sums,
-            )  # fmt: skip
+            discrete_rows(network, rows, weights, part, scratch)
         else:
-            box_rows(
-                part, rows.valid, rows.action, draws.noise, rows.old, rows.scalars, policy, weights.bounds * per_row,
-                lead, out, log_std, above, scratch.log_std_grad, scratch.sums,
-            )  # fmt: skip
+            box_rows(network, rows, draws, weights, log_std, part, scratch)
         backward(network.heads, panels, work, back, n, scratch.grad)
-        if back_features is None:
+        if tape is None:
             backward(network.trunk, panels, work, back, n, scratch.grad)
         else:
-            copy(back[: n * width], back_features[first * width :])
+            copy(back[: n * width], tape.back_features[first * width :])
     # Summed in float64 beside the other gradients, because every row adds to the same few numbers.
     for a in range(scratch.log_std_grad.shape[0]):
         scratch.grad[network.log_std + a] += scratch.log_std_grad[a]
@@ -82,27 +71,46 @@ def learn_rows(
 
 
 @kernel
+def learn_rows(
+    parameters: Parameters,
+    log_std: np.ndarray | None,
+    rows: Rows,
+    index: np.ndarray,
+    draws: Draws,
+    weights: Weights,
+    scratch: Scratch,
+) -> None:
+    """Without a core: add losses and gradients of the rows `index` [n]."""
+    _learn(parameters, log_std, rows, index, draws, weights, None, scratch)
+
+
+@kernel
 def learn_sequences(
-    network: Network, flat: np.ndarray, panels: np.ndarray, log_std: np.ndarray | None, rows: Rows, envs: np.ndarray,
-    draws: Draws, weights: Weights, scratch: Scratch, trunk: Trunk, tape: Tape,
-) -> None:  # fmt: skip
+    parameters: Parameters,
+    log_std: np.ndarray | None,
+    rows: Rows,
+    envs: np.ndarray,
+    draws: Draws,
+    weights: Weights,
+    tape: Tape,
+    scratch: Scratch,
+) -> None:
     """With a core: add losses and gradients of all steps of the environments `envs` [b]."""
+    network, flat, panels = parameters.network, parameters.flat, parameters.panels
     b = envs.shape[0]
     steps = rows.valid.shape[0] // rows.envs
     n = steps * b
-    index = trunk.places[:n]
+    index = tape.places[:n]
     for t in range(steps):
         for i in range(b):
             index[t * b + i] = t * rows.envs + envs[i]
-    gather(rows.obs, index, trunk.work, network.input_lead)
-    forward(network.trunk, flat, panels, trunk.work, n)
-    read, back = trunk.work[network.encoded * n :], trunk.back[network.encoded * n :]
-    core_forward(network, flat, panels, read, steps, envs, rows.state, rows.start, rows.envs, tape)
-    learn_rows(
-        network, flat, panels, log_std, rows, index, draws, weights, tape.features, tape.back_features, scratch
-    )  # fmt: skip
-    core_backward(network, panels, read, steps, envs, rows.start, rows.envs, tape, back, scratch.grad)
-    backward(network.trunk, panels, trunk.work, trunk.back, n, scratch.grad)
+    gather(rows.obs, index, tape.work, network.input_lead)
+    forward(network.trunk, flat, panels, tape.work, n)
+    read, back = tape.work[network.encoded * n :], tape.back[network.encoded * n :]
+    core_forward(parameters, rows, envs, read, tape)
+    _learn(parameters, log_std, rows, index, draws, weights, tape, scratch)
+    core_backward(parameters, rows, envs, read, tape, back, scratch.grad)
+    backward(network.trunk, panels, tape.work, tape.back, n, scratch.grad)
 
 
 Work = Callable[[np.ndarray, int], None]  # (part of the units, number of the worker)
@@ -115,18 +123,18 @@ class Workers:
         self.network = network
         self.scratches = [_scratch(network, size) for _ in range(threads)]
         self._no_sums = empty_sums(network.critics)
-        self._sequences: list[tuple[Trunk, Tape]] = []
+        self._tapes: list[Tape] = []
         self._steps = [step_memory(network, 1) for _ in range(threads)]
         self._rows, self._environments = 0, 0  # what the memory for sequences is large enough for
         self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="tailwise-worker") if threads > 1 else None
 
-    def sequences(self, steps: int, environments: int) -> list[tuple[Trunk, Tape]]:
+    def tapes(self, steps: int, environments: int) -> list[Tape]:
         """Memory of each worker for its part of `environments` sequences of `steps` steps."""
         part = -(-environments // len(self.scratches))
         if steps * part > self._rows or part > self._environments:
             self._rows, self._environments = max(self._rows, steps * part), max(self._environments, part)
-            self._sequences = [_sequence_memory(self.network, self._rows, self._environments) for _ in self.scratches]
-        return self._sequences
+            self._tapes = [_tape(self.network, self._rows, self._environments) for _ in self.scratches]
+        return self._tapes
 
     def step_memories(self, rows: int) -> list[StepMemory]:
         """Memory of each worker for its part of a vector step of `rows` rows."""
@@ -175,15 +183,17 @@ def _scratch(network: Network, size: int) -> Scratch:
     )
 
 
-def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Trunk, Tape]:
+def _tape(network: Network, rows: int, environments: int) -> Tape:
     gates = (4 if network.core == LSTM else 3) * network.hidden
 
     def floats(*shape: int) -> np.ndarray:
         return aligned_zeros(int(np.prod(shape))).numpy()
 
     hidden, few = network.hidden, max(environments, CHUNK)  # rows of the steps that are taken together
-    trunk = Trunk(floats(rows, network.trunk_width), floats(rows, network.trunk_width), np.zeros(rows, dtype=np.int64))
-    tape = Tape(
+    return Tape(
+        work=floats(rows, network.trunk_width),
+        back=floats(rows, network.trunk_width),
+        places=np.zeros(rows, dtype=np.int64),
         gates=floats(rows, gates),
         before_c=floats(rows, hidden),
         inner=floats(rows, hidden),
@@ -195,4 +205,3 @@ def _sequence_memory(network: Network, rows: int, environments: int) -> tuple[Tr
         carry_h=floats(environments, hidden),
         carry_c=floats(environments, hidden),
     )
-    return trunk, tape

@@ -5,6 +5,11 @@ so that the inner loop reads one stretch of memory. Weights are laid out once pe
 many blocks of rows; that, and no call per product, is why this is faster than the vendor's routine for the sizes of a
 policy (docs/decisions/0010-products-of-our-own.md).
 
+The inner part is a tile of the result, some rows times one to three vectors of columns, which stays in registers. Each
+step of the inner loop reads the vectors of one row of the right side and multiplies them with one number of each row of
+the left side. Every entry is one chain of fused multiply-adds in the order of the inner dimension, so that results
+depend on neither threads nor alignment.
+
 Arrays are flat float32 whose element 0 is the first of the matrix. Nothing is checked: a wrong size reads foreign
 memory.
 """
@@ -12,16 +17,32 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 from numba.core import cgutils
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.vectors import AVX512, BYTES, LANES, Vectors, generated, number
+from tailwise.fused.vectors import AVX512, BYTES, LANES, Vectors, address, generated, number
 
 TILE_ROWS = 8 if AVX512 else 4  # with three vectors: 24 of 32 registers hold sums, or 12 of 16
+_WIDE, _PAIR = 3 * LANES, 2 * LANES
+_FOUR = 4 * LANES  # two pairs: one vector by itself has too few sums under way to keep the processor busy
+CHUNK = 64  # rows that a product over many rows takes together: they stay in the nearest cache
+_BAND = 16  # rows of the result that take turns over all columns of a chunk: what they read of the left stays near
+# Not numbers of Python: numba would compile a kernel again for those very numbers.
+NOTHING, REPEATED = np.int64(-1), np.int64(0)  # in place of the lead of what a product is added to
+_ONE = np.int64(1)
+_LAID_OUT = np.int64(0)  # in place of the lead of the right side
+_NOWHERE = np.int64(0)  # in place of an address
+
+
+class Matrix(NamedTuple):
+    """A matrix inside a flat float32 array that begins with it: its rows are `lead` floats apart."""
+
+    floats: np.ndarray
+    lead: int
 
 
 def make_tile(rows: int, vectors: int, *, lanes: int = LANES, partial: bool = False) -> Callable[..., None]:
@@ -36,9 +57,20 @@ def make_tile(rows: int, vectors: int, *, lanes: int = LANES, partial: bool = Fa
 
     @generated
     def tile(
-        context: Any, a: Any, a_row: Any, a_inner: Any, b: Any, b_row: Any, inner: Any, start: Any, start_row: Any,
-        c: Any, c_row: Any, width: Any, exist: Any,
-    ) -> Any:  # fmt: skip
+        context: Any,
+        a: Any,
+        a_row: Any,
+        a_inner: Any,
+        b: Any,
+        b_row: Any,
+        inner: Any,
+        start: Any,
+        start_row: Any,
+        c: Any,
+        c_row: Any,
+        width: Any,
+        exist: Any,
+    ) -> Any:
         return types.void(*[types.intp] * 12), generate
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -141,18 +173,7 @@ def make_turn(*, lanes: int = LANES) -> Callable[..., None]:
     return turn  # type: ignore[no-any-return]
 
 
-_LANES, _ROWS = LANES, TILE_ROWS
-_WIDE, _PAIR = 3 * LANES, 2 * LANES
-_FOUR = 4 * LANES  # two pairs: one vector by itself has too few sums under way to keep the processor busy
-CHUNK = 64  # rows that a product over many rows takes together: they stay in the nearest cache
-_BAND = 16  # rows of the result that take turns over all columns of a chunk: what they read of the left stays near
-_FLOAT = 4  # bytes
-NOTHING = -1  # in place of a distance between rows of what a product is added to
-# Not numbers of Python: numba would compile a kernel again for those very numbers.
-_ONE = np.int64(1)
-_LAID_OUT = np.int64(0)  # in place of a distance between rows of the right side
-
-_wide, _pair, _last = make_tile(_ROWS, 3), make_tile(_ROWS, 2), make_tile(_ROWS, 1, partial=True)
+_wide, _pair, _last = make_tile(TILE_ROWS, 3), make_tile(TILE_ROWS, 2), make_tile(TILE_ROWS, 1, partial=True)
 _copy_wide, _copy_pair, _copy_last = make_copy(3), make_copy(2), make_copy(1, partial=True)
 _turn = make_turn()
 
@@ -167,7 +188,7 @@ def _panel_width(left: int) -> int:
     """Columns of the next panel when `left` are left; the last ones are filled up with zeros."""
     if left >= _WIDE and left != _FOUR:
         return _WIDE
-    return _PAIR if left >= _PAIR else _LANES
+    return _PAIR if left >= _PAIR else LANES
 
 
 @kernel
@@ -194,20 +215,18 @@ def lay_panels(
         width = _panel_width(columns - first)
         exist, at = min(width, columns - first), begin + above * width
         if column == 1:
-            _copy_columns(
-                *(matrix.ctypes.data + _FLOAT * first, row),
-                *(panels.ctypes.data + _FLOAT * at, width, inner, exist),
-            )
+            source, target = address(matrix) + BYTES * first, address(panels) + BYTES * at
+            _copy_columns(source, row, target, width, inner, exist)
         else:
-            squares = inner // _LANES * _LANES if row == 1 else 0  # rows of whole squares
-            for j in range(0, exist // _LANES * _LANES, _LANES):
-                for k in range(0, squares, _LANES):
-                    from_here, to_here = _FLOAT * ((first + j) * column + k), _FLOAT * (at + k * width + j)
-                    _turn(matrix.ctypes.data + from_here, column, panels.ctypes.data + to_here, width)
+            squares = inner // LANES * LANES if row == 1 else 0  # rows of whole squares
+            for j in range(0, exist // LANES * LANES, LANES):
+                for k in range(0, squares, LANES):
+                    from_here, to_here = BYTES * ((first + j) * column + k), BYTES * (at + k * width + j)
+                    _turn(address(matrix) + from_here, column, address(panels) + to_here, width)
             for j in range(exist):
-                source, target = matrix[(first + j) * column :], panels[at + j :]
-                for k in range(squares if j < exist // _LANES * _LANES else 0, inner):
-                    target[k * width] = source[k * row]
+                here, there = matrix[(first + j) * column :], panels[at + j :]
+                for k in range(squares if j < exist // LANES * LANES else 0, inner):
+                    there[k * width] = here[k * row]
             for j in range(exist, width):
                 for k in range(inner):
                     panels[at + k * width + j] = np.float32(0.0)
@@ -217,61 +236,73 @@ def lay_panels(
 
 @kernel
 def _product(
-    rows: int, columns: int, inner: int, a: int, a_row: int, a_inner: int, b: int, b_row: int, start: int,
-    start_row: int, c: int, c_row: int,
-) -> None:  # fmt: skip
-    """`multiply` on addresses; b_row: floats between rows of b where they lie, or _LAID_OUT where b is laid out."""
-    first, at = 0, b
+    shape: tuple[int, int, int],
+    left: tuple[int, int, int],
+    right: tuple[int, int],
+    start: tuple[int, int],
+    result: tuple[int, int],
+) -> None:
+    """`multiply` on addresses.
+
+    shape (rows, columns, inner); left (address, lead, floats between columns); right (address, lead), which is
+    _LAID_OUT for panels; start, result (address, lead), where address 0 of start is nothing.
+    """
+    rows, columns, inner = shape
+    a, a_row, a_inner = left
+    first, at = 0, right[0]
     while first < columns:
-        left = columns - first
-        width = _panel_width(left)
-        apart = width if b_row == _LAID_OUT else b_row
-        s, out = start + _FLOAT * first if start else 0, c + _FLOAT * first
-        for r in range(0, rows, _ROWS):
-            exist = min(_ROWS, rows - r)
-            x, y, z = a + _FLOAT * r * a_row, out + _FLOAT * r * c_row, s + _FLOAT * r * start_row if s else 0
+        rest = columns - first
+        width = _panel_width(rest)
+        b_row = width if right[1] == _LAID_OUT else right[1]
+        s, out = start[0] + BYTES * first if start[0] else start[0], result[0] + BYTES * first
+        for r in range(0, rows, TILE_ROWS):
+            exist = min(TILE_ROWS, rows - r)
+            x, y, z = a + BYTES * r * a_row, out + BYTES * r * result[1], s + BYTES * r * start[1] if s else s
             if width == _WIDE:
-                _wide(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+                _wide(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
             elif width == _PAIR:
-                _pair(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+                _pair(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
             else:
-                _last(x, a_row, a_inner, at, apart, inner, z, start_row, y, c_row, left, exist)
+                _last(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
         first += width
-        at += _FLOAT * (inner * width if b_row == _LAID_OUT else width)
+        at += BYTES * (inner * width if right[1] == _LAID_OUT else width)
 
 
 @kernel
-def multiply(
-    rows: int, columns: int, inner: int, a: np.ndarray, a_row: int, a_inner: int, panels: np.ndarray,
-    start: np.ndarray, start_row: int, c: np.ndarray, c_row: int,
-) -> None:  # fmt: skip
-    """c [rows, columns] = start + a @ b for the matrix b [inner, columns] that was laid out as `panels`.
+def multiply(shape: tuple[int, int, int], left: Matrix, panels: np.ndarray, start: Matrix, result: Matrix) -> None:
+    """result [rows, columns] = start + left @ right for the matrix right [inner, columns] laid out as `panels`.
 
-    a [rows, inner]: neighbours are a_row and a_inner floats apart. start [rows, columns]: rows are start_row apart, 0
-    for a bias; c itself adds to what is there; with start_row NOTHING it is not read and counts as 0.
+    shape (rows, columns, inner); left [rows, inner]; start [rows, columns]: with the lead REPEATED one row for all, as
+    a bias; the result itself adds to what is there; with the lead NOTHING it is not read and counts as 0.
     """
-    begin = 0 if start_row == NOTHING else start.ctypes.data
+    nothing = start.lead == NOTHING
     _product(
-        *(rows, columns, inner, a.ctypes.data, a_row, a_inner, panels.ctypes.data, _LAID_OUT),
-        *(begin, start_row, c.ctypes.data, c_row),
+        shape,
+        (address(left.floats), left.lead, _ONE),
+        (address(panels), _LAID_OUT),
+        (_NOWHERE if nothing else address(start.floats), start.lead),
+        (address(result.floats), result.lead),
     )
 
 
 @kernel
-def add_products(
-    rows: int, height: int, columns: int, a: np.ndarray, a_row: int, b: np.ndarray, b_row: int, c: np.ndarray
-) -> None:
-    """c [height, columns] += a' @ b for a [rows, height] and b [rows, columns] with rows a_row and b_row apart.
+def add_products(shape: tuple[int, int, int], left: Matrix, right: Matrix, total: np.ndarray) -> None:
+    """total [height, columns] += left' @ right for left [rows, height] and right [rows, columns].
 
-    b is read once for each band of the result, and not laid out before: that would take longer than it saves.
+    shape (rows, height, columns). The right side is read once for each band of the result, and not laid out before:
+    that would take longer than it saves.
     """
+    rows, height, columns = shape
     for first in range(0, rows, CHUNK):
         n = min(CHUNK, rows - first)
         for top in range(0, height, _BAND):
-            target = c.ctypes.data + _FLOAT * top * columns
+            band = (address(total) + BYTES * top * columns, columns)
             _product(
-                *(min(_BAND, height - top), columns, n, a.ctypes.data + _FLOAT * (first * a_row + top), _ONE, a_row),
-                *(b.ctypes.data + _FLOAT * first * b_row, b_row, target, columns, target, columns),
+                (min(_BAND, height - top), columns, n),
+                (address(left.floats) + BYTES * (first * left.lead + top), _ONE, left.lead),
+                (address(right.floats) + BYTES * first * right.lead, right.lead),
+                band,
+                band,
             )
 
 

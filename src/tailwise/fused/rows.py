@@ -87,7 +87,7 @@ class Draws(NamedTuple):
 
 class Weights(NamedTuple):
     """Numbers of the loss. per_row: 1 / rows of the minibatch; bounds: of the means' overshoot; value: weight of each
-    critic's terms; dual_clip: inf is off; kappa: of the Huber function; lean: 2 tau - 1 of a critic's quantiles,
+    critic's terms; dual_clip: inf is off; kappa: of the Huber function; tau_weight: 2 tau - 1 of a critic's quantiles,
     float32 [N]."""
 
     clip: float
@@ -97,7 +97,7 @@ class Weights(NamedTuple):
     value: float
     kappa: float
     per_row: float
-    lean: np.ndarray
+    tau_weight: np.ndarray
 
 
 class Scratch(NamedTuple):

@@ -40,8 +40,13 @@ _TANH_LIMIT = 7.9  # beyond it tanh is 1 to float32
 _TANH_ABOVE = tuple(
     np.float32(c)
     for c in (
-        *(4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08),
-        *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
+        4.89352455891786e-03,
+        6.37261928875436e-04,
+        1.48572235717979e-05,
+        5.12229709037114e-08,
+        -8.60467152213735e-11,
+        2.00018790482477e-13,
+        -2.76076847742355e-16,
     )
 )
 _TANH_BELOW = tuple(
@@ -56,8 +61,15 @@ _EXP = tuple(
 _LOG = tuple(
     np.float32(c)
     for c in (
-        *(3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1),
-        *(-1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2),
+        3.3333331174e-1,
+        -2.4999993993e-1,
+        2.0000714765e-1,
+        -1.6668057665e-1,
+        1.4249322787e-1,
+        -1.2420140846e-1,
+        1.1676998740e-1,
+        -1.1514610310e-1,
+        7.0376836292e-2,
     )
 )
 _ROOT_HALF = 0x3F3504F3  # bits of sqrt(1/2)
@@ -322,3 +334,9 @@ def clear(target: np.ndarray) -> None:
     """target[:] = 0, float32."""
     for i in range(target.shape[0]):
         target[i] = np.float32(0.0)
+
+
+@kernel(inline=True)
+def address(array: np.ndarray) -> int:
+    """Where an array begins, int64: added to signed numbers, numba's own unsigned one becomes a float."""
+    return np.int64(array.ctypes.data)
