@@ -19,7 +19,7 @@ from tailwise.fused.products import (
     multiply,
     panel_floats,
 )
-from tailwise.fused.vectors import LANES
+from tailwise.fused.vectors import LANES, address
 
 SIZES = [(1, 1, 1), (5, 3, 4), (4, 24, 7), (3, 16, 5), (9, 17, 2), (16, 65, 33), (64, 136, 64), (2, 50, 1), (7, 9, 130)]
 SIZES += [(9, 4 * LANES, 5), (3, 10 * LANES, 6), (6, 4 * LANES + 1, 3)]  # two pairs at the end, and none
@@ -122,11 +122,15 @@ def test_tiles_of_other_processors_multiply_as_well(lanes: int) -> None:
     a, b, c = matrix(g, rows, inner), matrix(g, inner, width), np.zeros((rows, width), np.float32)
     one, copied = np.zeros(lanes, np.float32), np.zeros((inner, width), np.float32)
 
+    one_apart, nowhere, beside, present = np.int64([1, 0, 3, rows - 2])
+
     @njit
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray, one: np.ndarray, copied: np.ndarray) -> None:
-        tile(a.ctypes.data, inner, 1, b.ctypes.data, width, inner, 0, 0, c.ctypes.data, width, 0, rows - 2)
-        last(a.ctypes.data, inner, 1, b.ctypes.data, width, inner, 0, 0, one.ctypes.data, width, 3, 1)
-        copy(b.ctypes.data, width, copied.ctypes.data, width, inner, 0)
+        inner, width = b.shape
+        left, right, start = (address(a), inner, one_apart), (address(b), width), (nowhere, nowhere)
+        tile(left, right, start, (address(c), width), (inner, nowhere, present))
+        last(left, right, start, (address(one), width), (inner, beside, one_apart))
+        copy(address(b), width, address(copied), width, inner, 0)
 
     run(a, b, c, one, copied)
     assert c[:-2] == pytest.approx((a @ b)[:-2], rel=1e-5, abs=1e-5) and not c[-2:].any()

@@ -196,11 +196,11 @@ def _config() -> Any:
 
 @cache
 def _njit() -> Any:
-    """`numba.njit`, which compiles without garbage collection: that would walk over all of torch's objects many times."""
+    """`numba.njit`, without garbage collection while it compiles: that would walk over torch's objects many times."""
     from numba import njit
     from numba.core import event
 
-    class PauseCollection(event.Listener):  # type: ignore[misc]
+    class PauseCollection(event.Listener):
         """Counts compilations that are under way: a kernel is compiled while its caller is. numba locks them."""
 
         depth, was_enabled = 0, False
@@ -216,5 +216,5 @@ def _njit() -> Any:
             if self.depth == 0 and self.was_enabled:
                 gc.enable()
 
-    event.register("numba:compile", PauseCollection())
+    event.register("numba:compile", PauseCollection())  # type: ignore[no-untyped-call]
     return njit

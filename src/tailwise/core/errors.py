@@ -1,4 +1,4 @@
-"""The errors that Tailwise raises on purpose.
+"""The errors that Tailwise raises on purpose, and texts in them: names, numbers and durations as people read them.
 
 Every message is a sentence for the person who has to fix the cause: what is wrong, where, which value, and what to
 do. The command line prints that sentence without a traceback and exits with code 2.

@@ -235,22 +235,10 @@ class FusedAhead:
     def _arguments(self, decisions: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
         """Of the code, but for the numbers at the end; the state is that of all environments."""
         backend = self._backend
-        policy = Policy(
-            parameters=backend.parameters,
-            standard=backend.standard(),
-            memory=memory,
-            clean=np.empty_like(shown.last_obs),
-            mask=_NO_MASK,
-            action=_NO_ACTION,
-        )
-        decided = Decided(
-            noise=decisions.noise,
-            choice=decisions.actions.reshape(decisions.actions.shape[:2]),
-            log_prob=decisions.log_probs,
-            params=decisions.parameters,
-            features=decisions.looks,
-            state=decisions.states,
-        )
+        clean, d = np.empty_like(shown.last_obs), decisions
+        policy = Policy(backend.parameters, backend.standard(), memory, clean, _NO_MASK, _NO_ACTION)
+        choice = d.actions.reshape(d.actions.shape[:2])
+        decided = Decided(d.noise, choice, d.log_probs, d.parameters, d.looks, d.states)
         state = None if backend.bound.network.core == NO_CORE else decisions.states
         return policy, decided, state, shown, self._loop.arrays()
 

@@ -27,7 +27,7 @@ from tailwise.fused.credit import risk_credit
 from tailwise.fused.epochs import FusedEpochs
 from tailwise.fused.inference import Inputs, Outputs, StepMemory, act, step_memory
 from tailwise.fused.inference import values as critic_values
-from tailwise.fused.layout import Parameters, aligned_zeros, bind, log_std_of
+from tailwise.fused.layout import Parameters, aligned_zeros, bind
 from tailwise.fused.minibatch import Workers, learn_rows, learn_sequences
 from tailwise.fused.products import lay_out
 from tailwise.fused.rows import Standard, standard_of
@@ -142,7 +142,9 @@ class FusedBackend:
         # The same memory as an array: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.parameters = Parameters(self.bound.network, self.flat, aligned_zeros(self.bound.laid.floats).numpy())
-        self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
+        network, self._recurrent = self.bound.network, model.core is not None
+        # A view, as kernels read it; None for Discrete.
+        self.log_std = self.flat[network.log_std :][: network.actor] if network.log_std >= 0 else None
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)

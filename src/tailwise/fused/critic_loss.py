@@ -16,34 +16,25 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
 from tailwise.fused.layout import Network
 from tailwise.fused.rows import CROSSINGS, DISAGREEMENT, MEAN_GAP, SUMS, Draws, Rows, Scratch, Weights
-from tailwise.fused.vectors import LANES, Vectors, address, clear, generated
+from tailwise.fused.vectors import LANES, Vectors, address, clear
 
 LOSS, LAW, LAW_CROSSINGS = 0, LANES, 2 * LANES  # places in `totals`
 TOTALS = 3 * LANES
 _TOGETHER = 2
 
 
-@generated
-def _law(
-    context: Any,
-    law: Any,
-    particles: Any,
-    count: Any,
-    tau_weight: Any,
-    kappa: Any,
-    scale: Any,
-    grad: Any,
-    width: Any,
-    totals: Any,
-) -> Any:
-    """`particle_loss` on addresses: law, tau_weight, grad [width], particles [count], totals [TOTALS]."""
+@intrinsic
+def _law(context: Any, arrays: Any, count: Any, width: Any, kappa: Any, scale: Any) -> Any:
+    """`particle_loss` on the addresses of law, particles [count], tau_weight, grad [width], totals [TOTALS]."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        law, particles, count, tau_weight, kappa, scale, grad, width, totals = values
+        arrays, count, width, kappa, scale = values
+        law, particles, tau_weight, grad, totals = (builder.extract_value(arrays, k) for k in range(5))
         v = Vectors(builder)
         bound, to_grad, half = v.spread(kappa), v.spread(scale), v.constant(-0.5)
         one, zero = v.constant(1.0), v.constant(0.0)
@@ -83,7 +74,7 @@ def _law(
         return context.get_dummy_value()
 
     n, f = types.intp, types.float32
-    return types.void(n, n, n, n, f, f, n, n, n), generate
+    return types.void(types.UniTuple(n, 5), n, n, f, f), generate
 
 
 @kernel
@@ -103,17 +94,8 @@ def particle_loss(
     their neighbour.
     """
     scale = np.float32(-weight / (2.0 * kappa * particles.shape[0]))
-    _law(
-        address(theta),
-        address(particles),
-        particles.shape[0],
-        address(tau_weight),
-        np.float32(kappa),
-        scale,
-        address(grad),
-        theta.shape[0],
-        address(totals),
-    )
+    arrays = (address(theta), address(particles), address(tau_weight), address(grad), address(totals))
+    _law(arrays, particles.shape[0], theta.shape[0], np.float32(kappa), scale)
 
 
 @kernel(inline=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
 from tailwise.fused.layout import (
@@ -29,13 +30,13 @@ from tailwise.fused.layout import (
     WEIGHT,
 )
 from tailwise.fused.products import NOTHING, REPEATED, Matrix, add_products, multiply
-from tailwise.fused.vectors import Vectors, address, generated, number
+from tailwise.fused.vectors import Vectors, address, number
 
 _ZERO = np.float32(0.0)
 _TOGETHER = 4  # vectors that take turns, so that none waits for its own last step
 
 
-@generated
+@intrinsic
 def _tanh(context: Any, z: Any, lead: Any, rows: Any, width: Any) -> Any:
     """In place tanh of [rows, width] at an address, rows `lead` floats apart."""
 
@@ -62,7 +63,7 @@ def _column_sums(tanh: bool) -> Any:
     """Return a function for kernels: add the sums of the columns of `grad` to `bias` [width]; behind a tanh, multiply
     grad with its derivative first, from its results `out`."""
 
-    @generated
+    @intrinsic
     def sums(context: Any, grad: Any, out: Any, lead: Any, rows: Any, bias: Any, width: Any) -> Any:
         return types.void(*[types.intp] * 6), generate
 

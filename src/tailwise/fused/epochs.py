@@ -73,10 +73,10 @@ class FusedEpochs:
         particles, noise = self._particles, _NO_NOISE
         if particles.shape[1] > self._sampled:
             particles = np.empty((rows, self._sampled), dtype=np.float32)
-            key, chosen = streams.key("particle"), particles
+            key, sampled = streams.key("particle"), particles
 
             def work(part: np.ndarray, k: int) -> None:
-                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, chosen)
+                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, sampled)
 
             self.backend.workers.run(np.arange(rows), work)
         if law.squashed:

@@ -180,11 +180,6 @@ def aligned_zeros(size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.float32)
 
 
-def log_std_of(network: Network, flat: np.ndarray) -> np.ndarray | None:
-    """ln(std) [A] of a Box policy, a view; None for Discrete."""
-    return flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else None
-
-
 class _Places:
     """Gives out places in the flat buffer."""
 
@@ -213,9 +208,9 @@ class _Table:
 
     def buffer(self, width: int, beside: int = 0) -> Slice:
         """A new buffer, with room for `beside` numbers of somebody else in each row."""
-        made = Slice(self.width, width + beside, 0, width)
-        self.width += made.lead
-        return made
+        buffer = Slice(self.width, width + beside, 0, width)
+        self.width += buffer.lead
+        return buffer
 
     def dense(self, source: Slice, target: Slice, weight: int, bias: int, activation: int, *, gradient: bool) -> Slice:
         """One dense layer between parts of buffers."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
 from tailwise.fused.layout import Network
@@ -36,7 +37,7 @@ from tailwise.fused.rows import (
     Scratch,
     Weights,
 )
-from tailwise.fused.vectors import Vectors, address, generated
+from tailwise.fused.vectors import Vectors, address
 from tailwise.learner.losses import LOG_RATIO_LIMIT
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
@@ -91,7 +92,7 @@ def _add_entropy_and_kl(entropies: float, divergence: float, largest: float, sma
 def _each(function: Callable[[Vectors, Any], Any]) -> Any:
     """A function for kernels: in place `function` of so many floats at an address."""
 
-    @generated
+    @intrinsic
     def each(context: Any, numbers: Any, count: Any) -> Any:
         return types.void(types.intp, types.intp), generate
 

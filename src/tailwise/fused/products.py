@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.vectors import AVX512, BYTES, LANES, Vectors, address, generated, number
+from tailwise.fused.vectors import AVX512, BYTES, LANES, Vectors, address, number
 
 TILE_ROWS = 8 if AVX512 else 4  # with three vectors: 24 of 32 registers hold sums, or 12 of 16
 _WIDE, _PAIR = 3 * LANES, 2 * LANES
@@ -42,39 +43,27 @@ class Matrix(NamedTuple):
     """A matrix inside a flat float32 array that begins with it: its rows are `lead` floats apart."""
 
     floats: np.ndarray
-    lead: int
+    lead: int | np.int64
 
 
 def make_tile(rows: int, vectors: int, *, lanes: int = LANES, partial: bool = False) -> Callable[..., None]:
-    """A function for kernels: c [rows, vectors * lanes] = start + a @ b, with addresses in place of arrays.
+    """A function for kernels: result [rows, vectors * lanes] = start + left @ right, with addresses in place of arrays.
 
-    (a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width, exist): a_row and a_inner are the distances
-    in floats between neighbours in a row direction and in the inner direction, so that a may lie transposed; b_row and
-    c_row between rows. start: address of what is added, rows start_row apart (0 repeats one row, as for a bias); 0 for
-    nothing. width: with `partial`, how many of the columns exist; the others are neither read nor written. exist: how
-    many of the rows do, one at least; what is left of the tile repeats the last one, and writes the same to it.
+    (left, right, start, result, sizes): left (address, lead, floats between columns), so that it may lie transposed;
+    right, start, result (address, lead); start is added, address 0 is nothing, lead 0 repeats one row, as for a bias;
+    sizes (inner, width, exist): with `partial`, width columns of the tile exist; the others are neither read nor
+    written. exist rows do, one at least; what is left of the tile repeats the last one, and writes the same to it.
     """
 
-    @generated
-    def tile(
-        context: Any,
-        a: Any,
-        a_row: Any,
-        a_inner: Any,
-        b: Any,
-        b_row: Any,
-        inner: Any,
-        start: Any,
-        start_row: Any,
-        c: Any,
-        c_row: Any,
-        width: Any,
-        exist: Any,
-    ) -> Any:
-        return types.void(*[types.intp] * 12), generate
+    @intrinsic
+    def tile(context: Any, left: Any, right: Any, start: Any, result: Any, sizes: Any) -> Any:
+        two, three = types.UniTuple(types.intp, 2), types.UniTuple(types.intp, 3)
+        return types.void(three, two, two, two, three), generate
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, a_row, a_inner, b, b_row, inner, start, start_row, c, c_row, width, exist = values
+        (a, a_row, a_inner), (b, b_row), (start, start_row), (c, c_row), (inner, width, exist) = (
+            cgutils.unpack_tuple(builder, value) for value in values
+        )
         v = Vectors(builder, lanes)
         mask = v.exist(width) if partial else None
         last = builder.sub(exist, number(1))
@@ -127,7 +116,7 @@ def make_copy(vectors: int, *, lanes: int = LANES, partial: bool = False) -> Cal
     many columns the source has; the others become 0.
     """
 
-    @generated
+    @intrinsic
     def copy(context: Any, source: Any, source_row: Any, target: Any, target_row: Any, rows: Any, width: Any) -> Any:
         return types.void(*[types.intp] * 6), generate
 
@@ -152,7 +141,7 @@ def make_turn(*, lanes: int = LANES) -> Callable[..., None]:
     """A function for kernels: (source, source_row, target, target_row) writes the transposed of a square of `lanes`
     rows and columns; addresses, and distances between rows in floats."""
 
-    @generated
+    @intrinsic
     def turn(context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
         return types.void(*[types.intp] * 4), generate
 
@@ -259,11 +248,11 @@ def _product(
             exist = min(TILE_ROWS, rows - r)
             x, y, z = a + BYTES * r * a_row, out + BYTES * r * result[1], s + BYTES * r * start[1] if s else s
             if width == _WIDE:
-                _wide(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
+                _wide((x, a_row, a_inner), (at, b_row), (z, start[1]), (y, result[1]), (inner, rest, exist))
             elif width == _PAIR:
-                _pair(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
+                _pair((x, a_row, a_inner), (at, b_row), (z, start[1]), (y, result[1]), (inner, rest, exist))
             else:
-                _last(x, a_row, a_inner, at, b_row, inner, z, start[1], y, result[1], rest, exist)
+                _last((x, a_row, a_inner), (at, b_row), (z, start[1]), (y, result[1]), (inner, rest, exist))
         first += width
         at += BYTES * (inner * width if right[1] == _LAID_OUT else width)
 

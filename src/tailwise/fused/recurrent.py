@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
 from tailwise.fused.dense import sum_columns
 from tailwise.fused.layout import LSTM, Parameters
 from tailwise.fused.products import CHUNK, NOTHING, REPEATED, Matrix, add_products, multiply
 from tailwise.fused.rows import Rows
-from tailwise.fused.vectors import Vectors, address, clear, copy, generated, number
+from tailwise.fused.vectors import Vectors, address, clear, copy, number
 
 
 class _Place:
@@ -48,7 +49,7 @@ def _cells(arrays: int, cell: Callable[..., None]) -> Any:
     """Return a function for kernels that runs `cell(vectors, place, *addresses)` for each vector of the H numbers of
     each row. Its arguments: the addresses of so many arrays, their floats between rows, H, and the number of rows."""
 
-    @generated
+    @intrinsic
     def run(context: Any, addresses: Any, leads: Any, size: Any, rows: Any) -> Any:
         several = types.UniTuple(types.intp, arrays)
         return types.void(several, several, types.intp, types.intp), generate

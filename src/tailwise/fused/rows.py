@@ -137,8 +137,7 @@ def merged(shares: Sequence[np.ndarray] | Sequence[list[float]]) -> list[float]:
     with np.errstate(invalid="ignore"):
         result = table.sum(0)
         result[_LARGEST], result[ENTROPY_MIN] = table[:, _LARGEST].max(0), table[:, ENTROPY_MIN].min()
-    found: list[float] = result.tolist()
-    return found
+    return result.tolist()  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -176,8 +175,7 @@ def _log_probabilities(logits: Tensor) -> np.ndarray:
     both = torch.empty(logits.shape[0], 2 * logits.shape[1])
     both[:, : logits.shape[1]] = log_p.t()
     both[:, logits.shape[1] :] = log_p.exp_().t()
-    found: np.ndarray = both.numpy()
-    return found
+    return both.numpy()  # type: ignore[no-any-return]
 
 
 @kernel
