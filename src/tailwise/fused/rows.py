@@ -1,4 +1,5 @@
-"""What the kernels of an update read and write beside the network: rows of the rollout, weights of the loss, sums."""
+"""What kernels read and write beside the network: observations normalised, rows of the rollout, weights of the loss,
+sums and scratch memory."""
 
 from __future__ import annotations
 
