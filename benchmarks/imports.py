@@ -36,7 +36,6 @@ Kind = Literal["top", "lazy", "type-only", "string"]
 KNOWN_CYCLES: dict[tuple[str, str], str] = {
     ("fused.ahead", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
     ("fused.epochs", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
-    ("fused.policy", "fused.backend"): "reads the backend's buffers; goes with the composed backend of fused/",
 }
 
 

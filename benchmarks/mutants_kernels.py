@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.mutant import Mutant
 
 ADAM = ("tests/fused/test_adam.py",)
-PARTICLE_LOSS = ("tests/fused/test_particle_loss.py",)
+PARTICLE_LOSS = ("tests/fused/test_critic_loss.py",)
 POLICY_LOSS = ("tests/fused/test_policy_loss.py",)
 TARGETS = ("tests/fused/test_targets.py",)
 GRADIENTS = ("tests/fused/test_gradients.py",)
@@ -80,21 +80,21 @@ MUTANTS = (
     ),
     Mutant(
         "the quantile loss leans the other way",
-        "fused/particle_loss.py",
+        "fused/critic_loss.py",
         "p = v.multiply_add(slope, v.absolute(c), c)",
         "p = v.multiply_add(slope, v.absolute(c), builder.fsub(zero, c))",
         PARTICLE_LOSS,
     ),
     Mutant(
         "the gradient of quantiles is not averaged over particles",
-        "fused/particle_loss.py",
+        "fused/critic_loss.py",
         "np.float32(-weight / (2.0 * kappa * particles.shape[0]))",
         "np.float32(-weight / (2.0 * kappa))",
         PARTICLE_LOSS,
     ),
     Mutant(
         "the quadratic part of the Huber loss is not halved",
-        "fused/particle_loss.py",
+        "fused/critic_loss.py",
         "half = v.spread(kappa), v.spread(scale), v.constant(-0.5)",
         "half = v.spread(kappa), v.spread(scale), v.constant(0.0)",
         PARTICLE_LOSS,
@@ -166,21 +166,21 @@ MUTANTS = (
     ),
     Mutant(
         "the cell of an LSTM is not carried back",
-        "fused/cells.py",
-        "at.write(v.product(by_c, forget), carry_c)",
-        "at.write(v.product(by_c, take), carry_c)",
+        "fused/recurrent.py",
+        "at.write(v.product(by_c, forget_gate), carry_c)",
+        "at.write(v.product(by_c, input_gate), carry_c)",
         GRADIENTS,
     ),
     Mutant(
         "a GRU mixes state and proposal the wrong way round",
-        "fused/cells.py",
-        "result = v.multiply_add(update, v.minus(at.read(before_h), new), new)",
-        "result = v.multiply_add(update, v.minus(new, at.read(before_h)), at.read(before_h))",
+        "fused/recurrent.py",
+        "new_h = v.multiply_add(update, v.minus(at.read(before_h), candidate), candidate)",
+        "new_h = v.multiply_add(update, v.minus(candidate, at.read(before_h)), at.read(before_h))",
         GRADIENTS,
     ),
     Mutant(
         "the gradient of a rectifier passes below 0",
-        "fused/activations.py",
+        "fused/dense.py",
         "g[j] = g[j] if y[j] > _ZERO else _ZERO",
         "g[j] = g[j]",
         GRADIENTS,

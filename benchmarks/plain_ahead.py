@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks import plain_market
 from benchmarks.plain_market import PlainArrays, PlainMarket, advance
 from tailwise.core.compiled import kernel
-from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
+from tailwise.core.loops import BROKEN_OBSERVATION, ENDED
 from tailwise.fused.ahead import Decided, Loop, Policy, decide, write_step
 from tailwise.learner.decisions import Shown
 

@@ -32,7 +32,6 @@ _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, o
 BESIDE = (
     "core/config_keys.py",
     "core/errors.py",
-    "core/texts.py",
     "bars/check_bars.py",
     "bars/synthetic_files.py",
     "run/leak_check.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailwise.core.version import VERSION as __version__
+from tailwise.core import VERSION as __version__
 
 __all__ = [
     "PPO",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.traced import UPDATE_ENTRY, Tracer, size_of, trace_update, tracing
+from tailwise.core.errors import text_problem
 from tailwise.core.numerics import tail_horizon
-from tailwise.core.texts import text_problem
 
 
 def test_calls_are_counted_by_file_and_function() -> None:
@@ -16,9 +16,9 @@ def test_calls_are_counted_by_file_and_function() -> None:
         tail_horizon(0.99)
         text_problem("plain")
     tail_horizon(0.9)
-    assert tracer.trace.calls == {("core/numerics.py", "tail_horizon"): 2, ("core/texts.py", "text_problem"): 1}
-    assert tracer.trace.files == {"core/numerics.py": 2, "core/texts.py": 1}
-    assert list(tracer.trace.lines()) == ["  core/texts.py: text_problem", "  core/numerics.py: tail_horizon x2"]
+    assert tracer.trace.calls == {("core/numerics.py", "tail_horizon"): 2, ("core/errors.py", "text_problem"): 1}
+    assert tracer.trace.files == {"core/numerics.py": 2, "core/errors.py": 1}
+    assert list(tracer.trace.lines()) == ["  core/errors.py: text_problem", "  core/numerics.py: tail_horizon x2"]
 
 
 def test_only_what_happens_within_the_first_call_of_the_entry_counts() -> None:

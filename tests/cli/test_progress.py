@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tailwise.cli.progress import LiveProgress
-from tailwise.core.texts import duration, number
+from tailwise.core.errors import duration, number
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Progress
 from tailwise.run.config import parse_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -9,12 +10,16 @@ import pkgutil
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+import pytest
+from numba import njit, types
+from numba.core import event
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 
 import tailwise
 import tailwise.features
@@ -197,7 +202,7 @@ print(cache_folder(), kernel(half)(3.0), kernel(half).__class__.__name__)
 def test_without_a_folder_to_write_to_it_compiles_each_time_and_says_so() -> None:
     """Rejects a crash at import in a place that cannot be written to, which is what numba alone does."""
     done = run(UNKEPT, PACKAGE.parent, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
-    assert done.stdout.split() == ["None", "1.5", "Kernel"]
+    assert done.stdout.split() == ["None", "1.5", "CPUDispatcher"]
     assert done.stderr.count("compiled code cannot be kept (cannot cache function") == 1
     assert "set the environment variable NUMBA_CACHE_DIR" in done.stderr
 
@@ -205,7 +210,7 @@ def test_without_a_folder_to_write_to_it_compiles_each_time_and_says_so() -> Non
 def test_where_numba_takes_another_folder_nothing_is_kept() -> None:
     """Rejects trust in a setting of numba that it may stop to honour: the folder is compared with the one it uses."""
     done = run(UNKEPT, PACKAGE.parent, NUMBA_CACHE_LOCATOR_CLASSES="InTreeCacheLocator")
-    assert done.stdout.split() == ["None", "1.5", "Kernel"]
+    assert done.stdout.split() == ["None", "1.5", "CPUDispatcher"]
     assert "compiled code cannot be kept (numba does not use" in done.stderr
 
 
@@ -331,3 +336,125 @@ def test_without_compiling_the_function_itself_is_used() -> None:
         return x + 1.0
 
     assert compiled_for(plain, (1.0,)) is plain
+
+
+# ---------------------------------------------------------------- kernels that call kernels
+
+
+@kernel
+def square(x: float) -> float:
+    if x < 0.0:
+        raise ValueError("below 0")
+    return x * x
+
+
+@kernel
+def fill(values: np.ndarray, target: np.ndarray) -> None:
+    for i in range(values.shape[0]):
+        target[i] = square(values[i])
+
+
+@kernel
+def both(values: np.ndarray, target: np.ndarray) -> float:
+    fill(values, target)
+    return square(target[0]) + target[1:].sum()  # type: ignore[no-any-return]
+
+
+RELOADED = """
+import numpy as np
+from tests.core.test_compiled import both, fill
+target = np.zeros(2)
+print(both(np.array([3.0, 2.0]), target), sum(both.stats.cache_misses.values()), len(fill.overloads))
+try:
+    both(np.array([-1.0, 2.0]), target)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_what_was_kept_holds_what_it_calls() -> None:
+    """Rejects machine code that looks for the kernels it calls in a process that has not compiled them."""
+    target = np.zeros(3)
+    assert both(np.array([3.0, 2.0, 1.0]), target) == 81.0 + 5.0 and list(target) == [9.0, 4.0, 1.0]
+    with pytest.raises(ValueError, match="below 0"):
+        both(np.array([1.0, -1.0]), np.zeros(2))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", RELOADED],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["85.0 0 0", "below 0"]
+
+
+def test_a_kernel_may_be_an_argument() -> None:
+    @njit
+    def apply(function: Any, x: float) -> float:
+        return function(x) + 1.0  # type: ignore[no-any-return]
+
+    apply.compile(types.float64(types.FunctionType(types.float64(types.float64)), types.float64))
+    apply.disable_compile()
+    square.compile(types.float64(types.float64))
+    assert apply(square, 3.0) == 10.0
+
+
+def test_functions_of_others_may_call_kernels_and_make_arrays() -> None:
+    @njit
+    def mine(n: int) -> np.ndarray:
+        result = np.zeros(n)
+        fill(np.arange(n) * 1.0, result)
+        return result
+
+    assert list(mine(4)) == [0.0, 1.0, 4.0, 9.0]
+
+
+def test_a_kernel_that_makes_an_array_does_not_compile() -> None:
+    @kernel
+    def makes(n: int) -> float:
+        return np.zeros(n).sum()
+
+    with pytest.raises(TypingError, match="array"):
+        makes(3)
+
+
+def test_a_kernel_that_returns_an_array_is_refused() -> None:
+    """Rejects a silent loss: a caller that counts references would give back one that was never taken."""
+    with pytest.raises(TypeError, match=r"'.*same' returns an array"):
+
+        @kernel
+        def same(values: np.ndarray) -> np.ndarray:
+            return values
+
+
+@pytest.fixture(params=[True, False])
+def collecting(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether Python collects garbage, as the program may have decided."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_garbage_collection_pauses_while_kernels_are_compiled(collecting: bool) -> None:
+    """Also where one kernel is compiled because another one calls it, and where compiling fails."""
+    during = []
+
+    class Watch(event.Listener):  # type: ignore[misc]
+        def on_start(self, _: Any) -> None:
+            during.append(gc.isenabled())
+
+        def on_end(self, _: Any) -> None:
+            during.append(gc.isenabled())
+
+    inner = njit(lambda x: x + 1.0)  # not cached, so that they are compiled here
+    outer = njit(lambda x: inner(x) + 1.0)
+    broken = njit(lambda x: x.nothing)
+    with event.install_listener("numba:compile", Watch()):
+        assert outer(1.0) == 3.0 and gc.isenabled() is collecting
+    assert during == [False, False, False, collecting]  # both begin, the inner one ends, the outer one ended
+    with pytest.raises(TypingError):
+        broken(1.0)
+    assert gc.isenabled() is collecting

@@ -6,9 +6,20 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tailwise.fused.products import NOTHING, add_products, lay_out, lay_panels, multiply, panel_floats
-from tailwise.fused.tiles import make_copy, make_tile, make_turn
-from tailwise.fused.vectors import LANES
+from tailwise.fused.products import (
+    NOTHING,
+    REPEATED,
+    Matrix,
+    add_products,
+    lay_out,
+    lay_panels,
+    make_copy,
+    make_tile,
+    make_turn,
+    multiply,
+    panel_floats,
+)
+from tailwise.fused.vectors import LANES, address
 
 SIZES = [(1, 1, 1), (5, 3, 4), (4, 24, 7), (3, 16, 5), (9, 17, 2), (16, 65, 33), (64, 136, 64), (2, 50, 1), (7, 9, 130)]
 SIZES += [(9, 4 * LANES, 5), (3, 10 * LANES, 6), (6, 4 * LANES + 1, 3)]  # two pairs at the end, and none
@@ -30,29 +41,24 @@ def panels_of(b: np.ndarray, *, transposed: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("rows", "columns", "inner"), SIZES)
-@pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("added", ["nothing", "itself", "bias"])
-def test_products_of_parts_of_matrices(
-    rows: int, columns: int, inner: int, left: bool, right: bool, added: str
-) -> None:
-    """Every transposition, with rows further apart than they are long; what lies beside the result stays as it is.
+def test_products_of_parts_of_matrices(rows: int, columns: int, inner: int, right: bool, added: str) -> None:
+    """Either transposition, with rows further apart than they are long; what lies beside the result stays as it is.
 
     Rejects swapped sizes or distances, a remainder of rows or columns that is left out, and a write beyond the width.
     """
     g = np.random.default_rng(rows + columns)
-    a = matrix(g, inner, rows + 2) if left else matrix(g, rows, inner + 2)
-    b, c, bias = matrix(g, inner, columns), matrix(g, rows, columns + 3), matrix(g, 1, columns)[0]
-    op_a = (a[:, :rows].T if left else a[:, :inner]).astype(np.float64)
+    a, b = matrix(g, rows, inner + 2), matrix(g, inner, columns)
+    c, bias = matrix(g, rows, columns + 3), matrix(g, 1, columns)[0]
     expected = c.astype(np.float64)
     start = {"nothing": np.zeros(columns), "itself": expected[:, :columns], "bias": bias.astype(np.float64)}[added]
-    expected[:, :columns] = op_a @ b.astype(np.float64) + start
+    expected[:, :columns] = a[:, :inner].astype(np.float64) @ b.astype(np.float64) + start
     flat = c.reshape(-1)
-    from_array, distance = {"nothing": (flat, NOTHING), "itself": (flat, columns + 3), "bias": (bias, 0)}[added]
-    multiply(
-        *(rows, columns, inner, a.reshape(-1), 1 if left else inner + 2, rows + 2 if left else 1),
-        *(panels_of(b, transposed=right), from_array, distance, flat, columns + 3),
-    )
+    result = Matrix(flat, columns + 3)
+    begin = {"nothing": Matrix(flat, NOTHING), "itself": result, "bias": Matrix(bias, REPEATED)}[added]
+    left = Matrix(a.reshape(-1), inner + 2)
+    multiply((rows, columns, inner), left, panels_of(b, transposed=right), begin, result)
     assert c == pytest.approx(expected, rel=1e-5, abs=1e-5 * np.sqrt(inner))
 
 
@@ -63,17 +69,23 @@ def test_products_over_many_rows_add_up(rows: int, height: int, columns: int) ->
     g = np.random.default_rng(rows)
     a, b, c = matrix(g, rows, height + 1), matrix(g, rows, columns + 2), matrix(g, height, columns)
     expected = c + a[:, :height].T.astype(np.float64) @ b[:, :columns].astype(np.float64)
-    add_products(rows, height, columns, a.reshape(-1), height + 1, b.reshape(-1), columns + 2, c.reshape(-1))
+    left, right = Matrix(a.reshape(-1), height + 1), Matrix(b.reshape(-1), columns + 2)
+    add_products((rows, height, columns), left, right, c.reshape(-1))
     assert c == pytest.approx(expected, rel=1e-5, abs=1e-5 * np.sqrt(rows))
+
+
+def multiply_into(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """c = a @ b, of which c is not read."""
+    flat, (rows, inner), columns = c.reshape(-1), a.shape, b.shape[1]
+    left, nothing = Matrix(a.reshape(-1), inner), Matrix(flat, NOTHING)
+    multiply((rows, columns, inner), left, panels_of(b, transposed=False), nothing, Matrix(flat, columns))
 
 
 def test_what_is_not_read_may_be_anything() -> None:
     """A result that is overwritten may hold NaN before: rejects 0 * NaN."""
     g = np.random.default_rng(0)
     a, b, c = matrix(g, 5, 4), matrix(g, 4, 9), np.full((5, 9), np.nan, np.float32)
-    multiply(
-        *(5, 9, 4, a.reshape(-1), 4, 1, panels_of(b, transposed=False)), *(c.reshape(-1), NOTHING), c.reshape(-1), 9
-    )
+    multiply_into(c, a, b)
     assert c == pytest.approx(a @ b, rel=1e-5, abs=1e-6)
 
 
@@ -82,9 +94,7 @@ def test_a_broken_number_reaches_its_row_alone() -> None:
     g = np.random.default_rng(0)
     a, b, c = matrix(g, 5, 4), matrix(g, 4, 9), np.zeros((5, 9), np.float32)
     a[2, 1] = np.nan
-    multiply(
-        *(5, 9, 4, a.reshape(-1), 4, 1, panels_of(b, transposed=False)), *(c.reshape(-1), NOTHING), c.reshape(-1), 9
-    )
+    multiply_into(c, a, b)
     assert np.isnan(c[2]).all() and np.isfinite(np.delete(c, 2, axis=0)).all()
 
 
@@ -112,11 +122,15 @@ def test_tiles_of_other_processors_multiply_as_well(lanes: int) -> None:
     a, b, c = matrix(g, rows, inner), matrix(g, inner, width), np.zeros((rows, width), np.float32)
     one, copied = np.zeros(lanes, np.float32), np.zeros((inner, width), np.float32)
 
+    one_apart, nowhere, beside, present = np.int64([1, 0, 3, rows - 2])
+
     @njit
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray, one: np.ndarray, copied: np.ndarray) -> None:
-        tile(a.ctypes.data, inner, 1, b.ctypes.data, width, inner, 0, 0, c.ctypes.data, width, 0, rows - 2)
-        last(a.ctypes.data, inner, 1, b.ctypes.data, width, inner, 0, 0, one.ctypes.data, width, 3, 1)
-        copy(b.ctypes.data, width, copied.ctypes.data, width, inner, 0)
+        inner, width = b.shape
+        left, right, start = (address(a), inner, one_apart), (address(b), width), (nowhere, nowhere)
+        tile(left, right, start, (address(c), width), (inner, nowhere, present))
+        last(left, right, start, (address(one), width), (inner, beside, one_apart))
+        copy(address(b), width, address(copied), width, inner, 0)
 
     run(a, b, c, one, copied)
     assert c[:-2] == pytest.approx((a @ b)[:-2], rel=1e-5, abs=1e-5) and not c[-2:].any()

@@ -14,16 +14,17 @@ from tailwise.fused.policy_loss import _log
 
 SCRIPT = """
 import numpy as np
-from tailwise.fused.activations import TANH, activate
-from tailwise.fused.particle_loss import TOTALS, particle_loss
+from tailwise.fused.dense import activate
+from tailwise.fused.layout import TANH
+from tailwise.fused.critic_loss import TOTALS, particle_loss
 from tailwise.fused.vectors import AVX512
 assert not AVX512
 z = np.linspace(-9.0, 9.0, 37, dtype=np.float32)
 exact = np.tanh(z.astype(np.float64))
 activate(z, 37, 1, 37, TANH)
 assert np.abs(z - exact).max() < 1e-6, np.abs(z - exact).max()
-theta, lean, grad = np.zeros(10, np.float32), np.zeros(10, np.float32), np.zeros(10, np.float32)
-particle_loss(theta, np.ones(4, np.float32), lean, 0.02, 1.0, grad, np.zeros(TOTALS, np.float32))
+theta, tau_weight, grad = np.zeros(10, np.float32), np.zeros(10, np.float32), np.zeros(10, np.float32)
+particle_loss(theta, np.ones(4, np.float32), tau_weight, 0.02, 1.0, grad, np.zeros(TOTALS, np.float32))
 assert np.allclose(grad, -0.5), grad
 """
 

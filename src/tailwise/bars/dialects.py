@@ -22,8 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tailwise.core.errors import DataError
-from tailwise.core.texts import text_problem
+from tailwise.core.errors import DataError, text_problem
 
 PRICES = ("open", "high", "low", "close")
 REQUIRED = ("time", *PRICES, "volume")

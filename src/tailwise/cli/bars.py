@@ -21,8 +21,7 @@ from tailwise.bars.fetch import Fetched, FetchProgress, Series, fetch_bars
 from tailwise.bars.synthetic_files import meaning, write_market
 from tailwise.bars.validation import Adjust, Repair
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table
-from tailwise.core.errors import ConfigError, DataError
-from tailwise.core.texts import number
+from tailwise.core.errors import ConfigError, DataError, number
 
 PLAIN_LINE_EVERY = 5.0  # seconds between two lines of progress
 MOST_LISTED = 5  # gaps, and candles that were left out

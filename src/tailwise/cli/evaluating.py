@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.cli.training import begin, print_facts, train
-from tailwise.core.errors import ConfigError
-from tailwise.core.texts import number
+from tailwise.core.errors import ConfigError, number
 from tailwise.evaluate.compare import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.findings import Findings, headline_of
 from tailwise.evaluate.judge import CAVEAT

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tailwise.core.texts import path_problem
+from tailwise.core.errors import path_problem
 
 
 def as_path(text: str | Path) -> Path:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailwise.cli.output import note, reader_left
-from tailwise.core.texts import duration, number
+from tailwise.core.errors import duration, number
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
 from tailwise.run.progress import Labels, PlainProgress, Watcher, alert_sentence, figures, labels_of

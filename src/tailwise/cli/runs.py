@@ -11,7 +11,7 @@ import typer
 
 from tailwise.cli.options import JsonOption, RunArgument, TrustOption, as_path
 from tailwise.cli.output import note, print_json, print_table
-from tailwise.core.texts import number
+from tailwise.core.errors import number
 
 runs_app = typer.Typer(help="List, tidy up and repeat runs.", no_args_is_help=True)
 

@@ -1,0 +1,3 @@
+"""What every package may use."""
+
+VERSION = "0.1.0"

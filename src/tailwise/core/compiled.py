@@ -10,6 +10,7 @@ numba is imported on first use: commands that compile nothing do not wait for it
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -23,7 +24,8 @@ import numpy as np
 
 # Kernels live in these packages, and import from these alone.
 SOURCES = ("core", "bars", "features", "market", "fused")
-# "_nrt": no kernel allocates an array, so that compiling needs no code that counts references.
+# "_nrt": no kernel allocates an array, so none needs code that counts references to them
+# (docs/decisions/0011-kernels-inside-kernels.md).
 OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 # Fused multiply-adds; sums keep the order in which they are written.
 FUSE = frozenset({"contract", "arcp", "nsz"})
@@ -47,8 +49,9 @@ def kernel(
     """Decorate a function: compile it in nopython mode, with numpy's rules for division and without Python's lock.
 
     `@kernel(fuse=True)` and `@kernel(reorder=True)` let the compiler round differently, see FUSE and REORDER.
-    `@kernel(inline=True)` becomes part of the source of the kernels that call it: with one caller, a little less to
-    compile. A kernel allocates and returns no arrays: its caller passes the memory that it needs.
+    `@kernel(inline=True)` becomes part of the source of the kernels that call it: with one caller there is less to
+    compile, above all where arguments are large records. A kernel allocates and returns no arrays: its caller passes
+    the memory that it needs.
     Cached on disk, unless it has no file of its own (a prompt, a notebook) or there is no folder to write to. The cache
     of a function outside this package lasts until its file, this package or one of the files `calls` changes; name
     there the other files outside this package whose kernels it calls.
@@ -61,11 +64,16 @@ def kernel(
         return _njit()(inline="always", **options)(function)
     if compiler_is_off():
         return function
+    if "ndarray" in str(function.__annotations__.get("return")):
+        raise TypeError(
+            f"kernel '{function.__qualname__}' returns an array, and kernels do not count references: let the caller "
+            "pass the array that is to be filled."
+        )
     folder = cache_folder()
     if folder is not None and calls:
         folder /= hashlib.sha256(b"".join(Path(file).read_bytes() for file in calls)).hexdigest()[:16]
     cached = _cached_in(folder, function, options) if folder is not None else None
-    return cached if cached is not None else _dispatcher(function, options)
+    return cached if cached is not None else _njit()(**options)(function)
 
 
 def record_dtype(fields: Sequence[Any]) -> np.dtype[Any]:
@@ -142,8 +150,7 @@ def _cached_in(folder: Path, function: Any, options: dict[str, Any] = OPTIONS) -
     config = _config()
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)  # read by numba while it decorates, and not later
     try:
-        dispatcher = _dispatcher(function, options)
-        dispatcher.enable_caching()
+        dispatcher = _njit()(cache=True, **options)(function)
     except RuntimeError:  # there is no file that numba could compare
         return None
     finally:
@@ -187,14 +194,27 @@ def _config() -> Any:
     return config
 
 
-def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
-    """Do what `numba.njit(**options)` does, with our own dispatcher class."""
-    from tailwise.core.loops.inner_calls import Kernel
-
-    return Kernel(function, targetoptions={"nopython": True, **options})
-
-
+@cache
 def _njit() -> Any:
+    """`numba.njit`, without garbage collection while it compiles: that would walk over torch's objects many times."""
     from numba import njit
+    from numba.core import event
 
+    class PauseCollection(event.Listener):
+        """Counts compilations that are under way: a kernel is compiled while its caller is. numba locks them."""
+
+        depth, was_enabled = 0, False
+
+        def on_start(self, _: Any) -> None:
+            if self.depth == 0:
+                self.was_enabled = gc.isenabled()
+                gc.disable()
+            self.depth += 1
+
+        def on_end(self, _: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0 and self.was_enabled:
+                gc.enable()
+
+    event.register("numba:compile", PauseCollection())  # type: ignore[no-untyped-call]
     return njit

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from tailwise.core.config_keys import TRUTH_VALUE, fields_by_key, members, sentences, shortened
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, text_problem
 from tailwise.core.parsing import MAX_BYTES, LimitedLoader, parse_yaml
-from tailwise.core.texts import text_problem
 
 
 class Section(BaseModel):

@@ -149,8 +149,7 @@ def _unknown_key(root: type[BaseModel], place: _Place) -> str:
     if choice is not None and others:
         switch = _join(place.owner_key, choice.name)
         return f"key '{place.key}' does not exist{of_kind}; remove it, or set {switch} to {' or '.join(others)}."
-    known = list(_all_keys(root))
-    elsewhere = [key for key in known if key.rsplit(".", 1)[-1] == name]
+    elsewhere = [key for key in _all_keys(root) if key.rsplit(".", 1)[-1] == name]
     if elsewhere:
         return f"key '{place.key}' is unknown{of_kind}; did you mean '{elsewhere[0]}'?"
     allowed = ", ".join(siblings) if siblings else "none"
@@ -242,17 +241,17 @@ def reference(model: type[BaseModel]) -> list[Entry]:
 def entries_below(model: type[BaseModel], key: str) -> list[Entry]:
     """Look up a key in each kind that has it, or all keys of a section; an unknown key is a ConfigError."""
     entries = reference(model)
-    chosen = [entry for entry in entries if entry.key == key]
-    if not chosen or any(entry.section for entry in chosen):
-        chosen = [*chosen, *(entry for entry in entries if entry.key.startswith(f"{key}."))]
-    if not chosen:
+    matching = [entry for entry in entries if entry.key == key]
+    if not matching or any(entry.section for entry in matching):
+        matching += [entry for entry in entries if entry.key.startswith(f"{key}.")]
+    if not matching:
         keys = list(dict.fromkeys(entry.key for entry in entries))
-        ending = [known for known in keys if known.rsplit(".", 1)[-1] == key]
+        ending = [full for full in keys if full.rsplit(".", 1)[-1] == key]
         near = ending or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-        quoted = " or ".join(f"'{known}'" for known in near)
+        quoted = " or ".join(f"'{full}'" for full in near)
         hint = f"did you mean {quoted}?" if near else "docs/configuration.md lists all keys."
         raise ConfigError(f"key '{key}' is unknown; {hint}")
-    return chosen
+    return matching
 
 
 def _entries(model: type[BaseModel], *, prefix: str, kind: str, switch: str, path: tuple[str, ...]) -> Iterator[Entry]:

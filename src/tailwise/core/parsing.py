@@ -239,8 +239,8 @@ def as_stored(model: type[StoredType], data: Any, *, source: str) -> StoredType:
         raise DataError(f"{source}: a mapping of keys to values is needed, found {shortened(data)}.")
     field = model.model_fields.get("format")
     if field is not None and data.get("format") not in get_args(field.annotation):
-        known = " and ".join(str(number) for number in get_args(field.annotation))
-        raise DataError(f"{source} has format {shortened(data.get('format'))}; this version reads format {known}.")
+        readable = " and ".join(str(number) for number in get_args(field.annotation))
+        raise DataError(f"{source} has format {shortened(data.get('format'))}; this version reads format {readable}.")
     try:
         # As JSON, in which a list may become a tuple and a mapping a record without anything else being converted.
         return model.model_validate_json(json.dumps(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,17 +82,32 @@ def add(total: np.ndarray, part: np.ndarray) -> None:
         total[i] += part[i]
 
 
+class AdamSettings(NamedTuple):
+    """Settings of one step; clip: largest norm of the gradient; critic_epsilon: epsilon of the critics' parameters."""
+
+    learning_rate: float
+    clip: float
+    epsilon: float
+    critic_epsilon: float
+
+
 @kernel(fuse=True)
 def adam_step(
-    flat: np.ndarray, grad: np.ndarray, average: np.ndarray, square: np.ndarray, segments: np.ndarray, clip: float,
-    learning_rate: float, step: int, epsilons: tuple[float, float], squares: np.ndarray,
-) -> tuple[float, float]:  # fmt: skip
-    """One step on the gradient, scaled to the norm `clip` where it is longer; no step where its norm is not finite.
+    flat: np.ndarray,
+    grad: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    segments: np.ndarray,
+    settings: AdamSettings,
+    step: int,
+    squares: np.ndarray,
+) -> tuple[float, float]:
+    """Take the `step`-th step on the gradient, clipped to its largest norm; none where its norm is not finite.
 
     Returns the norm before and after clipping; squares float64 [parameters] becomes the sum of squares of each
-    parameter's gradient, before. segments as in `Bound`; epsilons: of the critics' parameters second, of the others
-    first.
+    parameter's gradient, before. moments: averages of gradients and of their squares; segments as in `Bound`.
     """
+    average, square = moments
+    learning_rate, clip = settings.learning_rate, settings.clip
     whole = 0.0
     for k in range(segments.shape[0]):
         squares[k] = _squares(grad[segments[k, 0] : segments[k, 0] + segments[k, 1]], np.float32(1.0))
@@ -107,7 +123,7 @@ def adam_step(
     shorter = 0.0
     for k in range(segments.shape[0]):
         first, end = segments[k, 0], segments[k, 0] + segments[k, 1]
-        epsilon = np.float32(epsilons[1] if segments[k, 2] else epsilons[0])
+        epsilon = np.float32(settings.critic_epsilon if segments[k, 2] else settings.epsilon)
         p, g, m, v = flat[first:end], grad[first:end], average[first:end], square[first:end]
         for i in range(p.shape[0]):
             d = g[i] * factor

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tailwise.core.compiled import compiled_for, kernel
-from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, ENDED
-from tailwise.core.loops.vector_step import take_step
-from tailwise.fused.inference import Standard, StepMemory, act
-from tailwise.fused.layout import NO_CORE, Network
+from tailwise.core.loops import BROKEN_OBSERVATION, ENDED
+from tailwise.core.loops.arrays import take_step
+from tailwise.fused.inference import Inputs, Outputs, StepMemory, act
+from tailwise.fused.layout import NO_CORE, Parameters
+from tailwise.fused.rows import Standard
 from tailwise.learner.decisions import Decisions, End, Shown, Stretch
 from tailwise.market.engine import look_up, step_accounts
 from tailwise.market.env import MarketEnv
@@ -36,9 +37,7 @@ class Policy(NamedTuple):
     """What `act` computes with; memory: of one worker; clean float32 [B, D]: for observations without their broken
     numbers; mask, action: of no rows."""
 
-    network: Network
-    flat: np.ndarray
-    panels: np.ndarray
+    parameters: Parameters
     standard: Standard
     memory: StepMemory
     clean: np.ndarray
@@ -58,11 +57,11 @@ class Decided(NamedTuple):
     state: np.ndarray
 
 
-@kernel
+@kernel(inline=True)
 def decide(
     policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, t: int, first: int, end: int, finite: bool
 ) -> None:
-    """`act` at step t in the environments `first` to `end`; state: that of `decided`, None without a core."""
+    """`act` at step t in the environments `first` to `end`; state: theirs, None without a core."""
     mine = slice(first, end)
     obs = shown.obs[t, mine]
     if not finite:  # a broken entry counts as 0; the rollout keeps it, and the learner refuses it
@@ -71,53 +70,96 @@ def decide(
             for j in range(obs.shape[1]):
                 clean[i, j] = obs[i, j] if np.isfinite(obs[i, j]) else np.float32(0.0)
         obs = clean
-    before = None if state is None else state[mine]
-    act(
-        policy.network, policy.flat, policy.panels, None, policy.standard, obs, before, shown.start[t, mine],
-        policy.mask, decided.noise[t, mine], policy.memory, decided.choice[t, mine], policy.action,
-        decided.log_prob[t, mine], decided.params[t, mine], decided.features[t, mine], decided.state[mine],
-    )  # fmt: skip
+    inputs = Inputs(obs, shown.start[t, mine], policy.mask, decided.noise[t, mine])
+    outputs = Outputs(
+        decided.choice[t, mine],
+        policy.action,
+        decided.log_prob[t, mine],
+        decided.params[t, mine],
+        decided.features[t, mine],
+        decided.state[mine],
+    )
+    act(policy.parameters, None, policy.standard, inputs, state, policy.memory, outputs)
 
 
 @kernel(inline=True)
 def write_step(
-    shown: Shown, t: int, mine: slice, obs: np.ndarray, reward: np.ndarray, terminated: np.ndarray,
+    shown: Shown,
+    t: int,
+    mine: slice,
+    obs: np.ndarray,
+    reward: np.ndarray,
+    terminated: np.ndarray,
     truncated: np.ndarray,
-) -> int:  # fmt: skip
+) -> int:
     """`take_step` for step t of some environments, whose episodes begin again in the step that ends them."""
     start = shown.last_start if t + 1 == shown.reward.shape[0] else shown.start[t + 1]
     return take_step(  # type: ignore[no-any-return]
-        reward, terminated, truncated, obs, _FALSE, shown.pending[mine], shown.returns[mine], shown.lengths[mine],
-        shown.reward[t, mine], shown.terminated[t, mine], shown.truncated[t, mine], shown.valid[t, mine], start[mine],
-    )  # fmt: skip
+        reward,
+        terminated,
+        truncated,
+        obs,
+        _FALSE,
+        shown.pending[mine],
+        shown.returns[mine],
+        shown.lengths[mine],
+        shown.reward[t, mine],
+        shown.terminated[t, mine],
+        shown.truncated[t, mine],
+        shown.valid[t, mine],
+        start[mine],
+    )
 
 
 @kernel
 def market_ahead(
-    policy: Policy, decided: Decided, state: np.ndarray | None, shown: Shown, market: MarketArrays, t: int, first: int,
-    end: int, finite: bool,
-) -> tuple[int, int, int]:  # fmt: skip
+    policy: Policy,
+    decided: Decided,
+    state: np.ndarray | None,
+    shown: Shown,
+    market: MarketArrays,
+    t: int,
+    first: int,
+    end: int,
+    finite: bool,
+) -> tuple[int, int, int]:
     """Steps from t on of the environments `first` to `end`, to the first end of an episode: (the step after, its
-    `step_bits`, those of all steps together)."""
+    events (`core.loops`), those of all steps together). state: of these environments, None without a core."""
     steps, mine = shown.reward.shape[0], slice(first, end)
-    seen, together = 0 if finite else BROKEN_OBSERVATION, 0
+    events, together = 0 if finite else BROKEN_OBSERVATION, 0
     while t < steps:
-        decide(policy, decided, state, shown, t, first, end, seen & BROKEN_OBSERVATION == 0)
+        decide(policy, decided, state, shown, t, first, end, events & BROKEN_OBSERVATION == 0)
         obs = (shown.last_obs if t + 1 == steps else shown.obs[t + 1])[mine]
         targets, reward = market.targets[mine], market.reward[mine]
         terminated, truncated = market.terminated[mine], market.truncated[mine]
         look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
         step_accounts(
-            market.accounts[mine], market.pending[mine], targets, market.bars, market.features, market.rules, None,
-            _TRUE, None, market.last_rows, market.start_rows[mine], market.start_symbols[mine], _TRUE, obs,
-            market.final[mine], reward, terminated, truncated, market.ledgers,
-        )  # fmt: skip
-        seen = write_step(shown, t, mine, obs, reward, terminated, truncated)
-        together |= seen
+            market.accounts[mine],
+            market.pending[mine],
+            targets,
+            market.bars,
+            market.features,
+            market.rules,
+            None,
+            _TRUE,
+            None,
+            market.last_rows,
+            market.start_rows[mine],
+            market.start_symbols[mine],
+            _TRUE,
+            obs,
+            market.final[mine],
+            reward,
+            terminated,
+            truncated,
+            market.ledgers,
+        )
+        events = write_step(shown, t, mine, obs, reward, terminated, truncated)
+        together |= events
         t += 1
-        if seen & ENDED:
+        if events & ENDED:
             break
-    return t, seen, together
+    return t, events, together
 
 
 class Loop(NamedTuple):
@@ -147,59 +189,69 @@ class FusedAhead:
     def compile(self, envs: int) -> None:
         """Have the code compiled for these environments, without a step."""
         backend = self._backend
-        made = backend.begin(0, np.arange(envs), 1, backend.model.initial_state(envs))
+        decisions = backend.begin(0, np.arange(envs), 1, backend.model.initial_state(envs))
         obs, flags = np.zeros((1, envs, backend.model.observation.size), np.float32), np.zeros((1, envs), np.bool_)
         shown = Shown(
-            *(obs, flags, np.zeros((1, envs)), flags, flags, flags),
-            *(obs[0], flags[0], flags[0], np.zeros(envs), np.zeros(envs, dtype=np.int64)),
+            obs=obs,
+            start=flags,
+            reward=np.zeros((1, envs)),
+            terminated=flags,
+            truncated=flags,
+            valid=flags,
+            last_obs=obs[0],
+            last_start=flags[0],
+            pending=flags[0],
+            returns=np.zeros(envs),
+            lengths=np.zeros(envs, dtype=np.int64),
         )
-        self._find((*self._arguments(made, shown, self._backend.workers.step_memories(envs)[0]), 0, 0, envs, True))
+        memory = backend.workers.step_memories(envs)[0]
+        self._find((*self._arguments(decisions, shown, memory), 0, 0, envs, True))
 
-    def run(self, made: Decisions, shown: Shown, *, finite: bool) -> Stretch:
+    def run(self, decisions: Decisions, shown: Shown, *, finite: bool) -> Stretch:
         """See `Ahead.run`."""
-        envs = shown.reward.shape[1]
-        memories = self._backend.workers.step_memories(envs)
+        envs, workers = shown.reward.shape[1], self._backend.workers
+        memories = workers.step_memories(envs)
         ends: list[list[End]] = [[] for _ in memories]
-        bits, last = [0] * len(memories), [0] * len(memories)
-        arguments = [self._arguments(made, shown, memory) for memory in memories]
+        events, last = [0] * len(memories), [0] * len(memories)
+        arguments = [self._arguments(decisions, shown, memory) for memory in memories]
         code = self._find((*arguments[0], 0, 0, envs, finite))
 
         def work(part: np.ndarray, k: int) -> None:
             first, end, t, sound = int(part[0]), int(part[-1]) + 1, 0, finite
+            policy, decided, state, _, market = arguments[k]
+            mine = None if state is None else state[first:end]
             while t < len(shown.reward):
-                t, last[k], together = code(*arguments[k], t, first, end, sound)
-                bits[k] |= together
+                t, last[k], together = code(policy, decided, mine, shown, market, t, first, end, sound)
+                events[k] |= together
                 sound = not last[k] & BROKEN_OBSERVATION
                 if last[k] & ENDED:
-                    ends[k].append(self._note(t - 1, first, end, made, shown, arguments[k][-1].final))
+                    ends[k].append(self._end(t - 1, first, end, decisions, shown, market.final))
 
-        self._backend.workers.run(np.arange(envs), work)
-        found = sorted((one for some in ends for one in some), key=lambda one: (one.step, int(one.rows[0])))
-        shows = int(np.bitwise_or.reduce(last))
-        return Stretch(found, int(np.bitwise_or.reduce(bits)), not shows & BROKEN_OBSERVATION)
+        workers.run(np.arange(envs), work)
+        in_order = sorted((end for some in ends for end in some), key=lambda end: (end.step, int(end.rows[0])))
+        broken = int(np.bitwise_or.reduce(last)) & BROKEN_OBSERVATION
+        return Stretch(in_order, int(np.bitwise_or.reduce(events)), not broken)
 
-    def _arguments(self, made: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
-        """Of the code, but for the numbers at the end; the market comes last."""
+    def _arguments(self, decisions: Decisions, shown: Shown, memory: StepMemory) -> tuple[Any, ...]:
+        """Of the code, but for the numbers at the end; the state is that of all environments."""
         backend = self._backend
-        network = backend.bound.network
-        policy = Policy(
-            *(network, backend.flat, backend.panels, backend.standard(), memory, np.empty_like(shown.last_obs)),
-            *(_NO_MASK, _NO_ACTION),
-        )
-        choice = made.actions.reshape(made.actions.shape[:2])
-        decided = Decided(made.noise, choice, made.log_probs, made.parameters, made.looks, made.states)
-        return policy, decided, made.states if network.core != NO_CORE else None, shown, self._loop.arrays()
+        clean, d = np.empty_like(shown.last_obs), decisions
+        policy = Policy(backend.parameters, backend.standard(), memory, clean, _NO_MASK, _NO_ACTION)
+        choice = d.actions.reshape(d.actions.shape[:2])
+        decided = Decided(d.noise, choice, d.log_probs, d.parameters, d.looks, d.states)
+        state = None if backend.bound.network.core == NO_CORE else decisions.states
+        return policy, decided, state, shown, self._loop.arrays()
 
-    def _note(self, t: int, first: int, end: int, made: Decisions, shown: Shown, final: np.ndarray) -> End:
-        """Write down the episodes of environments `first` to `end` that ended in step t."""
+    def _end(self, t: int, first: int, end: int, decisions: Decisions, shown: Shown, final: np.ndarray) -> End:
+        """Return the episodes of environments `first` to `end` that ended in step t, and begin new ones."""
         terminated = shown.terminated[t]
         rows = (terminated[first:end] | shown.truncated[t, first:end]).nonzero()[0] + first
         cut = rows[~terminated[rows]]
-        noted = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], made.states[cut])
+        ended = End(t, rows, shown.returns[rows], shown.lengths[rows], cut, final[cut], decisions.states[cut])
         shown.returns[rows] = 0.0
         shown.lengths[rows] = 0
         self._loop.ended(rows)
-        return noted
+        return ended
 
     def _find(self, arguments: tuple[Any, ...]) -> Callable[..., tuple[int, int, int]]:
         """The machine code; the types of the arguments are the same in all rollouts."""

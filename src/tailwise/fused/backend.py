@@ -25,14 +25,14 @@ from tailwise.fused.ahead import FusedAhead, ahead_of
 from tailwise.fused.coverage import kernel_of, why_not_fused
 from tailwise.fused.credit import risk_credit
 from tailwise.fused.epochs import FusedEpochs
-from tailwise.fused.inference import Standard, StepMemory, act, standard_of, step_memory
+from tailwise.fused.inference import Inputs, Outputs, StepMemory, act, step_memory
 from tailwise.fused.inference import values as critic_values
-from tailwise.fused.layout import aligned_zeros, bind, log_std_of
+from tailwise.fused.layout import Parameters, aligned_zeros, bind
+from tailwise.fused.minibatch import Workers, learn_rows, learn_sequences
 from tailwise.fused.products import lay_out
-from tailwise.fused.shares import learn_rows, learn_sequences
+from tailwise.fused.rows import Standard, standard_of
 from tailwise.fused.targets import particle_returns
 from tailwise.fused.warm_up import compile_ahead, compile_kernels, kernels_are_kept
-from tailwise.fused.workers import Workers
 from tailwise.learner import ppo
 from tailwise.learner.backend import Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared
@@ -82,28 +82,34 @@ def _groups(model: ActorCritic) -> dict[str, list[int]]:
 class _PreparedSteps:
     """The arguments of `act` in every step of one rollout; only what is observed is missing."""
 
-    def __init__(self, backend: FusedBackend, made: Decisions) -> None:
-        steps, envs = made.noise.shape[:2]
-        self._first = (backend.bound.network, backend.flat, backend.panels, backend.log_std, backend.standard())
-        self._state = made.states if backend._recurrent else None
-        memory, after = backend._memory_for(envs), made.states
-        discrete = backend._discrete
-        self._last = [
-            (*(noise, memory), *((chosen, _NO_ACTION) if discrete else (_NO_CHOICE, chosen)), *written, after)
-            for noise, chosen, *written in zip(
-                made.noise,
-                made.actions.reshape(steps, envs) if discrete else made.actions,
-                *(made.log_probs, made.parameters, made.looks),
-                strict=False,  # looks has one more
+    def __init__(self, backend: FusedBackend, decisions: Decisions) -> None:
+        envs, discrete = decisions.noise.shape[1], backend._discrete
+        actions = decisions.actions.reshape(-1, envs) if discrete else decisions.actions
+        self._first = (backend.parameters, backend.log_std, backend.standard())
+        self._noise, self._memory = decisions.noise, backend._memory_for(envs)
+        self._state = decisions.states if backend._recurrent else None
+        self._outputs = [
+            Outputs(
+                choice=action if discrete else _NO_CHOICE,
+                action=_NO_ACTION if discrete else action,
+                log_prob=decisions.log_probs[t],
+                params=decisions.parameters[t],
+                features=decisions.looks[t],
+                state=decisions.states,
             )
+            for t, action in enumerate(actions)
         ]
         self._act = backend.act_again
 
     def decide(self, t: int, obs: np.ndarray, start: np.ndarray, mask: np.ndarray | None) -> None:
         """obs float32 [B, D], start bool [B], mask bool [B, K] or None."""
-        seen, fresh = np.ascontiguousarray(obs, np.float32), np.ascontiguousarray(start, np.bool_)
-        allowed = _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_)
-        self._act(*self._first, seen, self._state, fresh, allowed, *self._last[t])
+        inputs = Inputs(
+            np.ascontiguousarray(obs, np.float32),
+            np.ascontiguousarray(start, np.bool_),
+            _NO_MASK if mask is None else np.ascontiguousarray(mask, np.bool_),
+            self._noise[t],
+        )
+        self._act(*self._first, inputs, self._state, self._memory, self._outputs[t])
 
 
 class FusedBackend:
@@ -135,8 +141,10 @@ class FusedBackend:
         self.optimiser = FlatAdam(model, self.bound)
         # The same memory as an array: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
-        self.panels: np.ndarray = aligned_zeros(self.bound.laid.floats).numpy()
-        self.log_std, self._recurrent = log_std_of(self.bound.network, self.flat), model.core is not None
+        self.parameters = Parameters(self.bound.network, self.flat, aligned_zeros(self.bound.laid.floats).numpy())
+        network, self._recurrent = self.bound.network, model.core is not None
+        # A view, as kernels read it; None for Discrete.
+        self.log_std = self.flat[network.log_std :][: network.actor] if network.log_std >= 0 else None
         self._discrete, self._parameters = model.law.discrete, model.law.parameters
         self._state_shape, self._normaliser = model.state_shape, model.normaliser
         self._memory = step_memory(self.bound.network, 1)
@@ -150,7 +158,7 @@ class FusedBackend:
         self._statistics = (model.normaliser.mean, model.normaliser.variance)
         self._standard: tuple[tuple[int, int], Standard] | None = None
         quantiles = kernel_of(model.config.critic).quantiles
-        self.lean = (2.0 * quantile_midpoints(quantiles) - 1.0).to(torch.float32).numpy()
+        self.tau_weight = (2.0 * quantile_midpoints(quantiles) - 1.0).to(torch.float32).numpy()
         self.groups = _groups(model)
         self.workers = Workers(self.bound.network, self.bound.flat.shape[0], threads)
 
@@ -170,22 +178,31 @@ class FusedBackend:
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
         """See `Backend.act`. Arrays and not tensors inside: a step is short, and making a tensor is not."""
         network, rows, discrete = self.bound.network, obs.shape[0], self._discrete
-        choice = np.empty((rows if discrete else 0, 1), dtype=np.int64)
-        action = np.empty((0 if discrete else rows, network.actor), dtype=np.float32)
-        log_prob, params = np.empty(rows, dtype=np.float32), np.empty((rows, self._parameters), dtype=np.float32)
-        features = np.empty((rows, network.features_width), dtype=np.float32)
-        after = np.empty((rows, *self._state_shape), dtype=np.float32)
         noise = _NO_NOISE if uniform is None else uniform.numpy()
-        act(
-            *(network, self.flat, self.lay_out(self.bound.laid.to_act)),
-            *(self.log_std, self.standard(), _array(obs)),
-            *(_array(state) if self._recurrent else None, _array(start)),
-            _NO_MASK if mask is None else _array(mask),
-            np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
-            *(self._memory_for(rows), choice.reshape(-1), action, log_prob, params, features, after),
+        inputs = Inputs(
+            obs=_array(obs),
+            start=_array(start),
+            mask=_NO_MASK if mask is None else _array(mask),
+            noise=np.ascontiguousarray(noise if discrete or uniform is None else ndtri(noise)),
         )
-        made = torch.from_numpy
-        return Decision(made(choice if discrete else action), made(log_prob), made(params), made(features), made(after))
+        outputs = Outputs(
+            choice=np.empty(rows if discrete else 0, dtype=np.int64),
+            action=np.empty((0 if discrete else rows, network.actor), dtype=np.float32),
+            log_prob=np.empty(rows, dtype=np.float32),
+            params=np.empty((rows, self._parameters), dtype=np.float32),
+            features=np.empty((rows, network.features_width), dtype=np.float32),
+            state=np.empty((rows, *self._state_shape), dtype=np.float32),
+        )
+        self.lay_out(self.bound.laid.to_act)
+        before, memory = _array(state) if self._recurrent else None, self._memory_for(rows)
+        act(self.parameters, self.log_std, self.standard(), inputs, before, memory, outputs)
+        return Decision(
+            action=torch.from_numpy(outputs.choice[:, None] if discrete else outputs.action),
+            log_prob=torch.from_numpy(outputs.log_prob),
+            params=torch.from_numpy(outputs.params),
+            features=torch.from_numpy(outputs.features),
+            state=torch.from_numpy(outputs.state),
+        )
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
@@ -201,11 +218,10 @@ class FusedBackend:
 
     def ahead(self, venv: Any) -> Ahead | None:
         """See `Backend.ahead`; asked anew for every rollout, because somebody may have replaced a step."""
-        found = ahead_of(self, venv)
-        if found is not None and self._ahead is not None and self._ahead.same_as(found):
-            return self._ahead  # with its memory, and its machine code known
-        self._ahead = found
-        return found
+        ahead = ahead_of(self, venv)
+        if ahead is None or self._ahead is None or not self._ahead.same_as(ahead):
+            self._ahead = ahead
+        return self._ahead  # the one before keeps its machine code
 
     def encode(self, obs: Tensor, state: Tensor, start: Tensor) -> Tensor:
         """See `Backend.encode`; the decision that comes with it costs little and is not used."""
@@ -217,22 +233,21 @@ class FusedBackend:
         flat_features = features.reshape(-1, features.shape[-1])
         rows = flat_features.shape[0]
         mean, law = torch.empty(rows, network.critics), torch.empty(rows, network.critics, network.quantiles)
-        seen, means, laws = _array(flat_features), mean.numpy(), law.numpy()
-        panels = self.lay_out(self.bound.laid.to_value)
+        inputs, means, laws = _array(flat_features), mean.numpy(), law.numpy()
+        self.lay_out(self.bound.laid.to_value)
 
         def work(part: np.ndarray, k: int) -> None:
             mine = slice(part[0], part[-1] + 1)
             memory = self.workers.scratches[k].work  # wide enough: the critics' workspace is part of the heads'
-            critic_values(network, self.flat, panels, seen[mine], memory, means[mine], laws[mine])
+            critic_values(self.parameters, inputs[mine], memory, means[mine], laws[mine])
 
         self.workers.run(np.arange(rows), work)
         lead = features.shape[:-1]
         return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
 
-    def lay_out(self, matrices: np.ndarray) -> np.ndarray:
-        """The panels, with those that `matrices` lists made from the parameters as they are now."""
-        lay_out(matrices, self.flat, self.panels)
-        return self.panels
+    def lay_out(self, matrices: np.ndarray) -> None:
+        """Lay the panels that `matrices` lists out again, from the parameters as they are now."""
+        lay_out(matrices, self.flat, self.parameters.panels)
 
     def _memory_for(self, rows: int) -> StepMemory:
         width = self.bound.network.trunk_width

@@ -11,15 +11,14 @@ so all that is needed of the particles of a row is the mean of max(c - y, 0). Wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tailwise.core.compiled import kernel
-from tailwise.fused.workers import Work
+from tailwise.fused.minibatch import Work
 from tailwise.learner.credit import CreditInputs
 
 _ZERO = np.float32(0.0)
@@ -57,17 +56,29 @@ def _highest(values: np.ndarray, highest: np.float32) -> np.float32:
     return highest
 
 
-@kernel
-def credit_columns(
-    near: np.ndarray, predicted: np.ndarray, reward: np.ndarray, age: np.ndarray, lag: np.ndarray, decay: np.ndarray,
-    pair: np.ndarray, neutral: float, gamma: float, slope: float, knots: np.ndarray, weights: np.ndarray,
-    columns: np.ndarray, scratch: np.ndarray, result: np.ndarray,
-) -> None:  # fmt: skip
-    """A_risk of the environments `columns`, written to result [T, B].
+class _Arrays(NamedTuple):
+    """What credit is computed from: near, predicted float32 [T, B, M]; reward float64 [H+T, B]; age int64 [T, B]; lag
+    int64 [n], decay, pair float64 [n]; knots, weights float64 [i]; see `CreditInputs`."""
 
-    near, predicted float32 [T, B, M]; reward float64 [H+T, B]; age int64 [T, B]; lag int64 [n], decay, pair float64
-    [n]; knots, weights float64 [i]; scratch float64 [7, H+T].
-    """
+    near: np.ndarray
+    predicted: np.ndarray
+    reward: np.ndarray
+    age: np.ndarray
+    lag: np.ndarray
+    decay: np.ndarray
+    pair: np.ndarray
+    neutral: float
+    gamma: float
+    slope: float
+    knots: np.ndarray
+    weights: np.ndarray
+
+
+@kernel
+def credit_columns(arrays: _Arrays, columns: np.ndarray, scratch: np.ndarray, result: np.ndarray) -> None:
+    """Write A_risk of the environments `columns` to result [T, B]; scratch float64 [7, H+T]."""
+    near, predicted, reward, gamma = arrays.near, arrays.predicted, arrays.reward, arrays.gamma
+    lag, decay, pair, knots, weights = arrays.lag, arrays.decay, arrays.pair, arrays.knots, arrays.weights
     steps, history = near.shape[0], reward.shape[0] - near.shape[0]
     rewards, before, gain = scratch[0], scratch[1, :steps], scratch[2, :steps]
     low, high, old, total = scratch[3, :steps], scratch[4, :steps], scratch[5, :steps], scratch[6, :steps]
@@ -81,8 +92,8 @@ def credit_columns(
             gain[t] = share * (_sum(near[t, b]) - _sum(predicted[t, b]))
             low[t] = _lowest(predicted[t, b], _lowest(near[t, b], near[t, b, 0]))
             high[t] = _highest(predicted[t, b], _highest(near[t, b], near[t, b, 0]))
-            old[t] = age[t, b]
-            total[t] = neutral * gain[t]
+            old[t] = arrays.age[t, b]
+            total[t] = arrays.neutral * gain[t]
         reached = 0
         for k in range(lag.shape[0]):
             while reached < lag[k]:
@@ -92,7 +103,7 @@ def credit_columns(
                     before[t] = rewards[first + t] + gamma * before[t]
             for t in range(steps):
                 if old[t] >= lag[k]:
-                    credit = slope * gain[t]
+                    credit = arrays.slope * gain[t]
                     for m in range(knots.shape[0]):
                         c = (knots[m] - before[t]) / decay[k]
                         if c >= high[t]:
@@ -110,24 +121,23 @@ def risk_credit(inputs: CreditInputs, *, run: Callable[[np.ndarray, Work], None]
     """A_risk [T, B]; run: shares the environments among workers, as `Workers.run` does."""
     utility, weights = inputs.utility, inputs.weights
     result = torch.empty(inputs.near.shape[:2])
-    arguments = (
-        np.ascontiguousarray(inputs.near.numpy()),
-        np.ascontiguousarray(inputs.predicted.numpy()),
-        inputs.reward,
-        inputs.age,
-        inputs.lag,
-        inputs.decay,
-        weights.pair,
-        weights.neutral * utility.mean_slope,
-        inputs.gamma,
-        utility.slope,
-        utility.knots,
-        utility.weights,
+    arrays = _Arrays(
+        near=np.ascontiguousarray(inputs.near.numpy()),
+        predicted=np.ascontiguousarray(inputs.predicted.numpy()),
+        reward=inputs.reward,
+        age=inputs.age,
+        lag=inputs.lag,
+        decay=inputs.decay,
+        pair=weights.pair,
+        neutral=weights.neutral * utility.mean_slope,
+        gamma=inputs.gamma,
+        slope=utility.slope,
+        knots=utility.knots,
+        weights=utility.weights,
     )
-    run(np.arange(result.shape[1]), partial(_share, arguments, result.numpy()))
+
+    def work(columns: np.ndarray, _: int) -> None:
+        credit_columns(arrays, columns, np.empty((7, len(inputs.reward))), result.numpy())
+
+    run(np.arange(result.shape[1]), work)
     return result
-
-
-def _share(arguments: tuple[Any, ...], result: np.ndarray, columns: np.ndarray, _: int) -> None:
-    scratch = np.empty((7, len(arguments[2])))
-    credit_columns(*arguments, columns, scratch, result)

@@ -9,23 +9,21 @@ import numpy as np
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.fused import rows as numbers
+from tailwise.fused.adam import AdamSettings
 from tailwise.fused.coverage import kernel_of
-from tailwise.fused.policy import policy_kl
-from tailwise.fused.prepare_rows import rows_of
+from tailwise.fused.inference import sum_kl, sum_kl_along
+from tailwise.fused.layout import NO_CORE
 from tailwise.fused.recurrent import Tape
-from tailwise.fused.rows import SUMS, Draws, Weights
-from tailwise.fused.shares import Trunk
+from tailwise.fused.rows import SUMS, Draws, Rows, Weights, rows_of
 from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
-from tailwise.learner.batches import Prepared
+from tailwise.learner.batches import Prepared, sequence_rows
 from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
 from tailwise.learner.ppo import Tally, TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
 
 if TYPE_CHECKING:
     from tailwise.fused.backend import FusedBackend
-
-Memory = list[tuple[Trunk, Tape]]
 
 
 class FusedEpochs:
@@ -45,7 +43,7 @@ class FusedEpochs:
         law = kernel_of(backend.model.config.critic)
         self._sampled, self._ids = law.sampled, rollout.environment.numpy()
         config, network = backend.config, backend.bound.network
-        self._read = (network, backend.flat, backend.panels, backend.log_std, self.rows)
+        self._read = (backend.parameters, backend.log_std, self.rows)
         self._weights = Weights(
             clip=config.clip,
             dual_clip=math.inf if config.dual_clip is None else config.dual_clip,
@@ -54,10 +52,14 @@ class FusedEpochs:
             value=config.value_weight / network.critics,
             kappa=law.kappa,
             per_row=math.nan,  # each minibatch has its own
-            lean=backend.lean,
+            tau_weight=backend.tau_weight,
         )
-        self._clip = math.inf if config.max_grad_norm is None else config.max_grad_norm
-        self._step_size = float(knobs.step_size.value)
+        self._adam = AdamSettings(
+            learning_rate=float(knobs.step_size.value),
+            clip=math.inf if config.max_grad_norm is None else config.max_grad_norm,
+            epsilon=ADAM_EPSILON,
+            critic_epsilon=CRITIC_EPSILON,
+        )
         # Of each minibatch; and at each step, the gradient's norm before and after clipping, and squares by parameter.
         self._sums: list[list[float]] = []
         self._norms: list[tuple[float, float]] = []
@@ -71,10 +73,10 @@ class FusedEpochs:
         particles, noise = self._particles, _NO_NOISE
         if particles.shape[1] > self._sampled:
             particles = np.empty((rows, self._sampled), dtype=np.float32)
-            key, chosen = streams.key("particle"), particles
+            key, sampled = streams.key("particle"), particles
 
             def work(part: np.ndarray, k: int) -> None:
-                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, chosen)
+                choose_particles(key, update, epoch, ids, self._particles, part[0], part[-1] + 1, sampled)
 
             self.backend.workers.run(np.arange(rows), work)
         if law.squashed:
@@ -102,9 +104,9 @@ class FusedEpochs:
         if kl_is_used_up(kl, config):
             self.stopped = True
             return None
+        moments, step, squares = backend.optimiser.moments, backend.optimiser.count_step(), self._squares
         norms = backend.adam_step(
-            *(backend.flat, grad, *backend.optimiser.moments, backend.bound.segments),
-            *(self._clip, self._step_size, backend.optimiser.count_step(), _EPSILONS, self._squares[len(self._norms)]),
+            backend.flat, grad, moments, backend.bound.segments, self._adam, step, squares[len(self._norms)]
         )
         self._norms.append(norms)
         if not norms[0] < math.inf:
@@ -119,14 +121,14 @@ class FusedEpochs:
         backend.lay_out(backend.bound.laid.to_learn)
         workers.begin()
         for units in _units_of(parts):
-            memory = workers.sequences(self.rollout.steps, len(units)) if self._recurrent else []
+            tapes = workers.tapes(self.rollout.steps, len(units)) if self._recurrent else []
 
-            def work(mine: np.ndarray, k: int, memory: Memory = memory) -> None:
+            def work(mine: np.ndarray, k: int, tapes: list[Tape] = tapes) -> None:
                 arguments, scratch = (*self._read, mine, draws, weights), workers.scratches[k]
-                if memory:
-                    backend.learn_sequences(*arguments, scratch, *memory[k])
+                if tapes:
+                    backend.learn_sequences(*arguments, tapes[k], scratch)
                 else:
-                    backend.learn_rows(*arguments, None, None, scratch)
+                    backend.learn_rows(*arguments, scratch)
 
             workers.run(units, work)
         return workers.result()
@@ -193,7 +195,6 @@ class FusedEpochs:
         return policy_kl(self.backend, self.rows, self.rollout.steps)
 
 
-_EPSILONS = (ADAM_EPSILON, CRITIC_EPSILON)
 _NO_NOISE = np.zeros((0, 0), dtype=np.float32)
 _MEANS = {
     "policy/entropy": numbers.ENTROPY,
@@ -223,3 +224,24 @@ def _units_of(parts: list[batches.Part]) -> list[np.ndarray]:
     rows = np.concatenate(units)
     rows.sort()
     return [rows]
+
+
+def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
+    """Mean of KL(old || new) over all valid rows, nats."""
+    read, workers = (backend.parameters, backend.log_std, rows), backend.workers
+    sums = [0.0] * len(workers.scratches)
+    backend.lay_out(backend.bound.laid.to_act)
+
+    def of_rows(part: np.ndarray, k: int) -> None:
+        sums[k] = sum_kl(*read, part, workers.scratches[k])
+
+    def of_sequences(part: np.ndarray, k: int) -> None:
+        order = sequence_rows(steps, rows.envs, part).reshape(steps, -1)
+        sums[k] = sum_kl_along(*read, order, rows.state[part], memories[k])
+
+    if backend.bound.network.core == NO_CORE:
+        workers.run(np.flatnonzero(rows.valid), of_rows)
+    else:
+        memories = workers.step_memories(rows.envs)
+        workers.run(np.arange(rows.envs), of_sequences)
+    return sum(sums) / int(np.count_nonzero(rows.valid))

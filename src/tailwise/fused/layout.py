@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tailwise.fused.activations import NONE, RELU, TANH
 from tailwise.fused.products import panel_floats
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.model.config import MlpEncoder
@@ -33,6 +32,7 @@ PANELS, BACK_PANELS = 12, 13  # where W' and W are laid out for products, in flo
 _OPERATION = 14
 FIRST, LAID = 5, 8  # of a row of `products.lay_out`: where its panels begin, and how many numbers it has
 NO_GRADIENT, OVERWRITE, ACCUMULATE = 0, 1, 2  # what the backward pass does with the gradient of the input
+NONE, TANH, RELU = 0, 1, 2  # activations
 NO_CORE, LSTM, GRU = 0, 1, 2
 
 ALIGN = 16  # floats: every matrix begins at a multiple of 64 bytes, so that products do not depend on the allocator
@@ -137,6 +137,14 @@ class Network(NamedTuple):
     squashed: int
 
 
+class Parameters(NamedTuple):
+    """A network as kernels read it: its layout, all parameters `flat` [size], and the weights laid out as `panels`."""
+
+    network: Network
+    flat: np.ndarray
+    panels: np.ndarray
+
+
 class Laid(NamedTuple):
     """Which weights are laid out as panels for products, and where, [n, 8] as in `products.lay_out`: to act, for the
     critics' values, to learn; floats: of all panels. Apart from `Network`, because no kernel reads it, and whatever is
@@ -172,11 +180,6 @@ def aligned_zeros(size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.float32)
 
 
-def log_std_of(network: Network, flat: np.ndarray) -> np.ndarray | None:
-    """ln(std) [A] of a Box policy, a view; None for Discrete."""
-    return flat[network.log_std : network.log_std + network.actor] if network.log_std >= 0 else None
-
-
 class _Places:
     """Gives out places in the flat buffer."""
 
@@ -205,9 +208,9 @@ class _Table:
 
     def buffer(self, width: int, beside: int = 0) -> Slice:
         """A new buffer, with room for `beside` numbers of somebody else in each row."""
-        made = Slice(self.width, width + beside, 0, width)
-        self.width += made.lead
-        return made
+        buffer = Slice(self.width, width + beside, 0, width)
+        self.width += buffer.lead
+        return buffer
 
     def dense(self, source: Slice, target: Slice, weight: int, bias: int, activation: int, *, gradient: bool) -> Slice:
         """One dense layer between parts of buffers."""

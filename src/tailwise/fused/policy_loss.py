@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from tailwise.core.compiled import kernel
+from tailwise.fused.layout import Network
 from tailwise.fused.rows import (
     BOUNDS,
     CLAMPED,
@@ -30,13 +32,17 @@ from tailwise.fused.rows import (
     NAN,
     POLICY,
     RATIO_MAX,
+    Draws,
+    Rows,
+    Scratch,
+    Weights,
 )
-from tailwise.fused.vectors import Vectors, generated
+from tailwise.fused.vectors import Vectors, address
 from tailwise.learner.losses import LOG_RATIO_LIMIT
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min)  # the logit of a masked action
 _LOWEST = np.float32(-np.inf)
-_HALF_LOG_2PI = 0.9189385332046727
+HALF_LOG_2PI = 0.9189385332046727
 _LN_2 = 0.6931471805599453
 _LIMIT = float(LOG_RATIO_LIMIT)
 
@@ -48,13 +54,13 @@ def _bounded(raw: float) -> float:
 
 
 @kernel(inline=True)
-def surrogate(raw: float, ratio: float, advantage: float, clip: float, dual_clip: float, sums: np.ndarray) -> float:
+def surrogate(raw: float, ratio: float, advantage: float, weights: Weights, sums: np.ndarray) -> float:
     """Add the clipped surrogate of a row to the sums; returns its derivative by the new log-probability.
 
     raw: new log-probability minus the old one; ratio: exp(_bounded(raw)).
     """
-    finite = np.isfinite(raw)
-    low, high = 1.0 - clip, 1.0 + clip
+    finite, dual_clip = np.isfinite(raw), weights.dual_clip
+    low, high = 1.0 - weights.clip, 1.0 + weights.clip
     plain, clipped = ratio * advantage, min(max(ratio, low), high) * advantage
     dual = advantage < 0.0 and ratio > dual_clip
     objective = dual_clip * advantage if dual else min(plain, clipped)
@@ -76,7 +82,7 @@ def surrogate(raw: float, ratio: float, advantage: float, clip: float, dual_clip
 
 
 @kernel(inline=True)
-def _note(entropies: float, divergence: float, largest: float, smallest: float, sums: np.ndarray) -> None:
+def _add_entropy_and_kl(entropies: float, divergence: float, largest: float, smallest: float, sums: np.ndarray) -> None:
     sums[KL] += divergence
     sums[ENTROPY] += entropies
     sums[ENTROPY_MAX] = max(sums[ENTROPY_MAX], largest)
@@ -86,7 +92,7 @@ def _note(entropies: float, divergence: float, largest: float, smallest: float, 
 def _each(function: Callable[[Vectors, Any], Any]) -> Any:
     """A function for kernels: in place `function` of so many floats at an address."""
 
-    @generated
+    @intrinsic
     def each(context: Any, numbers: Any, count: Any) -> Any:
         return types.void(types.intp, types.intp), generate
 
@@ -127,7 +133,7 @@ def log_softmax(
         for k in range(choices):
             below = log_p[here + k] - peak
             log_p[here + k], p[here + k] = below, below
-    _exp(p.ctypes.data, rows * choices)
+    _exp(address(p), rows * choices)
     for i in range(rows):
         here, total = i * choices, 0.0
         for k in range(choices):
@@ -135,7 +141,7 @@ def log_softmax(
         share, shift[i] = np.float32(1.0 / total), total
         for k in range(choices):
             p[here + k] *= share
-    _log(shift.ctypes.data, rows)
+    _log(address(shift), rows)
     for i in range(rows):
         here = i * choices
         for k in range(choices):
@@ -150,34 +156,28 @@ def log_jacobian(x: float) -> float:
 
 
 @kernel(inline=True)
-def discrete_rows(
-    index: np.ndarray, valid: np.ndarray, mask: np.ndarray, choice: np.ndarray, old: np.ndarray, scalars: np.ndarray,
-    weights: tuple[float, float, float, float], lead: int, out: np.ndarray, work: np.ndarray, grad: np.ndarray,
-    sums: np.ndarray,
-) -> None:  # fmt: skip
-    """Policy terms of the valid rows `index` [n] of a Discrete policy with K choices.
-
-    mask bool [R, K], or no rows where everything is allowed; choice int64 [R]; old [R, 2K]: log-probabilities and
-    probabilities that acted; scalars [R, 3] as in `Rows`; weights: (clip, dual clip, entropy weight and 1, both divided
-    by the rows of the minibatch); out, grad: flat, rows `lead` apart, of which the first K numbers are the logits;
-    work [3, at least n * K].
-    """
-    clip, dual_clip, bonus, per_row = weights
+def discrete_rows(network: Network, rows: Rows, weights: Weights, index: np.ndarray, scratch: Scratch) -> None:
+    """Add the policy terms of the valid rows `index` [n] of a Discrete policy with K choices to the scratch's sums;
+    write their gradient by the logits, the first K numbers of each row of the outputs, to its `back`."""
+    n, lead, work, sums = index.shape[0], network.output_width, scratch.policy, scratch.sums
+    out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
+    per_row, bonus = weights.per_row, weights.entropy * weights.per_row
+    old, mask = rows.old, rows.mask
     choices, masked = old.shape[1] // 2, mask.shape[0] > 0
     log_softmax(out, lead, index, choices, mask, work)
     ratios = work[2]
-    for i in range(index.shape[0]):
-        r = index[i]
-        raw = np.float64(work[0, i * choices + choice[r]]) - np.float64(scalars[r, 0]) if valid[r] else 0.0
+    for i in range(n):
+        r, here = index[i], i * choices
+        raw = np.float64(work[0, here + rows.choice[r]]) - np.float64(rows.scalars[r, 0]) if rows.valid[r] else 0.0
         ratios[i] = _bounded(raw)
-    _exp(ratios.ctypes.data, index.shape[0])
+    _exp(address(ratios), n)
     count, entropies, divergence, ranges, largest, smallest = 0, 0.0, 0.0, 0.0, -np.inf, np.inf
-    for i in range(index.shape[0]):
+    for i in range(n):
         r = index[i]
-        if not valid[r]:
+        if not rows.valid[r]:
             continue
         count += 1
-        at, here, chosen = i * lead, i * choices, choice[r]
+        at, here, action = i * lead, i * choices, rows.choice[r]
         log_p, p = work[0, here : here + choices], work[1, here : here + choices]
         entropy, kl, low, high = 0.0, 0.0, np.inf, -np.inf
         for k in range(choices):
@@ -191,15 +191,14 @@ def discrete_rows(
             high = max(high, logit if usable else np.float64(FORBIDDEN))
             if usable:
                 low = min(low, logit)
-        raw = np.float64(log_p[chosen]) - np.float64(scalars[r, 0])
-        step = surrogate(raw, np.float64(ratios[i]), np.float64(scalars[r, 1]), clip, dual_clip, sums)
-        slope = per_row * step
+        raw = np.float64(log_p[action]) - np.float64(rows.scalars[r, 0])
+        slope = per_row * surrogate(raw, np.float64(ratios[i]), np.float64(rows.scalars[r, 1]), weights, sums)
         for k in range(choices):
             share = np.float64(p[k])
             g = -slope * share
             if share > 0.0:
                 g += bonus * share * (np.float64(log_p[k]) + entropy)
-            if k == chosen:
+            if k == action:
                 g += slope
             grad[at + k] = g if not masked or mask[r, k] else 0.0
         divergence += kl
@@ -208,60 +207,63 @@ def discrete_rows(
         largest, smallest = max(largest, entropy), min(smallest, entropy)
     sums[COUNT] += count
     sums[LOGIT_RANGE] += ranges
-    _note(entropies, divergence, largest, smallest, sums)
+    _add_entropy_and_kl(entropies, divergence, largest, smallest, sums)
 
 
 @kernel(inline=True)
 def box_rows(
-    index: np.ndarray, valid: np.ndarray, action: np.ndarray, noise: np.ndarray, old: np.ndarray, scalars: np.ndarray,
-    weights: tuple[float, float, float, float], bounds: float, lead: int, out: np.ndarray, log_std: np.ndarray,
-    grad: np.ndarray, log_std_grad: np.ndarray, sums: np.ndarray,
-) -> None:  # fmt: skip
-    """Policy terms of the valid rows `index` [n] of a Gaussian with A components and ln(std) log_std [A].
+    network: Network,
+    rows: Rows,
+    draws: Draws,
+    weights: Weights,
+    log_std: np.ndarray,
+    index: np.ndarray,
+    scratch: Scratch,
+) -> None:
+    """Add the policy terms of the valid rows `index` [n] of a Gaussian with A components and ln(std) log_std [A] to the
+    scratch's sums; write their gradient by the means, the first A numbers of each row of the outputs, to its `back`.
 
-    action [R, A]; noise [R, A]: normals of a squashed policy, or no rows; old [R, 2A]: means and ln(std) that acted;
-    bounds: weight of the squared distance of the means from [-1, 1], divided by the rows of the minibatch;
-    log_std_grad float64 [A] grows; the rest as in `discrete_rows`. The entropy of a squashed policy is that of the
-    Gaussian plus the mean of ln tanh', which one sample x = mean + std * noise estimates, and whose gradient goes
-    through x.
+    scratch.log_std_grad grows. The entropy of a squashed policy is that of the Gaussian plus the mean of ln tanh',
+    which one sample x = mean + std * noise estimates, and whose gradient goes through x.
     """
-    clip, dual_clip, bonus, per_row = weights
-    size, squashed = log_std.shape[0], noise.shape[0] > 0
-    for i in range(index.shape[0]):
+    n, lead, sums = index.shape[0], network.output_width, scratch.sums
+    out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
+    per_row, bonus, bounds = weights.per_row, weights.entropy * weights.per_row, weights.bounds * weights.per_row
+    size, squashed, old = log_std.shape[0], draws.noise.shape[0] > 0, rows.old
+    for i in range(n):
         r = index[i]
-        if not valid[r]:
+        if not rows.valid[r]:
             continue
         at = i * lead
         sums[COUNT] += 1.0
         new, entropy, kl = 0.0, 0.0, 0.0
         for a in range(size):
-            spread, mean, done = np.float64(log_std[a]), np.float64(out[at + a]), np.float64(action[r, a])
+            spread, mean, done = np.float64(log_std[a]), np.float64(out[at + a]), np.float64(rows.action[r, a])
             z = (done - mean) * np.exp(-spread)
-            new += -0.5 * z * z - spread - _HALF_LOG_2PI
-            entropy += spread + _HALF_LOG_2PI
+            new += -0.5 * z * z - spread - HALF_LOG_2PI
+            entropy += spread + HALF_LOG_2PI
             if squashed:
-                n = np.float64(noise[r, a])
+                z = np.float64(draws.noise[r, a])
                 new -= log_jacobian(done)
-                entropy += 0.5 * n * n + log_jacobian(mean + np.exp(spread) * n)
+                entropy += 0.5 * z * z + log_jacobian(mean + np.exp(spread) * z)
             else:
                 entropy += 0.5
             twice = 2.0 * (np.float64(old[r, size + a]) - spread)
             moved = (np.float64(old[r, a]) - mean) * np.exp(-spread)
             kl += 0.5 * (np.expm1(twice) - twice + moved * moved)
-        raw = new - np.float64(scalars[r, 0])
-        step = surrogate(raw, np.exp(_bounded(raw)), np.float64(scalars[r, 1]), clip, dual_clip, sums)
-        slope = per_row * step
-        _note(entropy, kl, entropy, entropy, sums)
+        raw = new - np.float64(rows.scalars[r, 0])
+        slope = per_row * surrogate(raw, np.exp(_bounded(raw)), np.float64(rows.scalars[r, 1]), weights, sums)
+        _add_entropy_and_kl(entropy, kl, entropy, entropy, sums)
         for a in range(size):
             scale, mean = np.exp(-np.float64(log_std[a])), np.float64(out[at + a])
-            z = (np.float64(action[r, a]) - mean) * scale
+            z = (np.float64(rows.action[r, a]) - mean) * scale
             by_mean, by_spread = slope * z * scale, slope * (z * z - 1.0) - bonus
             if squashed:
-                moved = np.float64(noise[r, a]) / scale
+                moved = np.float64(draws.noise[r, a]) / scale
                 pull = 2.0 * bonus * np.tanh(mean + moved)
                 by_mean += pull
                 by_spread += pull * moved
             over = max(abs(mean) - 1.0, 0.0)
             sums[BOUNDS] += over * over
             grad[at + a] = by_mean + 2.0 * bounds * math.copysign(over, mean)
-            log_std_grad[a] += by_spread
+            scratch.log_std_grad[a] += by_spread

@@ -7,8 +7,7 @@ twin is `tailwise.learner.batches.particle_returns` with `sr_lambda` and `invers
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +16,8 @@ from torch import Tensor
 from tailwise.core.compiled import kernel
 from tailwise.core.loops.philox import four_words, to_short_uniform
 from tailwise.core.streams import Streams
-from tailwise.fused.memory import copy
-from tailwise.fused.workers import Work
+from tailwise.fused.minibatch import Work
+from tailwise.fused.vectors import copy
 from tailwise.learner.returns import places_between, stratified_levels
 from tailwise.learner.rollout import CriticRecord, Rollout
 from tailwise.model.config import QuantileCritic
@@ -31,10 +30,10 @@ _NOTHING, _EPOCH = np.uint16(0), np.int64(0)
 @kernel(reorder=True)
 def _crossings(law: np.ndarray) -> np.float32:
     """How many quantiles [N] are above the next one; counted in floats, of which a register holds more."""
-    found = _ZERO
+    crossings = _ZERO
     for i in range(law.shape[0] - 1):
-        found += _ONE if law[i] > law[i + 1] else _ZERO
-    return found
+        crossings += _ONE if law[i] > law[i + 1] else _ZERO
+    return crossings
 
 
 @kernel
@@ -65,9 +64,15 @@ def _in_order(law: np.ndarray, sorting: np.ndarray) -> bool:
 
 @kernel
 def _read(
-    law: np.ndarray, left: np.ndarray, fraction: np.ndarray, mu: float, sigma: float, wanted: np.ndarray,
-    sorting: np.ndarray, target: np.ndarray,
-) -> None:  # fmt: skip
+    law: np.ndarray,
+    left: np.ndarray,
+    fraction: np.ndarray,
+    mu: float,
+    sigma: float,
+    wanted: np.ndarray,
+    sorting: np.ndarray,
+    target: np.ndarray,
+) -> None:
     """Particles [M] of the average of the laws [C, N], where `wanted` bool [M] says so."""
     laws = law if _in_order(law, sorting) else sorting[:1]
     critics = laws.shape[0]
@@ -91,50 +96,76 @@ def _follows(drawn: np.ndarray, j: int, lam: float) -> bool:
     return to_short_uniform(words, j % 16) < lam
 
 
+class _Arrays(NamedTuple):
+    """What targets are computed from: law [T+1, B, C, N], final_law [T, B, C, N]; reward, terminated, truncated, valid
+    [T, B]; environments int64 [B]; key uint64 [2] of the stream of bootstraps; left int64 [B, M], fraction [B, M]:
+    where each environment's levels lie between quantiles."""
+
+    law: np.ndarray
+    final_law: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    environments: np.ndarray
+    key: np.ndarray
+    left: np.ndarray
+    fraction: np.ndarray
+
+
+class _Memory(NamedTuple):
+    """Scratch memory for b environments: drawn uint64, the words of M short uniforms; pieces uint16, the same memory;
+    sorting float32 [2, N]; wanted bool [2, M], whose second row is True; carries float32 [b, M]."""
+
+    drawn: np.ndarray
+    pieces: np.ndarray
+    sorting: np.ndarray
+    wanted: np.ndarray
+    carries: np.ndarray
+
+
 @kernel
 def particle_targets(
-    law: np.ndarray, final_law: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
-    valid: np.ndarray, environments: np.ndarray, update: int, key: np.ndarray, left: np.ndarray, fraction: np.ndarray,
-    scale: tuple[float, float], gamma: float, lam: float, columns: np.ndarray, drawn: np.ndarray,
-    pieces: np.ndarray, sorting: np.ndarray, wanted: np.ndarray, carries: np.ndarray, predicted: np.ndarray,
+    arrays: _Arrays,
+    update: int,
+    scale: tuple[float, float, float, float],
+    columns: np.ndarray,
+    memory: _Memory,
+    predicted: np.ndarray,
     result: np.ndarray,
-) -> None:  # fmt: skip
+) -> None:
     """Of the environments `columns` [b]: result [T, B, M]; predicted: particles of the law at every state, [T, B, M],
-    or [0, B, M] where nobody asks.
-
-    law [T+1, B, C, N], final_law [T, B, C, N]; key uint64 [2] of the stream of bootstraps; left int64 [B, M],
-    fraction [B, M]: where each environment's levels lie between quantiles; scale (mu, sigma); scratch: drawn
-    uint64, the words of M short uniforms, pieces uint16, the same memory, sorting float32 [2, N], wanted bool [2, M]
-    whose second row is True, carries float32 [b, M].
-    """
+    or [0, B, M] where nobody asks. scale (mu, sigma, gamma, lambda)."""
+    law, left, fraction, key = arrays.law, arrays.left, arrays.fraction, arrays.key
+    drawn, pieces, sorting, carries = memory.drawn, memory.pieces, memory.sorting, memory.carries
     steps, _, count = result.shape
-    mu, sigma, discount = np.float32(scale[0]), np.float32(scale[1]), np.float32(gamma)
+    mu, sigma, discount, lam = np.float32(scale[0]), np.float32(scale[1]), np.float32(scale[2]), scale[3]
     # A short uniform is below lambda where its own 16 bits are below those of lambda; the rest decides between equals.
     whole = np.int64(lam * 2.0**16)
-    some, everything = wanted[0], wanted[1]
+    some, everything = memory.wanted[0], memory.wanted[1]
     for i in range(columns.shape[0]):
         b = columns[i]
         _read(law[steps, b], left[b], fraction[b], mu, sigma, everything, sorting, carries[i])
     for t in range(steps - 1, -1, -1):  # all environments of a step together: they lie side by side
         for i in range(columns.shape[0]):
             b, carry = columns[i], carries[i]
-            gain = reward[t, b]
-            if not valid[t, b]:
+            gain = arrays.reward[t, b]
+            if not arrays.valid[t, b]:
                 _read(law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, carry)
                 for j in range(count):
                     carry[j] = carry[j] if np.isfinite(carry[j]) else _ZERO
                 copy(carry, result[t, b])
                 continue
-            if terminated[t, b]:
+            if arrays.terminated[t, b]:
                 for j in range(count):
                     carry[j] = gain
                 copy(carry, result[t, b])
                 continue
-            if truncated[t, b]:
-                _read(final_law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, carry)
+            if arrays.truncated[t, b]:
+                _read(arrays.final_law[t, b], left[b], fraction[b], mu, sigma, everything, sorting, carry)
             else:
                 for block in range(drawn.shape[0] // 4):
-                    words = four_words(key[0], key[1], t, block, _EPOCH, environments[b], update)
+                    words = four_words(key[0], key[1], t, block, _EPOCH, arrays.environments[b], update)
                     for k in range(4):
                         drawn[4 * block + k] = words[k]
                 highest = _NOTHING
@@ -167,39 +198,47 @@ def particle_returns(
 
     run: shares the environments among workers, as `Workers.run` does.
     """
-    count = critic.particle_count
+    count, envs = critic.particle_count, rollout.envs
     assert record.law is not None and record.final_law is not None
     ids: np.ndarray = rollout.environment.numpy()
     uniform = streams.uniforms("levels", update=rollout.update, environments=ids, steps=1, draws=count)
     levels = stratified_levels(torch.from_numpy(uniform[0].astype(np.float32)))
     left, fraction = places_between(levels, critic.quantiles)
-    predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, rollout.envs, count)
-    results = []
-    final_law = record.final_law if rollout.any_truncated else record.law  # never read, but of the same type
-    arrays = (record.law, final_law, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
-    fixed = (
-        *map(_array, arrays),
-        ids,
-        rollout.update,
-        streams.key("bootstrap"),
-        left.numpy(),
-        fraction.float().numpy(),
+    arrays = _Arrays(
+        law=_array(record.law),
+        final_law=_array(record.final_law if rollout.any_truncated else record.law),  # never read, but of that type
+        reward=_array(rollout.reward),
+        terminated=_array(rollout.terminated),
+        truncated=_array(rollout.truncated),
+        valid=_array(rollout.valid),
+        environments=ids,
+        key=streams.key("bootstrap"),
+        left=left.numpy(),
+        fraction=fraction.float().numpy(),
     )
-    for k, lam in enumerate(lambdas):
-        result = torch.empty(rollout.steps, rollout.envs, count)
-        rest = ((record.mu, record.sigma), gamma, lam)
-        written = ((predicted if k == 0 else predicted[:0]).numpy(), result.numpy())
-        run(np.arange(rollout.envs), partial(_share, (*fixed, *rest), written))
-        results.append(result)
+    predicted = torch.empty(rollout.steps if len(lambdas) > 1 else 0, envs, count)
+    results = [torch.empty(rollout.steps, envs, count) for _ in lambdas]
+
+    def work(columns: np.ndarray, _: int) -> None:
+        for k, lam in enumerate(lambdas):
+            scale = (record.mu, record.sigma, gamma, lam)
+            law_too = (predicted if k == 0 else predicted[:0]).numpy()
+            memory = _memory(len(columns), count, critic.quantiles)
+            particle_targets(arrays, rollout.update, scale, columns, memory, law_too, results[k].numpy())
+
+    run(np.arange(envs), work)
     return (predicted if len(lambdas) > 1 else None), results
 
 
-def _share(arguments: tuple[Any, ...], written: tuple[np.ndarray, np.ndarray], columns: np.ndarray, _: int) -> None:
-    count, quantiles = written[1].shape[2], arguments[0].shape[3]
+def _memory(envs: int, count: int, quantiles: int) -> _Memory:
     drawn = np.empty((count + 15) // 16 * 4, dtype=np.uint64)
-    sorting, carries = np.empty((2, quantiles), dtype=np.float32), np.empty((len(columns), count), dtype=np.float32)
-    scratch = (drawn, drawn.view(np.uint16), sorting, np.ones((2, count), dtype=np.bool_), carries)
-    particle_targets(*arguments, columns, *scratch, *written)
+    return _Memory(
+        drawn=drawn,
+        pieces=drawn.view(np.uint16),
+        sorting=np.empty((2, quantiles), dtype=np.float32),
+        wanted=np.ones((2, count), dtype=np.bool_),
+        carries=np.empty((envs, count), dtype=np.float32),
+    )
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -16,16 +16,21 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, config
-from numba.extending import intrinsic
+
+from tailwise.core.compiled import kernel
 
 
 def _has_avx512() -> bool:
     """Whether kernels may use it: the processor has it, and numba compiles for this very processor."""
-    told: Any = config  # its settings are made at run time, from the environment
-    if told.CPU_NAME is not None or told.CPU_FEATURES is not None or not told.ENABLE_AVX:
+    settings: Any = config  # its attributes are set at run time, from the environment
+    if settings.CPU_NAME is not None or settings.CPU_FEATURES is not None or not settings.ENABLE_AVX:
         return False
-    has = llvm.get_host_cpu_features()
-    return bool(has.get("avx512f", False) and has.get("avx512dq", False))
+    features = llvm.get_host_cpu_features()
+    return bool(features.get("avx512f", False) and features.get("avx512dq", False))
+
+
+def _floats(*values: float) -> tuple[np.float32, ...]:
+    return tuple(map(np.float32, values))
 
 
 AVX512 = _has_avx512()
@@ -35,35 +40,24 @@ INT, FLOAT = ir.IntType(64), ir.FloatType()
 _INDEX = ir.IntType(32)
 _TANH_LIMIT = 7.9  # beyond it tanh is 1 to float32
 # A rational function x * p(x^2) / q(x^2), fitted to tanh on [-7.9, 7.9]; its largest error is 3e-7.
-_TANH_ABOVE = tuple(
-    np.float32(c)
-    for c in (
-        *(4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08),
-        *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
-    )
+_TANH_ABOVE = _floats(
+    4.8935246e-3, 6.3726195e-4, 1.48572235e-5, 5.1222973e-8, -8.604672e-11, 2.000188e-13, -2.7607684e-16
 )
-_TANH_BELOW = tuple(
-    np.float32(c) for c in (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
-)
+_TANH_BELOW = _floats(4.893525e-3, 2.2684347e-3, 1.1853471e-4, 1.1982584e-6)
 _LN_2_HIGH, _LN_2_LOW = 0.693359375, float(np.float32(-2.12194440e-4))
-_EXP = tuple(
-    np.float32(c)
-    for c in (5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
-)
-
-_LOG = tuple(
-    np.float32(c)
-    for c in (
-        *(3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1),
-        *(-1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2),
-    )
+_EXP = _floats(5.000000e-1, 1.6666666e-1, 4.1665796e-2, 8.333452e-3, 1.3981999e-3, 1.9875691e-4)
+_LOG = _floats(
+    3.333333e-1,
+    -2.4999994e-1,
+    2.0000714e-1,
+    -1.6668057e-1,
+    1.4249323e-1,
+    -1.2420141e-1,
+    1.16769984e-1,
+    -1.151461e-1,
+    7.0376836e-2,
 )
 _ROOT_HALF = 0x3F3504F3  # bits of sqrt(1/2)
-
-
-def generated(function: Any) -> Any:
-    """Decorator: `function(context, *types)` returns the types and a generator of instructions; kernels may call it."""
-    return intrinsic(function)
 
 
 def number(value: int) -> Any:
@@ -197,7 +191,7 @@ class Vectors:
     def from_halves(self, *values: Any) -> list[Any]:
         """The sigmoid of x from tanh(x / 2)."""
         half = self.constant(0.5)
-        return [self.multiply_add(half, bent, half) for bent in values]
+        return [self.multiply_add(half, value, half) for value in values]
 
     def _polynomials(self, values: list[Any], coefficients: tuple[np.float32, ...]) -> list[Any]:
         """Of each vector; coefficients from the constant one on."""
@@ -302,3 +296,27 @@ class Vectors:
         left = self.builder.sub(width, done)
         with self.builder.if_then(self.builder.icmp_unsigned(">", left, number(0))):
             run(done, 1, self.exist(left))
+
+
+# `target[a:b] = source` would do for both, but numba then compiles an error message for different lengths, with all of
+# its machinery for strings: several seconds for each kernel that does it.
+
+
+@kernel
+def copy(source: np.ndarray, target: np.ndarray) -> None:
+    """target[:n] = source for n numbers of a flat source."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@kernel
+def clear(target: np.ndarray) -> None:
+    """target[:] = 0, float32."""
+    for i in range(target.shape[0]):
+        target[i] = np.float32(0.0)
+
+
+@kernel(inline=True)
+def address(array: np.ndarray) -> np.int64:
+    """Where an array begins, int64: added to signed numbers, numba's own unsigned one becomes a float."""
+    return np.int64(array.ctypes.data)

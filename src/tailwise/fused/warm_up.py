@@ -1,7 +1,9 @@
-"""The first run on a machine compiles the kernels, which takes as long as a small training run: it is said, and done
-apart from training, so that times of the first update are those of an update.
+"""Compile everything the first update needs before training, and report it.
 
-numba keeps machine code by kernel; whether it is there is seen from the names of its files, without loading any.
+The first run on a machine takes as long for it as for a small training run, and times of the first update should be
+those of an update.
+
+numba caches machine code by kernel; the names of its files tell whether it is there, without loading any.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
 KERNELS = ("inference.act", "targets.particle_targets", "adam.adam_step")
-PLAIN_KERNELS = ("shares.learn_rows", "policy.sum_kl")
-CORE_KERNELS = ("shares.learn_sequences", "policy.sum_kl_along")
+PLAIN_KERNELS = ("minibatch.learn_rows", "inference.sum_kl")
+CORE_KERNELS = ("minibatch.learn_sequences", "inference.sum_kl_along")
 LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
 
 
@@ -39,21 +41,21 @@ def kernels_are_kept(*, core: int) -> bool:
     return all(any(folder.glob(f"fused_*/{name}-*.nbi")) for name in needed)
 
 
-def compile_kernels(made: Backend, tell: Tell, venv: Any = None) -> None:
-    """Compile by using them once: a rollout of two steps and its update, by a learner that is then thrown away; and
-    what steps through `venv` by itself, without a step."""
+def compile_kernels(throwaway: Backend, tell: Tell, venv: Any = None) -> None:
+    """Compile the kernels by using them once, in a rollout of two steps and its update by a learner that is then thrown
+    away; and the code that steps through `venv` by itself, without a step."""
     tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
     begun = time.process_time()
-    ahead = None if venv is None else made.ahead(venv)
+    ahead = None if venv is None else throwaway.ahead(venv)
     if ahead is not None:
         ahead.compile(venv.num_envs)
-    two_steps(made)
+    two_steps(throwaway)
     tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
 
 
 def compile_ahead(ahead: Ahead, envs: int, tell: Tell) -> None:
-    """Load what steps through `envs` environments by itself; told if it had to be compiled, which is seen afterwards:
-    the names of files do not say for which network."""
+    """Load the code that steps through `envs` environments by itself; report if it had to be compiled, which shows
+    afterwards: the names of files do not say for which network."""
     begun = time.process_time()
     ahead.compile(envs)
     taken = time.process_time() - begun
@@ -66,19 +68,19 @@ def two_steps(backend: Backend) -> None:
     model = backend.model
     steps, envs = 2, 2
     ids, state = np.arange(envs), model.initial_state(envs)
-    made = backend.begin(0, ids, steps, state)
+    decisions = backend.begin(0, ids, steps, state)
     obs, fresh = np.zeros((envs, model.observation.size), dtype=np.float32), np.zeros(envs, dtype=np.bool_)
     for t in range(steps):
-        backend.decide(made, t, obs, fresh, None)
-    made.features[steps] = backend.encode(torch.from_numpy(obs), made.state, torch.from_numpy(fresh))
+        backend.decide(decisions, t, obs, fresh, None)
+    decisions.features[steps] = backend.encode(torch.from_numpy(obs), decisions.state, torch.from_numpy(fresh))
     no = torch.zeros(steps, envs, dtype=torch.bool)
     reward = torch.from_numpy(Streams(0).normals("reward", update=0, environments=envs, steps=steps, draws=1))
     nowhere = torch.zeros(0, 2, dtype=torch.int64)
     rollout = Rollout(
         obs=torch.zeros(steps, envs, model.observation.size),
-        action=made.action,
-        log_prob=made.log_prob,
-        params=made.params,
+        action=decisions.action,
+        log_prob=decisions.log_prob,
+        params=decisions.params,
         mask=None,
         reward=reward[..., 0].float(),
         terminated=no,
@@ -86,7 +88,7 @@ def two_steps(backend: Backend) -> None:
         valid=~no,
         start=no,
         state=state,
-        critic=backend.record(made.features, made.features[0, :0], nowhere),
+        critic=backend.record(decisions.features, decisions.features[0, :0], nowhere),
         environment=torch.from_numpy(ids),
         update=0,
     )

@@ -87,8 +87,8 @@ class End(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A rollout that was run: its ends in the order of steps and rows, the `step_bits` of all steps together, and
-    whether the observations after the last step are finite."""
+    """A rollout that was run: its ends in the order of steps and rows, the events (`core.loops`) of all steps together,
+    and whether the observations after the last step are finite."""
 
     ends: list[End]
     seen: int

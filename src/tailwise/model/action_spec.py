@@ -104,7 +104,7 @@ class ActionSpec:
     @cached_property
     def _indices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Callable[..., int]]:
         """What every step needs: (number of choices, first value) per component as arrays, and `shift_choices`."""
-        from tailwise.core.loops.vector_step import shift_choices  # compiled code: not before somebody acts
+        from tailwise.core.loops.arrays import shift_choices  # compiled code: not before somebody acts
 
         return np.asarray(self.sizes, dtype=np.int64), np.asarray(self.start, dtype=np.int64), shift_choices
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError
-from tailwise.core.loops.step_bits import BROKEN_REWARD
+from tailwise.core.loops import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
 from tailwise.learner.credit import past_after

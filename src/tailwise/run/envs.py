@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tailwise.core.errors import CheckpointError, EnvironmentContractError, NotBuiltError, ShapeError
-from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
+from tailwise.core.loops import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
 from tailwise.core.streams import Streams
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask, check_mask
@@ -105,7 +105,7 @@ class EnvDriver:
 
     @cached_property
     def _take_step(self) -> Callable[..., int]:
-        from tailwise.core.loops.vector_step import take_step  # compiled code: not before somebody steps
+        from tailwise.core.loops.arrays import take_step  # compiled code: not before somebody steps
 
         return take_step
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.texts import duration, number
+from tailwise.core.errors import duration, number
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO

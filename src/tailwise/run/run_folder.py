@@ -15,13 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tailwise.core import VERSION
 from tailwise.core.atomic import recover_folders, remove_leftovers, sha256_file, write_bytes, write_json
 from tailwise.core.config import dump_yaml, parse_tree
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored, parse_json
 from tailwise.core.signature import FILE as SIGNATURE
 from tailwise.core.signature import Origin, origin_of, sign
-from tailwise.core.version import VERSION
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config, RunConfig, parse_config
 from tailwise.run.health import Alert

@@ -17,7 +17,7 @@ from typing import TypeVar
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from tailwise.core.version import VERSION
+from tailwise.core import VERSION
 from tailwise.watch.files import short_text, to_json
 from tailwise.watch.guard import query
 from tailwise.watch.history import History, Position

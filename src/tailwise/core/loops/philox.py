@@ -84,18 +84,18 @@ def choose_particles(
     particles: np.ndarray,
     first: int,
     end: int,
-    chosen: np.ndarray,
+    sampled: np.ndarray,
 ) -> None:
-    """Draw one particle of each stratum of particles [T*B, M], for rows `first` to `end`, into chosen float32 [T*B, m].
+    """Draw one particle of each stratum of particles [T*B, M], rows `first` to `end`, into sampled float32 [T*B, m].
 
     Which one of a stratum of `width` is floor(u * width) for a short uniform u, in whole numbers: converting them takes
     as long as drawing them. A target has at most 1,024 particles, so that 49 bits times `width` fit into a word.
     """
-    count, envs = chosen.shape[1], environments.shape[0]
+    count, envs = sampled.shape[1], environments.shape[0]
     width = np.uint64(particles.shape[1] // count)  # an index without a sign is not looked at for one
     step, column = first // envs, first % envs  # counted on: two divisions a row are a fifth of its time
     for r in range(first, end):
-        row, out, j = particles[r], chosen[r], 0
+        row, out, j = particles[r], sampled[r], 0
         for block in range((count + 15) // 16):
             a, b, c, d = four_words(key[0], key[1], step, block, epoch, environments[column], update)
             for word, after in ((a, b), (b, c), (c, d), (d, a)):

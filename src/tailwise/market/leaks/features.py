@@ -26,10 +26,10 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from tailwise.bars.bars import Bars, Moment
+from tailwise.core import VERSION
 from tailwise.core.atomic import user_cache, write_text
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError, DataError, ShapeError, TailwiseError
-from tailwise.core.version import VERSION
 from tailwise.features.spec import FeatureSpec
 from tailwise.market.dataset import Dataset
 from tailwise.market.leaks.report import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailwise.fused.particle_loss import LAW, LAW_CROSSINGS, LOSS, TOTALS, particle_loss
+from tailwise.fused.critic_loss import LAW, LAW_CROSSINGS, LOSS, TOTALS, particle_loss
 from tailwise.fused.vectors import LANES
 from tailwise.learner.critic_losses import midpoints, quantile_huber_loss
 
@@ -15,9 +15,9 @@ def run(
     theta: torch.Tensor, particles: torch.Tensor, kappa: float, weight: float = 1.0, *, turned: bool = False
 ) -> tuple[np.ndarray, ...]:
     """(sums of loss, quantiles, crossings [3], gradient [N]) of one row by the kernel; `turned`: levels from 1 to 0."""
-    lean = (2.0 * midpoints(len(theta), dtype=torch.float64) - 1.0).float().numpy()
+    tau_weight = (2.0 * midpoints(len(theta), dtype=torch.float64) - 1.0).float().numpy()
     totals, grad = np.zeros(TOTALS, np.float32), np.full(len(theta), np.nan, np.float32)
-    particle_loss(theta.numpy(), particles.numpy(), -lean if turned else lean, kappa, weight, grad, totals)
+    particle_loss(theta.numpy(), particles.numpy(), -tau_weight if turned else tau_weight, kappa, weight, grad, totals)
     sums = np.array([totals[first : first + LANES].sum(dtype=np.float64) for first in (LOSS, LAW, LAW_CROSSINGS)])
     sums[0] /= 2.0 * kappa * len(particles)
     return sums, grad
@@ -69,11 +69,11 @@ def test_weight_scales_the_gradient_alone() -> None:
 def test_totals_grow_from_row_to_row() -> None:
     """Rejects totals that begin anew: the sum over a block would be that of its last row."""
     theta, y, kappa = torch.tensor([0.3, -0.1, 0.9]), torch.tensor([0.1, 0.4]), 0.3
-    lean = (2.0 * midpoints(3, dtype=torch.float64) - 1.0).float().numpy()
+    tau_weight = (2.0 * midpoints(3, dtype=torch.float64) - 1.0).float().numpy()
     once, twice, grad = np.zeros(TOTALS, np.float32), np.zeros(TOTALS, np.float32), np.zeros(3, np.float32)
-    particle_loss(theta.numpy(), y.numpy(), lean, kappa, 1.0, grad, once)
+    particle_loss(theta.numpy(), y.numpy(), tau_weight, kappa, 1.0, grad, once)
     for _ in range(2):
-        particle_loss(theta.numpy(), y.numpy(), lean, kappa, 1.0, grad, twice)
+        particle_loss(theta.numpy(), y.numpy(), tau_weight, kappa, 1.0, grad, twice)
     assert once[LAW_CROSSINGS:].sum() == 1.0 and once[:LANES].sum() > 0.0
     assert np.array_equal(twice, 2.0 * once)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailwise.core.loops.step_bits import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
-from tailwise.core.loops.vector_step import shift_choices, take_step
+from tailwise.core.loops import BROKEN_OBSERVATION, BROKEN_REWARD, ENDED, ENDED_IN_RESET
+from tailwise.core.loops.arrays import shift_choices, take_step
 
 ROWS = 37
 
