@@ -86,7 +86,7 @@ def presets(options: Options) -> list[Check]:
     checks, steps = [], QUICK_STEPS if options.quick else None
     for name in preset_names()[: QUICK_SOUND if options.quick else None]:
         seeds = PRESET_SEEDS[:1] if options.quick else PRESET_SEEDS
-        found = run_all([(preset_alerts, (name, seed, steps), {}) for seed in seeds])
+        found = run_all([(preset_alerts, (name, seed, steps), {}) for seed in seeds], options)
         loud = [f"seed {seed}: {', '.join(texts)}" for seed, texts in zip(seeds, found, strict=True) if texts]
         detail = "; ".join(loud) or f"seeds {seeds[0]} to {seeds[-1]}"
         checks.append(Check(f"preset {name}: seeds with alerts", float(len(loud)), "0", not loud, detail))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.jobs import run_timed
 from benchmarks.learning_defaults import defaults_checks, reliability_checks
 from benchmarks.report import Check, Options, main
 
@@ -86,13 +87,10 @@ def _ours(task: Task, options: Options) -> Check:
     """Train the preset on every seed and judge the mean over seeds of the mean evaluation return."""
     seeds = SEEDS[:1] if options.quick else SEEDS
     steps = 4_096 if options.quick else task.steps
-    scores, seconds = [], []
-    for seed in seeds:
-        options.say(f"{task.name}: seed {seed}, {steps:,} steps")
-        clock = time.process_time()
-        scores.append(train(task, seed, steps, episodes=5 if options.quick else EPISODES))
-        seconds.append(time.process_time() - clock)
-        options.say(f"  mean return {scores[-1]:.1f} in {seconds[-1]:.0f} CPU-seconds")
+    episodes = 5 if options.quick else EPISODES
+    options.say(f"{task.name}: {len(seeds)} seeds of {steps:,} steps ...")
+    outcomes = run_timed([(train, (task, seed, steps), {"episodes": episodes}) for seed in seeds], options)
+    scores, seconds = [outcome.result for outcome in outcomes], [outcome.seconds for outcome in outcomes]
     mean = statistics.fmean(scores)
     reached = mean >= task.goal if task.at_least else mean < task.goal
     detail = (

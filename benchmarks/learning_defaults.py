@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.jobs import run_all, run_timed
 from benchmarks.report import Check, Options
 from benchmarks.toy_envs import RECALL_MASKED
 
@@ -74,19 +74,19 @@ def _defaults(task: Defaults, options: Options) -> Check:
     name, goal = f"defaults: {task.name}", f"median of {len(SEEDS)} >= {task.goal:g} at {task.steps:,} steps"
     if task.needs is not None and importlib.util.find_spec(task.needs) is None:
         return Check(name, None, goal, False, f"{task.needs} is not installed: pip install '.[bench]'")
-    scores, clock = [], time.process_time()
-    for seed in SEEDS[:1] if options.quick else SEEDS:
-        config = {
-            "seed": seed,
-            "env": task.env,
-            "run": {"total_steps": 1_024 if options.quick else task.steps},
-            **({} if task.core == "none" else {"model": {"core": {"kind": task.core}}}),
-        }
-        scores.append(_score(config, episodes=2 if options.quick else task.episodes))
-        options.say(f"{name}: seed {seed}, mean return {scores[-1]:.4g}")
-    seconds = (time.process_time() - clock) / len(scores)
+    seeds = SEEDS[:1] if options.quick else SEEDS
+    setting = {
+        "env": task.env,
+        "run": {"total_steps": 1_024 if options.quick else task.steps},
+        **({} if task.core == "none" else {"model": {"core": {"kind": task.core}}}),
+    }
+    episodes = 2 if options.quick else task.episodes
+    options.say(f"{name} ...")
+    outcomes = run_timed([(score, ({"seed": s, **setting},), {"episodes": episodes}) for s in seeds], options)
+    scores = [outcome.result for outcome in outcomes]
+    seconds = statistics.fmean(outcome.seconds for outcome in outcomes)
     median = statistics.median(scores)
-    detail = f"{', '.join(f'{score:.4g}' for score in scores)}; {seconds:.0f} CPU-seconds a seed"
+    detail = f"{', '.join(f'{value:.4g}' for value in scores)}; {seconds:.0f} CPU-seconds a seed"
     return Check(name, median, goal, options.quick or median >= task.goal, detail + _smoke(options))
 
 
@@ -95,13 +95,12 @@ def _reliability(task: Reliability, options: Options) -> Check:
 
     data = load_source(task.preset).data
     steps = data["run"]["total_steps"]
-    scores = []
-    for seed in FRESH_SEEDS[:2] if options.quick else FRESH_SEEDS:
-        run = {**data["run"], "total_steps": 1_024} if options.quick else data["run"]
-        scores.append(_score({**data, "seed": seed, "run": run}, episodes=2 if options.quick else EPISODES))
-        options.say(f"{task.name}, fresh seed {seed}: mean return {scores[-1]:.1f}")
-    reached = sum(score >= task.goal for score in scores)
-    missed = ", ".join(f"{score:.1f}" for score in sorted(scores) if score < task.goal) or "none"
+    run = {**data["run"], "total_steps": 1_024} if options.quick else data["run"]
+    seeds, episodes = (FRESH_SEEDS[:2], 2) if options.quick else (FRESH_SEEDS, EPISODES)
+    options.say(f"{task.name}, fresh seeds ...")
+    scores = run_all([(score, ({**data, "seed": s, "run": run},), {"episodes": episodes}) for s in seeds], options)
+    reached = sum(value >= task.goal for value in scores)
+    missed = ", ".join(f"{value:.1f}" for value in sorted(scores) if value < task.goal) or "none"
     return Check(
         f"{task.name}: fresh seeds that reach {task.goal:g} at {steps:,} steps",
         float(reached),
@@ -111,7 +110,7 @@ def _reliability(task: Reliability, options: Options) -> Check:
     )
 
 
-def _score(config: dict[str, Any], *, episodes: int) -> float:
+def score(config: dict[str, Any], *, episodes: int) -> float:
     """Mean return of the most likely action after training."""
     from tailwise import PPO
 

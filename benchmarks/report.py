@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.journal import Journal
 from benchmarks.measured import facts_of
 
 
@@ -30,23 +31,36 @@ class Check:
 
 @dataclass(frozen=True)
 class Options:
-    """How a benchmark was called. `say` prints progress for people (nothing when JSON was asked for)."""
+    """How a benchmark was called.
+
+    say      prints progress for people, on standard error when JSON was asked for
+    journal  outcomes of jobs that a run before this one finished; None: everything is run
+    """
 
     quick: bool
     say: Callable[[str], None]
     only: tuple[str, ...]
+    journal: Journal | None = None
 
 
 def main(title: str, run: Callable[[Options], list[Check]]) -> None:
-    """Parse --json, --quick and --only, run, print, and exit with 1 when a check failed."""
+    """Parse --json, --quick, --only and --journal, run, print, and exit with 1 when a check failed."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on standard output")
     parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute; goals are not judged")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run only these parts")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FOLDER", help="keep finished jobs there, and continue a run that was stopped"
+    )
     arguments = parser.parse_args()
     measured = facts_of(Path(inspect.getfile(run)).stem)  # before the run: a source may be edited while it goes on
     console = Console(stderr=arguments.json)
-    checks = run(Options(arguments.quick, lambda text: console.print(text, highlight=False), tuple(arguments.only)))
+    journal = None if arguments.journal is None else Journal(arguments.journal, measured["sources"])
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    checks = run(Options(arguments.quick, say, tuple(arguments.only), journal))
     facts = {**measured, "quick": arguments.quick, "only": arguments.only}
     present(title, checks, measured=facts, as_json=arguments.json, console=console)
 

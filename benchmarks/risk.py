@@ -43,12 +43,12 @@ def run(options: Options) -> list[Check]:
             o, CONTINUING, risk_toys.CONTINUING_SIZE, "exposure, continuing", free=risk_toys.CONTINUING_FREE_SIZE
         ),
         "lottery": _lottery,
-        "signs": lambda o: risk_signs.checks(o, run_all, _seeds(o)),
-        "minimal": lambda o: risk_minimal.checks(o, run_all, _seeds(o)),
+        "signs": lambda o: risk_signs.checks(o, _seeds(o)),
+        "minimal": lambda o: risk_minimal.checks(o, _seeds(o)),
         "cliff": _cliff,
-        "market": lambda o: risk_market.checks(o, run_all, _seeds(o)),
-        "calibration": lambda o: risk_measured.calibration(o, run_all, _seeds(o)),
-        "ownership": lambda o: risk_measured.ownership(o, run_all, _seeds(o)),
+        "market": lambda o: risk_market.checks(o, _seeds(o)),
+        "calibration": lambda o: risk_measured.calibration(o, _seeds(o)),
+        "ownership": lambda o: risk_measured.ownership(o, _seeds(o)),
         "cost": risk_measured.cost,
     }
     found: list[Check] = []
@@ -81,7 +81,8 @@ def _exposure(
         limits = [exposure_cvar(problem, w) for w in targets]
         cases = [(limit, seed) for limit in [*limits, None] for seed in _seeds(options)]
         outcomes = run_all(
-            [(risk_toys.exposure, (problem, limit), {"seed": s, "size": sizes[limit is None]}) for limit, s in cases]
+            [(risk_toys.exposure, (problem, limit), {"seed": s, "size": sizes[limit is None]}) for limit, s in cases],
+            options,
         )
         bound = [(o, limit) for o, (limit, _) in zip(outcomes, cases, strict=True) if limit is not None]
         wanted = [w for w in targets for _ in _seeds(options)]
@@ -120,7 +121,8 @@ def _lottery(options: Options) -> list[Check]:
         [
             (risk_toys.lottery, (problem, None if q is None else lottery_cvar(problem, q)), {"seed": s, "size": shape})
             for q, s in cases
-        ]
+        ],
+        options,
     )
     errors = [o.action - q for o, (q, _) in zip(outcomes, cases, strict=True) if q is not None]
     free = [o.action for o, (q, _) in zip(outcomes, cases, strict=True) if q is None]
@@ -148,7 +150,7 @@ def _cliff(options: Options) -> list[Check]:
     truth = cliff_truth(problem, CLIFF_LIMIT)
     shape = QUICK if options.quick else risk_toys.CLIFF_SIZE
     cases = [(limit, seed) for limit in (CLIFF_LIMIT, None) for seed in _seeds(options)]
-    values = run_all([(risk_toys.cliff, (problem, limit), {"seed": s, "size": shape}) for limit, s in cases])
+    values = run_all([(risk_toys.cliff, (problem, limit), {"seed": s, "size": shape}) for limit, s in cases], options)
     bound = [v for v, (limit, _) in zip(values, cases, strict=True) if limit is not None]
     free = [v for v, (limit, _) in zip(values, cases, strict=True) if limit is None]
     tails, means = [v.cvar / CLIFF_LIMIT for v in bound], [v.mean / truth.bound.mean for v in bound]

@@ -12,13 +12,14 @@ returns from every age that training knew. One account over all test bars is ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.jobs import run_all
 from benchmarks.report import Check, Options
 
 Floats = npt.NDArray[np.float64]
@@ -125,14 +126,14 @@ def forward_tail(accounts: Sequence[Floats]) -> float:
     return float(ordered[: max(1, round(ALPHA * len(ordered)))].mean())
 
 
-def checks(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+def checks(options: Options, seeds: Sequence[int]) -> list[Check]:
     """Order, closeness, and the price of the limit."""
     limits = LIMITS[:1] if options.quick else LIMITS
     cases = [(limit, seed) for seed in seeds for limit in (None, *limits)]
     played = dict(
         zip(
             cases,
-            run_all([(trade, (), {"seed": s, "limit": limit, "quick": options.quick}) for limit, s in cases]),
+            run_all([(trade, (), {"seed": s, "limit": limit, "quick": options.quick}) for limit, s in cases], options),
             strict=True,
         )
     )

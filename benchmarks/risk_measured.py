@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.jobs import run_all
 from benchmarks.report import Check, Options
 from benchmarks.risk_truth import ExposureProblem
 
@@ -50,14 +51,15 @@ def process(*, states: int, gamma: float, seed: int, updates: int) -> tuple[floa
     return error, float(np.mean(newest))
 
 
-def calibration(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+def calibration(options: Options, seeds: Sequence[int]) -> list[Check]:
     """Markov reward processes, default settings."""
     cases = [(1, 0.95, 100), (4, 0.95, 300), (1, 0.99, 300), (4, 0.99, 300)]
     if options.quick:
         cases = [(1, 0.95, 4)]
     jobs = [(case, seed) for case in cases for seed in seeds]
     found = run_all(
-        [(process, (), {"states": n, "gamma": g, "seed": s, "updates": updates}) for (n, g, updates), s in jobs]
+        [(process, (), {"states": n, "gamma": g, "seed": s, "updates": updates}) for (n, g, updates), s in jobs],
+        options,
     )
     checks = []
     for case in cases:
@@ -124,14 +126,14 @@ def pushed(problem: ExposureProblem, *, seed: int, updates: int) -> tuple[float,
     return after - before, sum(not torch.equal(state[0][key], state[1][key]) for key in names), share
 
 
-def ownership(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+def ownership(options: Options, seeds: Sequence[int]) -> list[Check]:
     """Risk moves the actor to where CVaR is higher, and no critic at all."""
     from benchmarks.risk_signs import PROBLEMS
 
     updates = 2 if options.quick else 60
     cases = {"rises": PROBLEMS[2].problem, "falls": PROBLEMS[3].problem}
     jobs = [(pushed, (problem,), {"seed": s, "updates": updates}) for problem in cases.values() for s in seeds]
-    results = run_all(jobs)
+    results = run_all(jobs, options)
     checks = []
     for sign, (name, part) in zip(
         (1, -1), (("rises", results[: len(seeds)]), ("falls", results[len(seeds) :])), strict=True

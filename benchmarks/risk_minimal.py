@@ -6,10 +6,11 @@ action, which is what is deployed; the lottery, whose optimum is mixed, by sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.jobs import run_all
 from benchmarks.report import Check, Options
 from benchmarks.risk_toys import JUDGES, play
 from benchmarks.risk_truth import (
@@ -68,7 +69,7 @@ def lottery(problem: LotteryProblem, share: float, *, seed: int, steps: int) -> 
     return float(actions.mean()) / share - 1
 
 
-def checks(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+def checks(options: Options, seeds: Sequence[int]) -> list[Check]:
     """Every limit, every law of the noise, every seed."""
     first = slice(0, 1) if options.quick else slice(None)
     groups: list[tuple[str, list[Any]]] = []
@@ -83,7 +84,7 @@ def checks(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[
     groups.append(("lottery: sampled risky share against q*", jobs))
     results = []
     for name, jobs in groups:
-        errors = run_all(jobs)
+        errors = run_all(jobs, options)
         worst = max(errors, key=abs)
         results.append(
             Check(

@@ -8,10 +8,11 @@ limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.jobs import run_all
 from benchmarks.report import Check, Options
 from benchmarks.risk_truth import ExposureProblem, exposure_cvar
 
@@ -81,7 +82,7 @@ def trained(case: SignProblem, risk: dict[str, Any], *, seed: int, steps: int) -
     return float(action[0, 0])
 
 
-def checks(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[int]) -> list[Check]:
+def checks(options: Options, seeds: Sequence[int]) -> list[Check]:
     """Penalties of two weights and a limit, for every problem and seed."""
     cases = PROBLEMS[:1] if options.quick else PROBLEMS
     steps, limit_steps = (QUICK_STEPS, QUICK_STEPS) if options.quick else (STEPS, LIMIT_STEPS)
@@ -96,7 +97,7 @@ def checks(options: Options, run_all: Callable[..., list[Any]], seeds: Sequence[
             for risk, budget in zip(risks, budgets, strict=True)
             for s in seeds
         ]
-        played = run_all(jobs)
+        played = run_all(jobs, options)
         groups = [played[i * len(seeds) : (i + 1) * len(seeds)] for i in range(len(risks))]
         for weight, exposures in zip(WEIGHTS, groups[:-1], strict=True):
             moved = min((w - START) * (1 if case.rising else -1) for w in exposures)
