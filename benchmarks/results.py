@@ -3,10 +3,14 @@
     python -m benchmarks.learning --json > learning.json
     python -m benchmarks.results learning.json ...     # a section per file, named after it
     python -m benchmarks.results --mark                # measure nothing; say which sections are out of date
+    python -m benchmarks.results --carry equality.json # sections that were up to date before an equal restructuring
 
 A section says when, where and at which revision it was measured, and carries digests of the sources that it depends on
 (benchmarks/sources.py). One whose sources changed since, or that is older than 30 days, gets a mark that says so; the
 mark goes when the section is measured again. FILE=REVISION names the commit of an object that does not tell its own.
+
+A restructuring changes digests and no number. Where `benchmarks.equality` ran whole and found everything equal to the
+last bit, sections of the revision before are carried over to the one after, and say so; not those with seconds in them.
 """
 
 from __future__ import annotations
@@ -19,15 +23,16 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from benchmarks.sources import ROOT, Sources, digests, present_sources, sources_at, subject_of
+from benchmarks.sources import BARS, PRESETS, ROOT, TRAINING, Sources, digests, present_sources, sources_at, subject_of
 from tailwise.core.atomic import write_text
 
 PAGE = ROOT / "docs" / "results.md"
 OLDEST = datetime.timedelta(days=30)
 MARK = "**Out of date:**"
 _FACTS = re.compile(r"^(?:Measured .*|Revision \S+\.)$", re.MULTILINE)
+_CARRIED = re.compile(r"^Carried over .*\n", re.MULTILINE)
 _SOURCES = re.compile(r"^<!-- sources (.*) -->$", re.MULTILINE)
 _MARKED = re.compile(rf"^{re.escape(MARK)}.*\n\n", re.MULTILINE)
 _REVISION = re.compile(r"[Rr]evision ([0-9a-f]{7,40})\b")
@@ -39,9 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="write docs/results.md from benchmark objects")
     parser.add_argument("files", nargs="*", metavar="FILE[=REVISION]")
     parser.add_argument("--mark", action="store_true", help="only mark what is out of date, and unmark what is not")
+    parser.add_argument("--carry", type=Path, metavar="EQUALITY", help="an object of benchmarks.equality that held")
     arguments = parser.parse_args()
-    if bool(arguments.files) == arguments.mark:
-        parser.error("give the JSON files of benchmarks, or --mark")
+    if bool(arguments.files) + arguments.mark + (arguments.carry is not None) != 1:
+        parser.error("give the JSON files of benchmarks, or --mark, or --carry")
     sections = sections_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     for argument in arguments.files:
         name, _, revision = argument.partition("=")
@@ -49,6 +55,9 @@ def main() -> None:
         title = path.stem.capitalize()
         sections[title] = measured_section(title, json.loads(path.read_text(encoding="utf-8")), revision)
     sources, today = present_sources(), datetime.datetime.now(datetime.UTC).date()
+    if arguments.carry is not None:
+        equality = Equality.of(json.loads(arguments.carry.read_text(encoding="utf-8")))
+        sections = {title: carried(title, section, equality) for title, section in sections.items()}
     marked = [mark(title, with_sources(title, section), sources, today) for title, section in sections.items()]
     write_text(PAGE, "\n".join([_head(), *marked]))
 
@@ -106,6 +115,58 @@ def mark(title: str, section: str, sources: Sources, today: datetime.date) -> st
     command = subject_of(title).command(title)
     told = f"{MARK} {'; '.join(why)}. To measure it again: `{command}`\n\n"
     return plain.replace("| check |", f"{told}| check |", 1)
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Two revisions whose results `benchmarks.equality` found equal to the last bit.
+
+    before, after    the sources of both
+    revisions        their names
+    checks           how many checks held
+    """
+
+    before: Sources
+    after: Sources
+    revisions: tuple[str, str]
+    checks: int
+
+    # What its configurations cover: training, also on bars; not statistics and pages.
+    COVERED: ClassVar[tuple[str, ...]] = (*TRAINING, *BARS, PRESETS)
+
+    @staticmethod
+    def of(result: Mapping[str, Any]) -> Equality:
+        """Read the object of a whole run that held, between two commits."""
+        known = result["measured"]
+        if known["benchmark"] != "equality" or known["quick"] or known["only"] or not result["passed"]:
+            raise SystemExit(
+                "sections are carried over by a whole run of benchmarks.equality in which every check held."
+            )
+        before, after = known["before"], known["revision"]
+        if not (re.fullmatch("[0-9a-f]{7,40}", before) and re.fullmatch("[0-9a-f]{7,40}", after)):
+            raise SystemExit(f"equality of {before} and {after}: both must be commits without further changes.")
+        return Equality(sources_at(before), sources_at(after), (before, after), len(result["checks"]))
+
+
+def carried(title: str, section: str, equality: Equality) -> str:
+    """The section with the digests of the revision after, if those of the revision before are its own; else as it is.
+
+    What the equality does not cover (the benchmark itself, statistics) keeps its digests and must not have changed.
+    """
+    subject, line = subject_of(title), _SOURCES.search(section)
+    if subject.timed or line is None:
+        return section
+    then = dict(part.split("=") for part in line[1].split())
+    before, after = digests(subject, equality.before), digests(subject, equality.after)
+    changed = [part for part in before if before[part] != after[part]]
+    if then != before or not changed or not set(changed) <= set(Equality.COVERED):
+        return section
+    one, other = equality.revisions
+    told = (
+        f"Carried over to revision {other}, which changed {', '.join(changed)}: its results equal those of revision "
+        f"{one} to the last bit in {equality.checks} checks (`benchmarks.equality`).\n"
+    )
+    return _CARRIED.sub("", section).replace(line[0], f"{told}{_sources_line(after)}", 1)
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,13 @@ class Subject:
     """The sources of a section: benchmark is the module under benchmarks/, only: what `--only` was given.
 
     parts: packages of tailwise, or files in them, on which the measured numbers depend.
+    timed: whether seconds are among the numbers; those do not follow from results that are equal to the last bit.
     """
 
     benchmark: str
     parts: tuple[str, ...]
     only: tuple[str, ...] = ()
+    timed: bool = False
 
     def command(self, title: str) -> str:
         """How the section is measured again."""
@@ -69,9 +71,9 @@ SUBJECTS = {
     "Learning: defaults": Subject("learning", TRAINING, ("defaults",)),
     "Learning: fresh seeds": Subject("learning", (*TRAINING, PRESETS), ("fresh",)),
     "Backends": Subject("backends", (*TRAINING, PRESETS)),
-    "Environment": Subject("environment", MARKET),
+    "Environment": Subject("environment", MARKET, timed=True),
     "Learnability": Subject("learnability", (*TRAINING, PRESETS, *BARS, "evaluate/backtest.py")),
-    "Faults": Subject("faults", (*TRAINING, PRESETS, *BARS)),
+    "Faults": Subject("faults", (*TRAINING, PRESETS, *BARS), timed=True),
     "Faults: presets": Subject("faults", (*TRAINING, PRESETS, *BARS), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
     "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
@@ -81,15 +83,15 @@ SUBJECTS = {
     "Risk: signs": Subject("risk", TRAINING, ("signs",)),
     "Risk: minimal": Subject("risk", TRAINING, ("minimal",)),
     "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",)),
-    "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",)),
+    "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",), timed=True),
     "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure without a limit": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure, continuing": Subject("risk", TRAINING, ("continuing",)),
-    "Speed": Subject("speed", (*TRAINING, *BARS)),
-    "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",)),
-    "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128")),
-    "Speed: workers": Subject("speed", (*TRAINING, *BARS), ("workers",)),
-    "Speed: start": Subject("speed", EVERYTHING, ("start",)),
+    "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
+    "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
+    "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),
+    "Speed: workers": Subject("speed", (*TRAINING, *BARS), ("workers",), timed=True),
+    "Speed: start": Subject("speed", EVERYTHING, ("start",), timed=True),
 }
 
 
@@ -103,7 +105,7 @@ def subject_of(title: str) -> Subject:
             f"the section '{title}' belongs to no benchmark; name the JSON file after its benchmark (risk.json, "
             "'risk: cliff.json'), or add the section to SUBJECTS in benchmarks/sources.py."
         )
-    return Subject(benchmark, EVERYTHING, (part,) if part else ())
+    return Subject(benchmark, EVERYTHING, (part,) if part else (), timed=True)
 
 
 class Sources:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from benchmarks.measured import facts_of
-from benchmarks.results import MARK, OLDEST, PAGE, Freshness, mark, measured_section, sections_of
+from benchmarks.results import (
+    MARK,
+    OLDEST,
+    PAGE,
+    Equality,
+    Freshness,
+    carried,
+    mark,
+    measured_section,
+    sections_of,
+)
 from benchmarks.sources import (
     BESIDE,
     EVERYTHING,
@@ -153,3 +163,67 @@ def test_every_benchmark_and_every_part_is_known() -> None:
     assert subject_of("Risk: something new").parts == SUBJECTS["Evidence: walk-forward"].parts
     with pytest.raises(SystemExit, match="belongs to no benchmark"):
         subject_of("Nonsense")
+
+
+def equality(before: Sources, after: Sources) -> Equality:
+    return Equality(before, after, ("aaaaaaa", "bbbbbbb"), 88)
+
+
+def minimal_section(sources: Sources) -> str:
+    """A section without seconds, measured with these sources."""
+    measured = {
+        **facts_of("risk"),
+        "sources": digests(Subject("risk", EVERYTHING), sources),
+        "quick": False,
+        "only": [],
+    }
+    check = {"name": "w", "value": 0.1, "goal": "<= 0.15", "passed": True, "detail": ""}
+    return measured_section("Risk: minimal", {"measured": measured, "checks": [check]})
+
+
+def test_a_restructuring_that_is_equal_carries_sections_over() -> None:
+    before = present_sources()
+    after = changed(f"{PACKAGE}learner/ppo.py", b"def update(", b"def update_all(")
+    section = minimal_section(before)
+    assert Freshness.of("Risk: minimal", section, after, TODAY).changed == ("learner",)
+    again = carried("Risk: minimal", section, equality(before, after))
+    assert not Freshness.of("Risk: minimal", again, after, TODAY).reasons
+    assert (
+        "Carried over to revision bbbbbbb, which changed learner: its results equal those of revision aaaaaaa" in again
+    )
+    assert again.count("Carried over") == 1
+    # Twice in a row: the sentence of the last time, once.
+    twice = carried("Risk: minimal", again, equality(after, before))
+    assert twice.count("Carried over") == 1
+    assert not Freshness.of("Risk: minimal", twice, before, TODAY).reasons
+
+
+def test_what_equality_does_not_cover_is_not_carried_over(now: str) -> None:
+    before, after = present_sources(), changed(f"{PACKAGE}learner/ppo.py", b"def update(", b"def update_all(")
+    section = minimal_section(before)
+    # Measured at another revision than the one that was compared.
+    assert carried("Risk: minimal", section, equality(after, before)) == section
+    # The benchmark itself changed too.
+    other = Sources({**after.files, "benchmarks/risk_minimal.py": b"ALLOWED = 1.0\n"})
+    assert carried("Risk: minimal", section, equality(before, other)) == section
+    # Seconds do not follow from equal results.
+    assert (
+        carried(
+            "Environment", now, equality(before, changed(f"{PACKAGE}market/engine.py", b"def look_up", b"def look_for"))
+        )
+        == now
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"passed": False}, {"quick": True}, {"only": ["limit"]}, {"benchmark": "risk"}])
+def test_only_a_whole_run_that_held_carries_over(wrong: dict[str, Any]) -> None:
+    facts = {"benchmark": "equality", "quick": False, "only": [], "before": "0" * 7, "revision": "1" * 7}
+    result = {"passed": wrong.get("passed", True), "measured": facts | wrong, "checks": []}
+    with pytest.raises(SystemExit, match="a whole run of benchmarks"):
+        Equality.of(result)
+
+
+def test_equality_names_two_commits() -> None:
+    facts = {"benchmark": "equality", "quick": False, "only": [], "before": "../old", "revision": "1" * 7}
+    with pytest.raises(SystemExit, match="both must be commits"):
+        Equality.of({"passed": True, "measured": facts, "checks": []})
