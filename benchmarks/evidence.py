@@ -48,7 +48,7 @@ def run(options: Options) -> list[Check]:
 
 
 def _golden(options: Options) -> list[Check]:
-    from tailwise.evaluate.overfitting import expected_best_sharpe, probabilistic_sharpe
+    from tailwise.evaluate.evidence import expected_best_sharpe, probabilistic_sharpe
 
     best = expected_best_sharpe(100, 0.5 / 250)
     found = probabilistic_sharpe(2.5 / np.sqrt(250), 1250, skew=-3, kurtosis=10, benchmark=best)
@@ -89,8 +89,7 @@ def knowing_share() -> float:
 
 
 def _level_and_power(options: Options) -> list[Check]:
-    from tailwise.evaluate.evidence import path_evidence
-    from tailwise.evaluate.overfitting import deflated_sharpe
+    from tailwise.evaluate.evidence import deflated_sharpe, path_evidence
 
     count = YEARS * BARS_PER_YEAR
     markets = 5 if options.quick else MARKETS

@@ -133,7 +133,7 @@ def play(agent: Any, env: Any, *, steps: int, seed: int) -> tuple[Floats, Floats
     """
     import torch
 
-    from tailwise.model.inference import decide
+    from tailwise.model.actor_critic import decide
 
     model, draws = agent.model, np.random.default_rng([seed, 1])
     state, start = model.initial_state(env.num_envs), torch.ones(env.num_envs, dtype=torch.bool)

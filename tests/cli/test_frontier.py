@@ -14,7 +14,7 @@ import pytest
 
 import tailwise as tw
 from tailwise.evaluate.judgement import judge_policy
-from tailwise.evaluate.performance import empirical_cvar
+from tailwise.evaluate.statistics import empirical_cvar
 from tailwise.run.metric_store import differences_without_time
 from tests.cli.terminal import SMALL, Terminal
 

@@ -13,8 +13,8 @@ from tailwise.bars.bars import Bars
 from tailwise.bars.builtin import sp500
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError, ShapeError
-from tailwise.evaluate.backtest import backtest_portfolio
-from tailwise.evaluate.baselines import (
+from tailwise.evaluate.backtest import (
+    backtest_portfolio,
     buy_and_hold,
     equal_weights,
     flat,
@@ -23,7 +23,7 @@ from tailwise.evaluate.baselines import (
     random_matched,
     volatility_target,
 )
-from tailwise.evaluate.performance import empirical_cvar
+from tailwise.evaluate.statistics import empirical_cvar
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.tables import SymbolTable
 

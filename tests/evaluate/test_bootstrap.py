@@ -22,7 +22,7 @@ from tailwise.evaluate.bootstrap import (
     studentised_intervals,
     summarise_seeds,
 )
-from tailwise.evaluate.performance import empirical_cvar
+from tailwise.evaluate.statistics import empirical_cvar
 
 YEAR = 252.0
 

@@ -38,8 +38,7 @@ from tailwise.evaluate.frontier_result import (
     verdict,
     warnings_about,
 )
-from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
-from tailwise.evaluate.statistics import path_statistics
+from tailwise.evaluate.statistics import empirical_cvar, known_forward_returns, path_statistics
 from tailwise.learner.risk_config import RiskConstraint, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO

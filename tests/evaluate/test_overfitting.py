@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tailwise.core.errors import ConfigError, ShapeError
-from tailwise.evaluate.overfitting import deflated_sharpe, expected_best_sharpe, overfitting, probabilistic_sharpe
+from tailwise.evaluate.evidence import deflated_sharpe, expected_best_sharpe, overfitting, probabilistic_sharpe
 
 # Bailey & López de Prado (2014), "The Deflated Sharpe Ratio", numerical example: a strategy with Sharpe 2.5 a year over
 # 1250 daily returns (250 a year), skewness -3, kurtosis 10, the best of N trials whose Sharpe ratios have variance 1/2.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailwise.bars.frequency import infer_frequency
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate import performance
+from tailwise.evaluate import statistics
 from tailwise.evaluate.statistics import annualisation_doubt, path_statistics
 from tailwise.market.path import AccountPath
 from tests.evaluate.paths import RHYTHMS, bar_times, path_of
@@ -129,41 +129,41 @@ def test_where_empyrical_is_wrong() -> None:
     import empyrical
 
     values = np.concatenate([[-3.0, -1.0], np.zeros(28)])
-    assert performance.empirical_cvar(values, 0.05) == pytest.approx((-3.0 - 0.5 * 1.0) / 1.5)
+    assert statistics.empirical_cvar(values, 0.05) == pytest.approx((-3.0 - 0.5 * 1.0) / 1.5)
     assert empyrical.conditional_value_at_risk(values, 0.05) == pytest.approx(-2.0)
     with np.errstate(all="ignore"):
         assert not np.isfinite(empyrical.sortino_ratio(np.full(30, 0.01)))
-    assert performance.sortino_ratio(np.full(30, 0.01), 252.0) is None
+    assert statistics.sortino_ratio(np.full(30, 0.01), 252.0) is None
 
 
 def test_value_at_risk_is_the_quantile_that_cvar_integrates() -> None:
     """CVaR(a) = mean of VaR over [0, a]. Rejects an interpolated quantile, whose mean over the tail differs."""
     values = fat_returns(40, seed=3)
     levels = (np.arange(4000) + 0.5) / 4000 * 0.1
-    mean = np.mean([performance.value_at_risk(values, level) for level in levels])
-    assert mean == pytest.approx(performance.empirical_cvar(values, 0.1), rel=1e-9)
+    mean = np.mean([statistics.value_at_risk(values, level) for level in levels])
+    assert mean == pytest.approx(statistics.empirical_cvar(values, 0.1), rel=1e-9)
     interpolated = np.mean([np.quantile(values, level) for level in levels])
-    assert abs(interpolated - performance.empirical_cvar(values, 0.1)) > 1e-4
-    assert performance.value_at_risk(np.arange(100.0), 0.05) == 4.0  # the fifth of a hundred
-    assert performance.value_at_risk(np.arange(10.0), 0.01) == 0.0
+    assert abs(interpolated - statistics.empirical_cvar(values, 0.1)) > 1e-4
+    assert statistics.value_at_risk(np.arange(100.0), 0.05) == 4.0  # the fifth of a hundred
+    assert statistics.value_at_risk(np.arange(10.0), 0.01) == 0.0
 
 
 def test_longest_drawdown_counts_from_the_peak_to_the_recovery() -> None:
     """Rejects the time from peak to trough, and a drawdown that is forgotten because it has not ended."""
     wealth = np.array([1.0, 1.2, 1.1, 0.9, 1.0, 1.2, 1.3, 1.25, 1.2, 1.29])
-    assert performance.longest_drawdown(wealth) == 4  # from bar 1 to bar 5; to the trough would be 2
-    assert performance.longest_drawdown(np.append(wealth, [1.2, 1.2])) == 5  # from bar 6 on, still below
-    assert performance.longest_drawdown(np.ones(5)) == 0
-    assert performance.longest_drawdown(np.array([1.0, 1.1, 1.2])) == 0
-    assert performance.longest_drawdown(np.array([1.0, 0.9])) == 1
+    assert statistics.longest_drawdown(wealth) == 4  # from bar 1 to bar 5; to the trough would be 2
+    assert statistics.longest_drawdown(np.append(wealth, [1.2, 1.2])) == 5  # from bar 6 on, still below
+    assert statistics.longest_drawdown(np.ones(5)) == 0
+    assert statistics.longest_drawdown(np.array([1.0, 1.1, 1.2])) == 0
+    assert statistics.longest_drawdown(np.array([1.0, 0.9])) == 1
 
 
 def test_conditional_drawdown_by_hand() -> None:
     """Closes 1, .9, .8, .95, 1: drawdowns 0, .1, .2, .05, 0; the start is no close of the window."""
     wealth = np.array([1.0, 1.0, 0.9, 0.8, 0.95, 1.0])
-    assert performance.conditional_drawdown(wealth, 0.4) == pytest.approx((0.2 + 0.1) / 2)
-    assert performance.conditional_drawdown(wealth, 0.5) == pytest.approx((0.2 + 0.1 + 0.5 * 0.05) / 2.5)
-    assert performance.conditional_drawdown(wealth, 1.0) == pytest.approx(0.35 / 5)
+    assert statistics.conditional_drawdown(wealth, 0.4) == pytest.approx((0.2 + 0.1) / 2)
+    assert statistics.conditional_drawdown(wealth, 0.5) == pytest.approx((0.2 + 0.1 + 0.5 * 0.05) / 2.5)
+    assert statistics.conditional_drawdown(wealth, 1.0) == pytest.approx(0.35 / 5)
 
 
 def test_what_is_undefined_is_none() -> None:

@@ -24,8 +24,7 @@ from tailwise.evaluate.splits import (
     walk_forward,
 )
 from tailwise.evaluate.statistics import path_statistics, window_returns
-from tailwise.evaluate.trips import round_trips
-from tailwise.market.path import AccountPath
+from tailwise.market.path import AccountPath, round_trips
 from tests.evaluate.paths import bar_times, path_of
 
 

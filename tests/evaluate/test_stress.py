@@ -10,7 +10,7 @@ from tailwise import backtest
 from tailwise.bars.bars import Bars
 from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.baselines import buy_and_hold
+from tailwise.evaluate.backtest import buy_and_hold
 from tailwise.evaluate.stress import (
     cost_scenario,
     crash_scenario,

@@ -9,10 +9,9 @@ from tailwise import backtest
 from tailwise.bars.builtin import nasdaq, sp500
 from tailwise.evaluate.backtest import backtest_portfolio
 from tailwise.evaluate.statistics import cost_share, path_statistics
-from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips, trips_frame
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.path import AccountPath
+from tailwise.market.path import AccountPath, hit_rate, profit_factor, round_trips, trips_frame
 from tailwise.market.tables import SymbolTable
 from tests.evaluate.paths import path_of
 

@@ -14,8 +14,7 @@ from tailwise.core.streams import Streams
 from tailwise.learner.calibration import KEPT, Calibration, CalibrationReport
 from tailwise.learner.return_laws import return_law
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.config import CategoricalCritic, QuantileCritic
-from tailwise.model.supports import quantile_midpoints
+from tailwise.model.config import CategoricalCritic, QuantileCritic, quantile_midpoints
 
 
 def quantile_critic(n: int = 64, **changes: Any) -> QuantileCritic:

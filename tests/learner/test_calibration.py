@@ -19,8 +19,7 @@ from tailwise.learner.calibration import KEPT, Calibration
 from tailwise.learner.calibration_laws import distribution_of_quantiles
 from tailwise.learner.returns import inverse_cdf_quantiles
 from tailwise.learner.risk import cvar_from_atoms
-from tailwise.model.config import CategoricalCritic, QuantileCritic
-from tailwise.model.supports import quantile_midpoints
+from tailwise.model.config import CategoricalCritic, QuantileCritic, quantile_midpoints
 from tests.learner.calibration_reference import (
     SD,
     every,

@@ -11,8 +11,7 @@ from scipy.special import ndtri
 
 from tailwise.core.streams import Streams
 from tailwise.learner.calibration import KEPT, LONGEST, Calibration
-from tailwise.model.config import CategoricalCritic
-from tailwise.model.supports import quantile_midpoints
+from tailwise.model.config import CategoricalCritic, quantile_midpoints
 from tests.learner.calibration_reference import (
     normal_law,
     quantile_critic,

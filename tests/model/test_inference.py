@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.inference import ROWS, Decision, decide, decide_padded
+from tailwise.model.actor_critic import ROWS, ActorCritic, Decision, decide, decide_padded
 from tests.support import bits, small_backend
 
 FIELDS = ("action", "log_prob", "params", "features", "state")

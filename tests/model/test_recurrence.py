@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tailwise.model.actor_critic import Recurrent, plan_segments
 from tailwise.model.config import GruCore, LstmCore
-from tailwise.model.recurrence import Recurrent, plan_segments
 
 TOLERANCE = 4e-6
 

@@ -12,7 +12,7 @@ import pytest
 import tailwise
 from tailwise.bars.builtin import sp500
 from tailwise.evaluate.bootstrap import REPETITIONS, Interval
-from tailwise.evaluate.evidence import Comparison, PathEvidence
+from tailwise.evaluate.evidence import Comparison, DeflatedSharpe, PathEvidence
 from tailwise.evaluate.findings import (
     LEAST_REPETITIONS,
     MOST_REPETITIONS,
@@ -24,7 +24,6 @@ from tailwise.evaluate.findings import (
 )
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, LimitVerdict, judge_rule
-from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
 from tailwise.pages.account_panels import Curve, months_panel

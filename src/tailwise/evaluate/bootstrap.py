@@ -26,7 +26,7 @@ from scipy.stats import trim_mean
 
 from tailwise.core.errors import ConfigError, ShapeError
 from tailwise.core.streams import Streams
-from tailwise.evaluate.performance import NOTHING, worst_share
+from tailwise.evaluate.statistics import NOTHING, worst_share
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.baselines import buy_and_hold
+from tailwise.evaluate.backtest import buy_and_hold
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.evidence import (
     AccountOdds,
     Comparison,
+    DeflatedSharpe,
     PathEvidence,
     compare_paths,
     odds_of_next_year,
     path_evidence,
 )
 from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED, Judgement, LimitVerdict
-from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent, plain, reservations

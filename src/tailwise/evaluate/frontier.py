@@ -19,8 +19,7 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
-from tailwise.evaluate.performance import empirical_cvar, known_forward_returns
-from tailwise.evaluate.statistics import forward_returns, window_returns
+from tailwise.evaluate.statistics import empirical_cvar, forward_returns, known_forward_returns, window_returns
 from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_facts
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath

@@ -17,19 +17,19 @@ import torch
 
 from tailwise.bars.bars import Bars
 from tailwise.core.numerics import tail_horizon
-from tailwise.evaluate.backtest import backtest_portfolio, play_rule
-from tailwise.evaluate.baselines import (
+from tailwise.evaluate.backtest import (
+    backtest_portfolio,
     buy_and_hold,
     equal_weights,
     flat,
     min_cvar_weights,
     momentum,
+    play_rule,
     random_matched,
     volatility_target,
 )
 from tailwise.evaluate.ensemble import Trader
-from tailwise.evaluate.performance import Floats, empirical_cvar
-from tailwise.evaluate.statistics import PathStatistics, forward_returns, path_statistics
+from tailwise.evaluate.statistics import Floats, PathStatistics, empirical_cvar, forward_returns, path_statistics
 from tailwise.evaluate.words import RANDOM, held, small_percent
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure

@@ -22,9 +22,8 @@ from pydantic import Field
 from tailwise.core.atomic import write_bytes
 from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored, as_stored, parse_json
-from tailwise.evaluate.trips import round_trips, trips_frame
 from tailwise.market.costs import COMPONENTS
-from tailwise.market.path import AccountPath
+from tailwise.market.path import AccountPath, round_trips, trips_frame
 from tailwise.market.records import EVENTS
 from tailwise.run.run_files import LARGE, Count, read_parquet
 

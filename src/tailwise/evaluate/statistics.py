@@ -1,6 +1,10 @@
-"""Numbers of one account's path. What is undefined is None, never infinite; every unit is in the name or the text.
+"""Numbers of one series of returns or of wealth, and all of them for one account's path.
 
-Each number has one implementation: performance.py (series of returns) or trips.py (what single positions earned).
+What is undefined is None, never infinite; every unit is in the name or the text. The number of bars per year comes from
+the data (`bars.frequency`): a constant in here would be right for one bar length and wrong for all others.
+
+Returns are returns: a loss is negative, and so are VaR and CVaR of a law that loses. One empirical quantile function
+for all of them, the inverse of the empirical distribution function, so that CVaR is the mean of VaR over [0, alpha].
 """
 
 from __future__ import annotations
@@ -9,17 +13,166 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.signal import lfilter
 
+from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
-from tailwise.evaluate import performance
-from tailwise.evaluate.trips import hit_rate, profit_factor, round_trips
-from tailwise.market.path import AccountPath
+from tailwise.market.path import AccountPath, hit_rate, profit_factor, round_trips
 from tailwise.market.records import total_cost
 
 Floats = npt.NDArray[np.float64]
+NOTHING = 1e-12  # a deviation per bar, or a drawdown, below this is no risk at all, only rounding
+_NEARLY_A_YEAR = 0.99  # 250 of 252 trading days are a year of data
 _DAYS_PER_YEAR = 365.25
 _DOUBT = 1.25  # bars per year that are off by more than this factor are wrong; holidays and gaps stay well below
 _SHORTEST_SPAN = np.timedelta64(30, "D")  # below, weekends alone can explain such a factor
+
+
+def years_of(bars: int, periods_per_year: float) -> float:
+    """Length of `bars` bars in years."""
+    if not (np.isfinite(periods_per_year) and periods_per_year > 0):
+        raise ConfigError(f"periods per year is {periods_per_year}; it must be positive.")
+    return bars / periods_per_year
+
+
+def annual_return(growth: float, years: float) -> float | None:
+    """Geometric return per year (CAGR), a fraction; growth: last wealth over first. None below a year: a guess."""
+    return float(growth ** (1 / years) - 1) if years >= _NEARLY_A_YEAR else None
+
+
+def annual_volatility(returns: Floats, periods_per_year: float) -> float | None:
+    """Standard deviation (n - 1) of log-returns [n] x sqrt(bars per year)."""
+    deviation = _deviation(returns)
+    return None if deviation is None else float(deviation * np.sqrt(periods_per_year))
+
+
+def sharpe_ratio(returns: Floats, periods_per_year: float) -> float | None:
+    """Mean / standard deviation (n - 1) of log-returns [n] x sqrt(bars per year), no risk-free rate."""
+    deviation = _deviation(returns)
+    if deviation is None or deviation <= NOTHING:
+        return None
+    return float(returns.mean() / deviation * np.sqrt(periods_per_year))
+
+
+def sortino_ratio(returns: Floats, periods_per_year: float) -> float | None:
+    """Mean / downside deviation of log-returns [n] x sqrt(bars per year) (Sortino & van der Meer 1991).
+
+    The downside deviation is the root of the mean of min(r, 0)**2 over ALL bars, not over the losing ones alone.
+    """
+    downside = float(np.sqrt(np.mean(np.minimum(returns, 0.0) ** 2)))
+    return float(returns.mean() / downside * np.sqrt(periods_per_year)) if downside > NOTHING else None
+
+
+def calmar_ratio(per_year: float | None, max_drawdown: float) -> float | None:
+    """Return per year / worst drawdown, both fractions, over the whole window."""
+    return None if per_year is None or max_drawdown <= NOTHING else per_year / max_drawdown
+
+
+def omega_ratio(returns: Floats) -> float | None:
+    """Sum of gains / sum of losses of log-returns [n] (Keating & Shadwick 2002, threshold 0); None without losses."""
+    lost = -float(np.minimum(returns, 0.0).sum())
+    return float(np.maximum(returns, 0.0).sum()) / lost if lost > NOTHING else None
+
+
+def _deviation(returns: Floats) -> float | None:
+    return float(returns.std(ddof=1)) if len(returns) > 1 else None
+
+
+def value_at_risk(values: Floats, alpha: float) -> float:
+    """Smallest of values [n] at or below which at least a share alpha of them lies."""
+    _check_alpha(alpha)
+    # The rounding keeps 0.05 x 100 = 5.000000000000001 from becoming the sixth value.
+    rank = int(np.ceil(round(alpha * len(values), 9)))
+    return float(np.partition(values, max(rank, 1) - 1)[max(rank, 1) - 1])
+
+
+def empirical_cvar(values: Floats, alpha: float) -> float:
+    """Mean of the worst alpha of values [n], the border value counted with the part of it that belongs there."""
+    return float(worst_share(values, alpha)[1])
+
+
+def worst_share(values: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Border value and mean of the worst alpha of values [..., n], each [...]."""
+    _check_alpha(alpha)
+    count = values.shape[-1]
+    mass = alpha * count
+    whole = max(int(np.floor(mass + 1e-9)), 1)
+    ordered = np.sort(np.partition(values, min(whole, count - 1), axis=-1)[..., : whole + 1], axis=-1)
+    rest = max(mass - whole, 0.0)
+    border = ordered[..., whole] if rest > 1e-9 and whole < count else ordered[..., whole - 1]
+    return border, np.asarray((ordered[..., :whole].sum(axis=-1) + rest * border) / (whole + rest))
+
+
+def tail_ratio(values: Floats, alpha: float) -> float | None:
+    """Size of the upper alpha-quantile over that of the lower one; None unless the lower one is a loss."""
+    lower = value_at_risk(values, alpha)
+    return value_at_risk(-values, alpha) / lower if lower < -NOTHING else None
+
+
+def skewness(values: Floats) -> float | None:
+    """Third central moment / variance**1.5, both with 1/n; None without spread."""
+    return _standard_moment(values, 3)
+
+
+def excess_kurtosis(values: Floats) -> float | None:
+    """Fourth central moment / variance**2 - 3, both with 1/n: 0 for a normal law; None without spread."""
+    moment = _standard_moment(values, 4)
+    return None if moment is None else moment - 3.0
+
+
+def _standard_moment(values: Floats, order: int) -> float | None:
+    deviation = float(values.std())
+    return float((((values - values.mean()) / deviation) ** order).mean()) if deviation > NOTHING else None
+
+
+def discounted_forward_returns(returns: Floats, gamma: float) -> Floats:
+    """sum_k gamma**k r[t + k] over the horizon h, from every bar t that has all of it ahead: float64 [n - h + 1]."""
+    horizon = tail_horizon(gamma)
+    if len(returns) < horizon:
+        return np.zeros(0)
+    # The sum to the end of the data, minus what lies beyond the horizon.
+    whole = np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]
+    beyond = np.concatenate([whole[horizon:], np.zeros(1)]) * gamma**horizon
+    return whole[: len(beyond)] - beyond
+
+
+def known_forward_returns(returns: Floats, gamma: float, *, over: bool) -> Floats:
+    """`discounted_forward_returns` from every step whose future is known: [n] if it is over, else [n - h + 1].
+
+    After the end of a game or ruin nothing follows, which is known; after a cut, what follows is not.
+    """
+    if over:
+        returns = np.concatenate([returns, np.zeros(tail_horizon(gamma) - 1)])
+    return discounted_forward_returns(returns, gamma)
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= 1:
+        raise ConfigError(f"alpha is {alpha}; a tail probability lies in (0, 1].")
+
+
+def drawdowns(wealth: Floats) -> Floats:
+    """1 - wealth / highest wealth so far, float64 [..., n + 1]: 0 at a peak, 1 when all is lost; time is last."""
+    return np.asarray(1 - wealth / np.maximum.accumulate(wealth, axis=-1))
+
+
+def max_drawdown(wealth: Floats) -> float:
+    """The largest drawdown of wealth [n + 1], a positive fraction."""
+    return float(drawdowns(wealth).max())
+
+
+def longest_drawdown(wealth: Floats) -> int:
+    """Bars from a peak until wealth [n + 1] stands as high again, or until the end where it never does; the longest."""
+    at_peak = np.flatnonzero(wealth >= np.maximum.accumulate(wealth))
+    last = len(wealth) - 1
+    between = np.diff(at_peak)
+    recovered = int(between[between > 1].max(initial=0))  # from one peak to the very next bar is no drawdown
+    return max(recovered, last - int(at_peak[-1]))
+
+
+def conditional_drawdown(wealth: Floats, alpha: float) -> float:
+    """CDaR: mean of the worst share alpha of the drawdowns at the closes (Chekhlov, Uryasev & Zabarankin 2005)."""
+    return -empirical_cvar(-drawdowns(wealth)[1:], alpha)
 
 
 @dataclass(frozen=True)
@@ -73,9 +226,9 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
     """
     returns, scale = window_returns(path), path.periods_per_year
     wealth = np.concatenate([path.wealth, np.full(path.planned - len(path), path.wealth[-1])])
-    years = performance.years_of(path.planned, scale)
-    per_year = performance.annual_return(float(wealth[-1]), years)
-    deepest = performance.max_drawdown(wealth)
+    years = years_of(path.planned, scale)
+    per_year = annual_return(float(wealth[-1]), years)
+    deepest = max_drawdown(wealth)
     trips = round_trips(path)
     held = np.abs(path.exposures).sum(axis=1)
     long, short = (float(np.maximum(side, 0.0).sum() / path.planned) for side in (path.exposures, -path.exposures))
@@ -85,22 +238,22 @@ def path_statistics(path: AccountPath, *, alpha: float, gamma: float) -> PathSta
         years=years,
         total_return=float(wealth[-1] - 1),
         annual_return=per_year,
-        annual_volatility=performance.annual_volatility(returns, scale),
-        sharpe=performance.sharpe_ratio(returns, scale),
-        sortino=performance.sortino_ratio(returns, scale),
-        calmar=performance.calmar_ratio(per_year, deepest),
-        omega=performance.omega_ratio(returns),
+        annual_volatility=annual_volatility(returns, scale),
+        sharpe=sharpe_ratio(returns, scale),
+        sortino=sortino_ratio(returns, scale),
+        calmar=calmar_ratio(per_year, deepest),
+        omega=omega_ratio(returns),
         max_drawdown=deepest,
-        longest_drawdown=performance.longest_drawdown(wealth),
-        cdar=performance.conditional_drawdown(wealth, alpha),
-        var_bar=performance.value_at_risk(returns, alpha),
-        cvar_bar=performance.empirical_cvar(returns, alpha),
+        longest_drawdown=longest_drawdown(wealth),
+        cdar=conditional_drawdown(wealth, alpha),
+        var_bar=value_at_risk(returns, alpha),
+        cvar_bar=empirical_cvar(returns, alpha),
         cvar_return=_long_tail(path, alpha=alpha, gamma=gamma),
         horizon=tail_horizon(gamma),
         alpha=alpha,
-        skewness=performance.skewness(returns),
-        excess_kurtosis=performance.excess_kurtosis(returns),
-        tail_ratio=performance.tail_ratio(returns, alpha),
+        skewness=skewness(returns),
+        excess_kurtosis=excess_kurtosis(returns),
+        tail_ratio=tail_ratio(returns, alpha),
         turnover=float(path.traded.sum() / years),
         costs=float(path.costs.sum() / years),
         cost_share=cost_share(path),
@@ -128,14 +281,14 @@ def forward_returns(path: AccountPath, gamma: float) -> Floats:
 
     What follows ruin is known, nothing, so every bar of a ruined account counts; what follows the data is not.
     """
-    return performance.known_forward_returns(path.log_returns, gamma, over=path.ruined)
+    return known_forward_returns(path.log_returns, gamma, over=path.ruined)
 
 
 def cost_share(path: AccountPath) -> float | None:
     """All costs / (change of equity + all costs): how much of what was earned before costs they took."""
     paid = float(total_cost(path.ledger).sum())
     earned = float(path.equity[-1] - path.equity[0]) + paid
-    return paid / earned if earned > performance.NOTHING * path.equity[0] else None
+    return paid / earned if earned > NOTHING * path.equity[0] else None
 
 
 def annualisation_doubt(path: AccountPath) -> str | None:
@@ -159,4 +312,4 @@ def annualisation_doubt(path: AccountPath) -> str | None:
 
 def _long_tail(path: AccountPath, *, alpha: float, gamma: float) -> float | None:
     forward = forward_returns(path, gamma)
-    return performance.empirical_cvar(forward, alpha) if len(forward) else None
+    return empirical_cvar(forward, alpha) if len(forward) else None

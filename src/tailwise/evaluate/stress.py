@@ -190,7 +190,7 @@ def rule_player(
 ) -> Player:
     """A rule, deciding at the closes of the bars that open in [start, end).
 
-    rule: called with the bars, changed ones too; returns the targets of all of them (baselines.py), or whatever else
+    rule: called with the bars, changed ones too; returns the targets of all of them (backtest.py), or whatever else
     `play_rule` takes.
     """
 

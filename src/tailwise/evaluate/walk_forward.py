@@ -13,13 +13,11 @@ from tailwise.core.errors import DataError
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
 from tailwise.evaluate.ensemble import EnsembleMethod
-from tailwise.evaluate.evidence import compare_paths, odds_of_next_year, path_evidence
+from tailwise.evaluate.evidence import BLOCKS, compare_paths, odds_of_next_year, overfitting, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, judge_limit
-from tailwise.evaluate.overfitting import BLOCKS, overfitting
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
-from tailwise.evaluate.performance import Floats
 from tailwise.evaluate.splits import Fold, stitch
-from tailwise.evaluate.statistics import PathStatistics, annualisation_doubt, path_statistics, window_returns
+from tailwise.evaluate.statistics import Floats, PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
     Study,
     StudyJob,

@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field, model_validator
 from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored
 from tailwise.evaluate.bootstrap import Interval, SeedSummary
-from tailwise.evaluate.evidence import AccountOdds
+from tailwise.evaluate.evidence import AccountOdds, DeflatedSharpe
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_in
-from tailwise.evaluate.overfitting import DeflatedSharpe
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 from tailwise.market.leaks.features import LeakVerdict

@@ -45,9 +45,8 @@ from tailwise.learner.ppo import action_noise
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic, CriticOutput
-from tailwise.model.inference import Decision
-from tailwise.model.supports import quantile_midpoints
+from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision
+from tailwise.model.config import quantile_midpoints
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
 _NO_NOISE = np.zeros((0, 0))

@@ -1,6 +1,6 @@
 """Forward passes without a way back: decisions, critic outputs, and the KL of the policy over a rollout.
 
-The twins are `tailwise.model.inference.decide`, `TorchBackend.encode` and `ppo.record`.
+The twins are `tailwise.model.actor_critic.decide`, `TorchBackend.encode` and `ppo.record`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """LSTM and GRU: one step of their cells, forward and back, and whole sequences with resets inside.
 
 Gates lie as torch has them, H numbers each: LSTM input, forget, cell, output; GRU reset, update, new. The twins are
-torch's own in `model.recurrence`. Arrays are flat float32; all gates of a row lie side by side, and so do the rows, but
-where a `Matrix` says otherwise. A state may be written twice: as the result of a step, and where the next one reads it.
+torch's own in `model.actor_critic`. Arrays are flat float32; all gates of a row lie side by side, and so do the rows,
+but where a `Matrix` says otherwise. A state may be written twice: as the result of a step, and where the next one reads
+it.
 
 Rows of sequences are time-major, r = t*b + i for b sequences. An LSTM multiplies what it reads and its state in one
 product per step, because its gates are sums of both. A GRU needs the parts of its gates apart: that of what it reads is

@@ -20,8 +20,7 @@ from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import Optimiser, StepSize
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic, CriticOutput
-from tailwise.model.inference import Decision
+from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision
 
 
 @dataclass(frozen=True)

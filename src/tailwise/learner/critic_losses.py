@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from tailwise.core.errors import ConfigError
 from tailwise.learner.returns import require_shape
-from tailwise.model.supports import quantile_midpoints
+from tailwise.model.config import quantile_midpoints
 
 _CACHE_BLOCK = 2**17  # numbers per block: half a megabyte of float32
 

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.inference import Decision
+from tailwise.model.actor_critic import ActorCritic, Decision
 
 
 class Decisions:

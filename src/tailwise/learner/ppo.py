@@ -37,8 +37,7 @@ from tailwise.learner.optimisers import (
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic, CriticOutput
-from tailwise.model.inference import Decision, decide
+from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, decide
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 

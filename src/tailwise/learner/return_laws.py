@@ -34,9 +34,9 @@ from tailwise.model.config import (
     Critic,
     QuantileCritic,
     ScalarCritic,
+    quantile_midpoints,
 )
 from tailwise.model.scales import ReturnScale, preserve_outputs
-from tailwise.model.supports import quantile_midpoints
 
 
 class RowLoss(NamedTuple):

@@ -1,18 +1,29 @@
-"""The model: observation -> normaliser -> encoder -> core -> actor and critics. Nothing is stored between calls."""
+"""The model: observation -> normaliser -> encoder -> core -> actor and critics, and its decisions.
+
+Nothing is stored between calls. The hidden state is one tensor [B, S, H]: S = layers for a GRU, 2 x layers for an LSTM
+(all h, then all c). LSTM and GRU pass whole sequences with resets inside in one call, without a Python loop over steps:
+a sequence [T, B] is cut at every episode start into segments; the segments, sorted by length, form one packed batch, so
+no padding is computed and nothing flows across a reset. The plain twin (a loop over steps) lives in the tests.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.numerics import surely_finite
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.config import (
     EARLIER_LOG_STD,
     LOG_STD,
     Critic,
+    GruCore,
+    LstmCore,
     MlpEncoder,
     ModelConfig,
     NoCore,
@@ -22,8 +33,105 @@ from tailwise.model.config import (
 from tailwise.model.distributions import ActionLaw, law_for, mask_logits
 from tailwise.model.networks import build_encoder, hidden_stack, linear
 from tailwise.model.observation import ObservationSpec
-from tailwise.model.recurrence import Recurrent
 from tailwise.model.scales import ObservationNormaliser, ReturnScale
+
+FORGET_BIAS = 1.0  # LSTM: sigmoid(1) = .73 of the cell is kept at every step
+# GRU: sigmoid(2) = .88 of the state is kept at every step; .12 after 17 steps. With 0 it is 1e-6 after 20, and no
+# gradient reaches the step that has to be remembered; with 1 it takes three times as many updates as with 2.
+UPDATE_BIAS = 2.0
+LOG_STD_BOUNDS = (-5.0, 2.0)
+ROWS = 64  # playback always computes this many rows, so that a decision never depends on its neighbours
+
+
+@dataclass(frozen=True)
+class SegmentPlan:
+    """How rows (t, b) of a [T, B] block map to a packed batch of reset-free segments.
+
+    rows [T*B]: flat row index (t*B + b) of each packed position. inverse [T*B]: packed position of each flat row.
+    batch_sizes [L]: segments still running at offset 0, 1, ...; environment [G], fresh [G]: per segment, longest
+    first, its environment and whether it begins from the zero state; last [B]: the segment that ends at T-1.
+    """
+
+    rows: Tensor
+    inverse: Tensor
+    batch_sizes: Tensor
+    environment: Tensor
+    fresh: Tensor
+    last: Tensor
+
+
+def plan_segments(start: Tensor) -> SegmentPlan:
+    """Segments of `start` [T, B] bool: True where an episode begins, so the state before that step is zero."""
+    begins = start.cpu().numpy()
+    steps, envs = begins.shape
+    opens = begins.copy()
+    opens[0] = True
+    # Segments are numbered environment by environment, so the last segment of an environment has the highest id there.
+    segment = (np.cumsum(opens.T.reshape(-1)) - 1).reshape(envs, steps)
+    first_row = np.flatnonzero(opens.T.reshape(-1))
+    offset = np.arange(envs * steps) - first_row[segment.reshape(-1)]
+    lengths = np.bincount(segment.reshape(-1))
+    order = np.argsort(-lengths, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    packed_order = np.lexsort((rank[segment.reshape(-1)], offset))  # by offset, then by rank
+    env_of, step_of = packed_order // steps, packed_order % steps
+    rows = step_of * envs + env_of
+    inverse = np.empty_like(rows)
+    inverse[rows] = np.arange(len(rows))
+    return SegmentPlan(
+        rows=torch.from_numpy(rows),
+        inverse=torch.from_numpy(inverse),
+        batch_sizes=torch.from_numpy(np.bincount(offset)),
+        environment=torch.from_numpy(first_row[order] // steps),
+        fresh=torch.from_numpy(begins.T.reshape(-1)[first_row][order] | (first_row[order] % steps != 0)),
+        last=torch.from_numpy(rank[segment[:, -1]]),
+    )
+
+
+class Recurrent(nn.Module):
+    """x [T, B, I], state [B, S, H], start [T, B] -> y [T, B, H], state after the last step [B, S, H]."""
+
+    def __init__(self, config: LstmCore | GruCore, in_features: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.is_lstm = isinstance(config, LstmCore)
+        self.hidden = config.hidden
+        self.layers = config.layers
+        self.slots = config.layers * (2 if self.is_lstm else 1)
+        self.net: nn.LSTM | nn.GRU = (nn.LSTM if self.is_lstm else nn.GRU)(in_features, config.hidden, config.layers)
+        for name, parameter in self.net.named_parameters():
+            if name.startswith("weight"):
+                for gate in parameter.chunk(4 if self.is_lstm else 3):
+                    nn.init.orthogonal_(gate, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+                if name.startswith("bias_ih"):
+                    # An open gate lets memory survive before anything is learnt.
+                    keep = parameter.chunk(4 if self.is_lstm else 3)[1]  # LSTM: forget gate, GRU: update gate
+                    nn.init.constant_(keep, FORGET_BIAS if self.is_lstm else UPDATE_BIAS)
+
+    def forward(self, x: Tensor, state: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class; `start[t, b]` zeroes the state of b before step t."""
+        steps, envs = x.shape[:2]
+        if steps == 1 or not bool(start[1:].any()):
+            begin = torch.where(start[0][:, None, None], torch.zeros_like(state), state)
+            y, after = self._run(x, begin)
+            return y, after
+        plan = plan_segments(start)
+        begin = torch.where(plan.fresh[:, None, None], torch.zeros((), dtype=state.dtype), state[plan.environment])
+        packed = PackedSequence(x.reshape(steps * envs, -1)[plan.rows], plan.batch_sizes)
+        y_packed, after = self._run(packed, begin)
+        y = y_packed.data[plan.inverse].reshape(steps, envs, self.hidden)
+        return y, after[plan.last]
+
+    def _run(self, x: Tensor | PackedSequence, begin: Tensor) -> tuple[Tensor, Tensor]:
+        """Run torch's kernel from `begin` [G, S, H]; the result's state has the same layout."""
+        hidden = begin.transpose(0, 1).contiguous()
+        if self.is_lstm:
+            y, (h, c) = self.net(x, (hidden[: self.layers], hidden[self.layers :]))
+            return y, torch.cat([h, c]).transpose(0, 1)
+        y, h = self.net(x, hidden)
+        return y, h.transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -65,9 +173,6 @@ class CriticHead(nn.Module):
             return self.mean_head(features).squeeze(-1), law
         assert law is not None
         return law.mean(-1), law
-
-
-LOG_STD_BOUNDS = (-5.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -216,3 +321,80 @@ class ActorCritic(nn.Module):
         mean = torch.stack([pair[0] for pair in pairs], dim=-1)
         law = torch.stack([pair[1] for pair in pairs], dim=-2) if pairs[0][1] is not None else None
         return CriticOutput(mean, law)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One vector step: action [B, A] raw, log_prob [B], params [B, P], features [B, H], state [B, S, H]."""
+
+    action: Tensor
+    log_prob: Tensor
+    params: Tensor
+    features: Tensor
+    state: Tensor
+
+
+@torch.no_grad()
+def decide(
+    model: ActorCritic, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None
+) -> Decision:
+    """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] in (0, 1), None: most likely action."""
+    latent = model.latent(obs[None], state, start[None])
+    features = latent.features[0]
+    params = model.policy(features, mask)
+    action = model.law.mode(params) if uniform is None else model.law.sample(params, uniform)
+    return Decision(action, model.law.log_prob(params, action), params, features, latent.state)
+
+
+def decide_padded(
+    model: ActorCritic, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None
+) -> Decision:
+    """`decide` in blocks of exactly ROWS rows, the last one padded: row i is the same whatever stands beside it.
+
+    Matrix kernels choose their order of summation by the number of rows; with a fixed number it cannot change.
+    Raises DataError where the law of the action is not finite: the largest of NaNs is no decision.
+    """
+    blocks = []
+    for first in range(0, obs.shape[0], ROWS):
+        block = slice(first, first + ROWS)
+        made = decide(
+            model,
+            _padded(obs[block], 0.0),
+            _padded(state[block], 0.0),
+            _padded(start[block], 1.0),
+            None if mask is None else _padded(mask[block], 1.0),
+            None if uniform is None else _padded(uniform[block], 0.5),
+        )
+        rows = obs[block].shape[0]
+        decision = Decision(
+            made.action[:rows], made.log_prob[:rows], made.params[:rows], made.features[:rows], made.state[:rows]
+        )
+        _check_finite(decision, obs[block], first)
+        blocks.append(decision)
+    if len(blocks) == 1:
+        return blocks[0]
+    names = ("action", "log_prob", "params", "features", "state")
+    return Decision(*(torch.cat([getattr(block, name) for block in blocks]) for name in names))
+
+
+def _check_finite(decision: Decision, obs: Tensor, first: int) -> None:
+    """Raise unless the law, the action and the hidden state of every row are finite; `first` is the number of row 0."""
+    parts = (decision.params, decision.action.to(decision.params.dtype), decision.state)
+    if surely_finite(*(part.numpy() for part in parts)):
+        return
+    finite = torch.stack([torch.isfinite(part.flatten(1)).all(dim=1) for part in parts]).all(dim=0)
+    if bool(finite.all()):
+        return
+    row = int((~finite).nonzero()[0])
+    raise DataError(
+        f"the policy's answer to observation {first + row} is NaN or infinite, so it is no action (the observation's "
+        f"largest entry is {float(obs[row].abs().max()):.3g}, and its weights or hidden state may be broken); check "
+        "the observation and the checkpoint."
+    )
+
+
+def _padded(rows: Tensor, fill: float) -> Tensor:
+    """rows [n, ...] with n <= ROWS -> [ROWS, ...], filled up with `fill`."""
+    padded = torch.full((ROWS, *rows.shape[1:]), fill, dtype=rows.dtype)
+    padded[: rows.shape[0]] = rows
+    return padded

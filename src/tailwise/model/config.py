@@ -10,13 +10,22 @@ from pydantic import Field, JsonValue, model_validator
 from torch import Tensor
 
 from tailwise.core.config import Section
-from tailwise.model.supports import even_atoms, quantile_midpoints
 
 # Half the range: of the three widths that were tried the one with which Hopper reaches its goal; HalfCheetah learns
 # faster with less (docs/geometry.md).
 LOG_STD = 0.0
 EARLIER_LOG_STD = (-0.35, -0.7)  # defaults of earlier versions, which the files of their policies name
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=32)]
+
+
+def quantile_midpoints(n: int) -> Tensor:
+    """tau_i = (i + 0.5) / n, float64 [n]: in float32 the sum would round before the division."""
+    return (torch.arange(n, dtype=torch.float64) + 0.5) / n
+
+
+def even_atoms(n: int, span: float) -> Tensor:
+    """n atoms [n], evenly spaced from -span to span, in normalised return units."""
+    return torch.linspace(-span, span, n)
 
 
 class MlpEncoder(Section):

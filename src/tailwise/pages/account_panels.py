@@ -11,7 +11,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tailwise.evaluate.performance import drawdowns, worst_share
+from tailwise.evaluate.statistics import drawdowns, worst_share
 from tailwise.market.path import AccountPath
 from tailwise.pages.figures import (
     LIMIT,

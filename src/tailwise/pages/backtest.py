@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigWarning
-from tailwise.evaluate.backtest import Rule, play_rule
-from tailwise.evaluate.baselines import buy_and_hold
+from tailwise.evaluate.backtest import Rule, buy_and_hold, play_rule
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule

@@ -18,8 +18,7 @@ from tailwise.features.spec import FeatureSpec
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.market.path import AccountPath
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.inference import decide_padded
+from tailwise.model.actor_critic import ActorCritic, decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback

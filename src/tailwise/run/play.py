@@ -14,8 +14,7 @@ from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.path import AccountPath
-from tailwise.model.actor_critic import ActorCritic
-from tailwise.model.inference import decide_padded
+from tailwise.model.actor_critic import ActorCritic, decide_padded
 from tailwise.run.envs import EnvDriver, StepResult
 
 LONGEST_EPISODE = 1_000_000  # steps

@@ -19,7 +19,7 @@ from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
-from tailwise.model.inference import ROWS
+from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK

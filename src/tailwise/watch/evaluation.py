@@ -146,7 +146,7 @@ def _is_text(kind: Any) -> bool:
 
 def _path(part: Any) -> dict[str, Any]:
     """Wealth as a multiple of the start and drawdown, thinned so that the deepest drawdowns stay."""
-    from tailwise.evaluate.performance import drawdowns  # scipy comes with it: only when there is a path to show
+    from tailwise.evaluate.statistics import drawdowns  # scipy comes with it: only when there is a path to show
 
     equity = np.concatenate([part["equity_before"].to_numpy()[:1], part["equity"].to_numpy()]).astype(float)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite has no place on the page
