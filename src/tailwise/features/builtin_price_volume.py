@@ -10,22 +10,17 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.features.contract import (
+from tailwise.features.contract import CLOSE, HIGH, LOW, OPEN, TIME, VOLUME, feature
+from tailwise.features.windows import (
     BARS,
-    CLOSE,
     HEAD,
-    HIGH,
     LAST,
-    LOW,
-    NO_SPREAD,
-    OPEN,
-    TIME,
-    VOLUME,
-    feature,
+    feature_of_bars,
+    feature_of_one_bar,
+    feature_of_returns,
     largest,
     log_return,
-    one_less,
-    one_window,
+    moments,
     push,
     push_value,
     smallest,
@@ -36,122 +31,99 @@ from tailwise.features.contract import (
 
 
 @kernel
-def deviation(state: Any, start: int, n: int) -> tuple[float, float]:
-    """Mean and standard deviation of the window's closes, both as (value / newest close), the mean less 1.
+def deviation(closes: Any) -> tuple[float, float]:
+    """Mean and standard deviation of closes [n], both as (value / newest close), the mean less 1.
 
     Differences from the newest close are exactly 0 while the price stands still: no rounding poses as a spread.
     """
-    newest = state[start + n - 1]
-    mean = total(state, start, n, newest) / n
-    width = math.sqrt(spread(state, start, n, newest + mean) / n)
+    newest = closes[-1]
+    mean = total(closes, newest) / closes.size
+    width = math.sqrt(spread(closes, newest + mean) / closes.size)
     return mean / newest, width / newest
 
 
-@feature(
+@feature_of_bars(
     "zscore",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="standard deviations",
     meaning="(close - its average) / its standard deviation (population); 0 if flat",
 )
 @kernel
 def zscore(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_value(state, bar[CLOSE])
-    if start < 0:
+    closes = state[push_value(state, bar[CLOSE])]
+    if closes.size == 0:
         return math.nan
-    mean, width = deviation(state, start, n)
+    mean, width = deviation(closes)
     return -mean / width if width > 0.0 else 0.0
 
 
-@feature(
+@feature_of_bars(
     "bollinger",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="share, -1 to 1",
     meaning="place of the close between the Bollinger bands (2 standard deviations): 0 in the middle, -1 and 1 on a "
     "band or beyond it; 0 if flat",
 )
 @kernel
 def bollinger(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_value(state, bar[CLOSE])
-    if start < 0:
+    closes = state[push_value(state, bar[CLOSE])]
+    if closes.size == 0:
         return math.nan
-    mean, width = deviation(state, start, n)
+    mean, width = deviation(closes)
     return min(max(-mean / (2.0 * width), -1.0), 1.0) if width > 0.0 else 0.0
 
 
-@feature(
+@feature_of_bars(
     "bollinger_width",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="share of the average price",
     meaning="distance of the Bollinger bands (4 standard deviations) / average close; 0 if flat",
 )
 @kernel
 def bollinger_width(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_value(state, bar[CLOSE])
-    if start < 0:
+    closes = state[push_value(state, bar[CLOSE])]
+    if closes.size == 0:
         return math.nan
-    mean, width = deviation(state, start, n)
+    mean, width = deviation(closes)
     return 4.0 * width / (1.0 + mean)
 
 
-@feature(
+@feature_of_bars(
     "high_distance",
-    parameters=("window",),
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return, at most 0",
     meaning="ln(close / highest high of the window)",
 )
 @kernel
 def high_distance(state: Any, bar: Any) -> float:
-    start = push_value(state, bar[HIGH])
-    return math.log(bar[CLOSE] / largest(state, start, int(state[0]))) if start >= 0 else math.nan
+    highs = state[push_value(state, bar[HIGH])]
+    return math.log(bar[CLOSE] / largest(highs)) if highs.size > 0 else math.nan
 
 
-@feature(
+@feature_of_bars(
     "low_distance",
-    parameters=("window",),
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return, at least 0",
     meaning="ln(close / lowest low of the window)",
 )
 @kernel
 def low_distance(state: Any, bar: Any) -> float:
-    start = push_value(state, bar[LOW])
-    return math.log(bar[CLOSE] / smallest(state, start, int(state[0]))) if start >= 0 else math.nan
+    lows = state[push_value(state, bar[LOW])]
+    return math.log(bar[CLOSE] / smallest(lows)) if lows.size > 0 else math.nan
 
 
-@feature(
+@feature_of_bars(
     "drawdown",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return, at most 0",
     meaning="ln(close / highest close of the window)",
 )
 @kernel
 def drawdown(state: Any, bar: Any) -> float:
-    start = push_value(state, bar[CLOSE])
-    return math.log(bar[CLOSE] / largest(state, start, int(state[0]))) if start >= 0 else math.nan
+    closes = state[push_value(state, bar[CLOSE])]
+    return math.log(bar[CLOSE] / largest(closes)) if closes.size > 0 else math.nan
 
 
-@feature(
+@feature_of_bars(
     "range_position",
-    parameters=("window",),
-    warm_up=one_less,
     state_size=two_windows,
     unit="share, -1 to 1",
     meaning="place of the close between lowest low (-1) and highest high (1) of the window; 0 if flat",
@@ -160,11 +132,11 @@ def drawdown(state: Any, bar: Any) -> float:
 def range_position(state: Any, bar: Any) -> float:
     n, k = int(state[0]), int(state[BARS])
     state[BARS] = k + 1
-    highs = push(state, HEAD, n, k, bar[HIGH])
-    lows = push(state, HEAD + 2 * n, n, k, bar[LOW])
-    if k + 1 < n:
+    highs = state[push(state, HEAD, n, k, bar[HIGH])]
+    lows = state[push(state, HEAD + 2 * n, n, k, bar[LOW])]
+    if lows.size == 0:
         return math.nan
-    return place_between(bar[CLOSE], smallest(state, lows, n), largest(state, highs, n))
+    return place_between(bar[CLOSE], smallest(lows), largest(highs))
 
 
 @kernel
@@ -189,16 +161,14 @@ def gap(state: Any, bar: Any) -> float:
     return math.log(bar[OPEN] / before) if before > 0.0 else math.nan
 
 
-@feature("intraday", warm_up=0, state_size=1, unit="log-return", meaning="ln(close / open) of the bar")
+@feature_of_one_bar("intraday", unit="log-return", meaning="ln(close / open) of the bar")
 @kernel
 def intraday(state: Any, bar: Any) -> float:
     return math.log(bar[CLOSE] / bar[OPEN])
 
 
-@feature(
+@feature_of_one_bar(
     "close_location",
-    warm_up=0,
-    state_size=1,
     unit="share, -1 to 1",
     meaning="place of the close between low (-1) and high (1) of its bar; 0 if they are equal",
 )
@@ -207,10 +177,8 @@ def close_location(state: Any, bar: Any) -> float:
     return place_between(bar[CLOSE], bar[LOW], bar[HIGH])
 
 
-@feature(
+@feature_of_one_bar(
     "body",
-    warm_up=0,
-    state_size=1,
     unit="share, -1 to 1",
     meaning="(close - open) / (high - low); 0 if high and low are equal",
 )
@@ -219,10 +187,8 @@ def body(state: Any, bar: Any) -> float:
     return share_of_bar(bar[CLOSE] - bar[OPEN], bar)
 
 
-@feature(
+@feature_of_one_bar(
     "upper_wick",
-    warm_up=0,
-    state_size=1,
     unit="share, 0 to 1",
     meaning="(high - higher of open and close) / (high - low); 0 if high and low are equal",
 )
@@ -231,10 +197,8 @@ def upper_wick(state: Any, bar: Any) -> float:
     return share_of_bar(max(bar[HIGH] - max(bar[OPEN], bar[CLOSE]), 0.0), bar)
 
 
-@feature(
+@feature_of_one_bar(
     "lower_wick",
-    warm_up=0,
-    state_size=1,
     unit="share, 0 to 1",
     meaning="(lower of open and close - low) / (high - low); 0 if high and low are equal",
 )
@@ -254,49 +218,38 @@ _SMALLEST_RATIO = 1e-3  # a volume below a thousandth of the average counts as a
 _DAY = 86400.0  # seconds
 
 
-@feature(
+@feature_of_bars(
     "volume_ratio",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="ln of a ratio",
     meaning="ln(volume / its average), at least ln(1/1000); 0 if there is no volume in the window",
 )
 @kernel
 def volume_ratio(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_value(state, bar[VOLUME])
-    if start < 0:
+    volumes = state[push_value(state, bar[VOLUME])]
+    if volumes.size == 0:
         return math.nan
-    average = total(state, start, n) / n
+    average = total(volumes) / volumes.size
     return math.log(max(bar[VOLUME] / average, _SMALLEST_RATIO)) if average > 0.0 else 0.0
 
 
-@feature(
+@feature_of_bars(
     "volume_zscore",
-    parameters=("window",),
     smallest=2,
-    warm_up=one_less,
-    state_size=one_window,
     unit="standard deviations",
     meaning="(volume - its average) / its standard deviation (population); 0 if all volumes are equal",
 )
 @kernel
 def volume_zscore(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_value(state, bar[VOLUME])
-    if start < 0:
+    volumes = state[push_value(state, bar[VOLUME])]
+    if volumes.size == 0:
         return math.nan
-    mean = total(state, start, n) / n
-    variance = spread(state, start, n, mean) / n
-    return (bar[VOLUME] - mean) / math.sqrt(variance) if variance > NO_SPREAD * mean * mean else 0.0
+    mean, variance = moments(volumes)
+    return (bar[VOLUME] - mean) / math.sqrt(variance) if variance > 0.0 else 0.0
 
 
-@feature(
+@feature_of_returns(
     "volume_return",
-    parameters=("window",),
-    warm_up=lambda window: window,
     state_size=two_windows,
     unit="log-return per bar",
     meaning="mean of the one-bar returns weighted by volume; 0 if there is no volume in the window",
@@ -304,26 +257,21 @@ def volume_zscore(state: Any, bar: Any) -> float:
 @kernel
 def volume_return(state: Any, bar: Any) -> float:
     n, k = int(state[0]), int(state[BARS])
-    move = log_return(state, bar)
-    if k == 0:
+    returns = state[push(state, HEAD, n, k - 1, log_return(state, bar))]
+    volumes = state[push(state, HEAD + 2 * n, n, k - 1, bar[VOLUME])]
+    if volumes.size == 0:
         return math.nan
-    moves = push(state, HEAD, n, k - 1, move)
-    volumes = push(state, HEAD + 2 * n, n, k - 1, bar[VOLUME])
-    if k < n:
-        return math.nan
-    traded = total(state, volumes, n)
+    traded = total(volumes)
     if not traded > 0.0:
         return 0.0
     weighted = 0.0
     for i in range(n):
-        weighted += state[moves + i] * (state[volumes + i] / traded)
+        weighted += returns[i] * (volumes[i] / traded)
     return weighted
 
 
-@feature(
+@feature_of_returns(
     "signed_volume",
-    parameters=("window",),
-    warm_up=lambda window: window,
     state_size=two_windows,
     unit="share, -1 to 1",
     meaning="(volume of bars that rose - volume of bars that fell) / volume; 0 if there is none in the window",
@@ -332,15 +280,13 @@ def volume_return(state: Any, bar: Any) -> float:
 def signed_volume(state: Any, bar: Any) -> float:
     n, k = int(state[0]), int(state[BARS])
     move = log_return(state, bar)
-    if k == 0:
-        return math.nan
     sign = 1.0 if move > 0.0 else -1.0 if move < 0.0 else 0.0
-    signed = push(state, HEAD, n, k - 1, sign * bar[VOLUME])
-    volumes = push(state, HEAD + 2 * n, n, k - 1, bar[VOLUME])
-    if k < n:
+    signed = state[push(state, HEAD, n, k - 1, sign * bar[VOLUME])]
+    volumes = state[push(state, HEAD + 2 * n, n, k - 1, bar[VOLUME])]
+    if volumes.size == 0:
         return math.nan
-    traded = total(state, volumes, n)
-    return min(max(total(state, signed, n) / traded, -1.0), 1.0) if traded > 0.0 else 0.0
+    traded = total(volumes)
+    return min(max(total(signed) / traded, -1.0), 1.0) if traded > 0.0 else 0.0
 
 
 @kernel
@@ -354,18 +300,14 @@ def angle_of_week(bar: Any) -> float:
     return 2.0 * math.pi * ((math.floor(bar[TIME] / _DAY) + 3.0) % 7.0) / 7.0
 
 
-@feature(
-    "hour_sin", warm_up=0, state_size=1, unit="-1 to 1", meaning="sine of the time of day (UTC) at which the bar opens"
-)
+@feature_of_one_bar("hour_sin", unit="-1 to 1", meaning="sine of the time of day (UTC) at which the bar opens")
 @kernel
 def hour_sin(state: Any, bar: Any) -> float:
     return math.sin(angle_of_day(bar))
 
 
-@feature(
+@feature_of_one_bar(
     "hour_cos",
-    warm_up=0,
-    state_size=1,
     unit="-1 to 1",
     meaning="cosine of the time of day (UTC) at which the bar opens",
 )
@@ -374,42 +316,13 @@ def hour_cos(state: Any, bar: Any) -> float:
     return math.cos(angle_of_day(bar))
 
 
-@feature(
-    "weekday_sin", warm_up=0, state_size=1, unit="-1 to 1", meaning="sine of the day of the week (UTC), Monday 0 of 7"
-)
+@feature_of_one_bar("weekday_sin", unit="-1 to 1", meaning="sine of the day of the week (UTC), Monday 0 of 7")
 @kernel
 def weekday_sin(state: Any, bar: Any) -> float:
     return math.sin(angle_of_week(bar))
 
 
-@feature(
-    "weekday_cos", warm_up=0, state_size=1, unit="-1 to 1", meaning="cosine of the day of the week (UTC), Monday 0 of 7"
-)
+@feature_of_one_bar("weekday_cos", unit="-1 to 1", meaning="cosine of the day of the week (UTC), Monday 0 of 7")
 @kernel
 def weekday_cos(state: Any, bar: Any) -> float:
     return math.cos(angle_of_week(bar))
-
-
-FEATURES = (
-    zscore,
-    bollinger,
-    bollinger_width,
-    high_distance,
-    low_distance,
-    drawdown,
-    range_position,
-    gap,
-    intraday,
-    close_location,
-    body,
-    upper_wick,
-    lower_wick,
-    volume_ratio,
-    volume_zscore,
-    volume_return,
-    signed_volume,
-    hour_sin,
-    hour_cos,
-    weekday_sin,
-    weekday_cos,
-)

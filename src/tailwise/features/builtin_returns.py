@@ -9,26 +9,23 @@ import math
 from typing import Any
 
 from tailwise.core.compiled import kernel
-from tailwise.features.contract import (
+from tailwise.features.contract import CLOSE, feature
+from tailwise.features.windows import (
     BARS,
-    CLOSE,
     HEAD,
     NO_SPREAD,
     SPARE,
-    feature,
+    feature_of_returns,
     log_return,
-    one_window,
+    moments,
     push_return,
     spread,
     total,
-    whole_window,
 )
 
 
-@feature(
+@feature_of_returns(
     "return",
-    parameters=("window",),
-    warm_up=whole_window,
     state_size=lambda window: HEAD + window,
     unit="log-return",
     meaning="ln(close / close of `window` bars ago)",
@@ -43,194 +40,161 @@ def simple_return(state: Any, bar: Any) -> float:
     return math.log(bar[CLOSE] / before) if k >= n else math.nan
 
 
-@feature(
+@feature_of_returns(
     "momentum",
-    parameters=("window",),
     smallest=2,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="standard deviations",
     meaning="return over the window / (root mean square of its one-bar returns x sqrt(window)); 0 if flat",
 )
 @kernel
 def momentum(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
-    energy = spread(state, start, n, 0.0)
-    return total(state, start, n) / math.sqrt(energy) if energy > 0.0 else 0.0
+    energy = spread(returns, 0.0)
+    return total(returns) / math.sqrt(energy) if energy > 0.0 else 0.0
 
 
-@feature(
+@feature_of_returns(
     "efficiency",
-    parameters=("window",),
     smallest=2,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="share, 0 to 1",
     meaning="Kaufman's ratio |return over the window| / sum of |one-bar returns|; 0 if flat",
 )
 @kernel
 def efficiency(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
     path = 0.0
-    for i in range(start, start + n):
-        path += abs(state[i])
-    return min(abs(total(state, start, n)) / path, 1.0) if path > 0.0 else 0.0
+    for move in returns:
+        path += abs(move)
+    return min(abs(total(returns)) / path, 1.0) if path > 0.0 else 0.0
 
 
-@feature(
+@feature_of_returns(
     "up_share",
-    parameters=("window",),
-    warm_up=whole_window,
-    state_size=one_window,
     unit="share, -1 to 1",
     meaning="(bars that rose - bars that fell) / window; 0 if flat",
 )
 @kernel
 def up_share(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
     balance = 0.0
-    for i in range(start, start + n):
-        if state[i] > 0.0:
+    for move in returns:
+        if move > 0.0:
             balance += 1.0
-        elif state[i] < 0.0:
+        elif move < 0.0:
             balance -= 1.0
-    return balance / n
+    return balance / returns.size
 
 
-@feature(
+@feature_of_returns(
     "downside_share",
-    parameters=("window",),
-    warm_up=whole_window,
-    state_size=one_window,
     unit="share, 0 to 1",
     meaning="sum of squared falls / sum of squared returns; 0.5 if flat",
 )
 @kernel
 def downside_share(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
     down, both = 0.0, 0.0
-    for i in range(start, start + n):
-        square = state[i] * state[i]
-        both += square
-        if state[i] < 0.0:
-            down += square
+    for move in returns:
+        both += move * move
+        if move < 0.0:
+            down += move * move
     return down / both if both > 0.0 else 0.5
 
 
-@feature(
+@feature_of_returns(
     "autocorrelation",
-    parameters=("window",),
     smallest=3,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="correlation, -1 to 1",
     meaning="correlation of each one-bar return with the one before, in the window; 0 if all are equal",
 )
 @kernel
 def autocorrelation(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
-    mean = total(state, start, n) / n
-    around = spread(state, start, n, mean)
+    n = returns.size
+    mean = total(returns) / n
+    around = spread(returns, mean)
     if around <= NO_SPREAD * n * mean * mean:
         return 0.0
-    window, products = state[start : start + n], 0.0
+    products = 0.0
     for i in range(1, n):
-        products += (window[i] - mean) * (window[i - 1] - mean)
+        products += (returns[i] - mean) * (returns[i - 1] - mean)
     return products / around
 
 
-@feature(
+@feature_of_returns(
     "skew",
-    parameters=("window",),
     smallest=3,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="1",
     meaning="skewness of the one-bar returns in the window (population moments); 0 if all are equal",
 )
 @kernel
 def skew(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
-    mean = total(state, start, n) / n
-    second = spread(state, start, n, mean) / n
-    if second <= NO_SPREAD * mean * mean:
+    mean, variance = moments(returns)
+    if variance == 0.0:
         return 0.0
     third = 0.0
-    for i in range(start, start + n):
-        x = state[i] - mean
+    for move in returns:
+        x = move - mean
         third += x * x * x
-    return third / (n * second * math.sqrt(second))
+    return third / (returns.size * variance * math.sqrt(variance))
 
 
-@feature(
+@feature_of_returns(
     "kurtosis",
-    parameters=("window",),
     smallest=4,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="1",
     meaning="excess kurtosis of the one-bar returns in the window (population moments); 0 if all are equal",
 )
 @kernel
 def kurtosis(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
-    mean = total(state, start, n) / n
-    second = spread(state, start, n, mean) / n
-    if second <= NO_SPREAD * mean * mean:
+    mean, variance = moments(returns)
+    if variance == 0.0:
         return 0.0
     fourth = 0.0
-    for i in range(start, start + n):
-        x = state[i] - mean
+    for move in returns:
+        x = move - mean
         fourth += (x * x) * (x * x)
-    return fourth / (n * second * second) - 3.0
+    return fourth / (returns.size * variance * variance) - 3.0
 
 
-@feature(
+@feature_of_returns(
     "trend",
-    parameters=("window",),
     smallest=2,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="correlation, -1 to 1",
     meaning="correlation of ln(close) with time over the last window + 1 closes; 0 if flat",
 )
 @kernel
 def trend(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    if start < 0:
+    returns = state[push_return(state, bar)]
+    if returns.size == 0:
         return math.nan
+    n = returns.size
     level, levels, largest_level = 0.0, 0.0, 0.0  # ln(close) relative to the first close of the window
-    for i in range(start, start + n):
-        level += state[i]
+    for move in returns:
+        level += move
         levels += level
         largest_level = max(largest_level, abs(level))
     mean, middle = levels / (n + 1), n / 2.0
     level, around, products, times = 0.0, mean * mean, middle * mean, middle * middle
-    for i in range(start, start + n):
-        level += state[i]
-        time = i - start + 1 - middle
+    for i in range(n):
+        level += returns[i]
+        time = i + 1 - middle
         around += (level - mean) * (level - mean)
         products += time * (level - mean)
         times += time * time
@@ -239,11 +203,9 @@ def trend(state: Any, bar: Any) -> float:
     return products / math.sqrt(around * times)
 
 
-@feature(
+@feature_of_returns(
     "rsi",
-    parameters=("window",),
     smallest=2,
-    warm_up=whole_window,
     state_size=HEAD,
     unit="share, -1 to 1",
     meaning="Wilder's relative strength (RSI / 50 - 1) of log-returns, smoothed by 1 / window; 0 if flat",
@@ -289,18 +251,3 @@ def macd(state: Any, bar: Any) -> float:
         return math.nan
     variance = state[SPARE + 2] / state[SPARE + 3]
     return (state[SPARE + 1] - state[SPARE]) / math.sqrt(variance) if variance > 0.0 else 0.0
-
-
-FEATURES = (
-    simple_return,
-    momentum,
-    efficiency,
-    up_share,
-    downside_share,
-    autocorrelation,
-    skew,
-    kurtosis,
-    trend,
-    rsi,
-    macd,
-)

@@ -14,26 +14,21 @@ import numpy as np
 
 from tailwise.core.compiled import kernel
 from tailwise.core.errors import DataError
-from tailwise.features.contract import (
+from tailwise.features.contract import CLOSE, HIGH, LOW, OPEN, Floats, feature
+from tailwise.features.windows import (
     BARS,
-    CLOSE,
     HEAD,
-    HIGH,
     LAST,
-    LOW,
-    OPEN,
     SPARE,
-    Floats,
-    feature,
+    feature_of_bars,
+    feature_of_returns,
     log_return,
-    one_less,
     one_window,
     push,
     push_return,
     push_value,
     spread,
     total,
-    whole_window,
 )
 
 _SMALLEST_RATIO = 1e-6  # of two variances: the logarithm of a ratio of volatilities ends at ln(1/1000)
@@ -41,25 +36,21 @@ _PARKINSON = 4.0 * math.log(2.0)
 _GARMAN_KLASS = 2.0 * math.log(2.0) - 1.0
 
 
-@feature(
+@feature_of_returns(
     "volatility",
-    parameters=("window",),
-    warm_up=whole_window,
-    state_size=one_window,
     unit="log-return per bar",
     meaning="realised volatility: root mean square of the one-bar returns; 0 if flat",
 )
 @kernel
 def volatility(state: Any, bar: Any) -> float:
-    n = int(state[0])
-    start = push_return(state, bar, n)
-    return math.sqrt(spread(state, start, n, 0.0) / n) if start >= 0 else math.nan
+    returns = state[push_return(state, bar)]
+    return math.sqrt(spread(returns, 0.0) / returns.size) if returns.size > 0 else math.nan
 
 
 @feature(
     "ewma_volatility",
     parameters=("span",),
-    warm_up=whole_window,
+    warm_up=lambda span: span,
     state_size=HEAD,
     unit="log-return per bar",
     meaning="root of the exponentially weighted mean of squared one-bar returns; 0 if flat",
@@ -75,51 +66,41 @@ def ewma_volatility(state: Any, bar: Any) -> float:
     return math.sqrt(state[SPARE] / state[SPARE + 1]) if k >= state[0] else math.nan
 
 
-@feature(
+@feature_of_bars(
     "parkinson",
-    parameters=("window",),
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return per bar",
     meaning="Parkinson's volatility from high and low; 0 if flat",
 )
 @kernel
 def parkinson(state: Any, bar: Any) -> float:
-    n, span = int(state[0]), math.log(bar[HIGH] / bar[LOW])
-    start = push_value(state, span * span)
-    return math.sqrt(total(state, start, n) / (n * _PARKINSON)) if start >= 0 else math.nan
+    span = math.log(bar[HIGH] / bar[LOW])
+    squares = state[push_value(state, span * span)]
+    return math.sqrt(total(squares) / (squares.size * _PARKINSON)) if squares.size > 0 else math.nan
 
 
-@feature(
+@feature_of_bars(
     "garman_klass",
-    parameters=("window",),
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return per bar",
     meaning="Garman and Klass's volatility from all four prices of a bar; 0 if flat",
 )
 @kernel
 def garman_klass(state: Any, bar: Any) -> float:
-    n, span, body = int(state[0]), math.log(bar[HIGH] / bar[LOW]), math.log(bar[CLOSE] / bar[OPEN])
-    start = push_value(state, 0.5 * span * span - _GARMAN_KLASS * body * body)
-    return math.sqrt(max(total(state, start, n), 0.0) / n) if start >= 0 else math.nan
+    span, body = math.log(bar[HIGH] / bar[LOW]), math.log(bar[CLOSE] / bar[OPEN])
+    variances = state[push_value(state, 0.5 * span * span - _GARMAN_KLASS * body * body)]
+    return math.sqrt(max(total(variances), 0.0) / variances.size) if variances.size > 0 else math.nan
 
 
-@feature(
+@feature_of_bars(
     "rogers_satchell",
-    parameters=("window",),
-    warm_up=one_less,
-    state_size=one_window,
     unit="log-return per bar",
     meaning="Rogers and Satchell's volatility, which a drift does not inflate; 0 if flat",
 )
 @kernel
 def rogers_satchell(state: Any, bar: Any) -> float:
-    n = int(state[0])
     above = math.log(bar[HIGH] / bar[CLOSE]) * math.log(bar[HIGH] / bar[OPEN])
     below = math.log(bar[LOW] / bar[CLOSE]) * math.log(bar[LOW] / bar[OPEN])
-    start = push_value(state, above + below)
-    return math.sqrt(max(total(state, start, n), 0.0) / n) if start >= 0 else math.nan
+    variances = state[push_value(state, above + below)]
+    return math.sqrt(max(total(variances), 0.0) / variances.size) if variances.size > 0 else math.nan
 
 
 @feature(
@@ -127,56 +108,47 @@ def rogers_satchell(state: Any, bar: Any) -> float:
     parameters=("short", "long"),
     smallest=(1, 2),
     warm_up=lambda short, long: long,
-    state_size=lambda short, long: HEAD + 2 * long,
+    state_size=lambda short, long: one_window(long),
     unit="ln of a ratio",
     meaning="ln(volatility_short / volatility_long), at least ln(1/1000); 0 if flat",
 )
 @kernel
 def volatility_ratio(state: Any, bar: Any) -> float:
-    short, long = int(state[0]), int(state[1])
-    start = push_return(state, bar, long)
-    if start < 0:
+    short, long, k = int(state[0]), int(state[1]), int(state[BARS])
+    returns = state[push(state, HEAD, long, k - 1, log_return(state, bar))]
+    if returns.size == 0:
         return math.nan
-    slow = spread(state, start, long, 0.0) / long
+    slow = spread(returns, 0.0) / long
     if slow <= 0.0:
         return 0.0
-    quick = spread(state, start + long - short, short, 0.0) / short
+    quick = spread(returns[long - short :], 0.0) / short
     return 0.5 * math.log(max(quick / slow, _SMALLEST_RATIO))
 
 
 @kernel
 def true_range(state: Any, bar: Any) -> float:
-    """ln of the highest over the lowest of high, low and previous close; -1 at the first bar. Counts the bar."""
+    """ln of the highest over the lowest of high, low and previous close; 0 at the first bar. Counts the bar."""
     k, before = state[BARS], state[LAST]
     state[BARS] = k + 1.0
     state[LAST] = bar[CLOSE]
-    return math.log(max(bar[HIGH], before) / min(bar[LOW], before)) if k > 0.0 else -1.0
+    return math.log(max(bar[HIGH], before) / min(bar[LOW], before)) if k > 0.0 else 0.0
 
 
-@feature(
+@feature_of_returns(
     "atr",
-    parameters=("window",),
-    warm_up=whole_window,
-    state_size=one_window,
     unit="log-return per bar",
     meaning="average true range: mean of ln(highest / lowest of high, low, previous close); 0 if flat",
 )
 @kernel
 def atr(state: Any, bar: Any) -> float:
     n, k = int(state[0]), int(state[BARS])
-    span = true_range(state, bar)
-    if k == 0:
-        return math.nan
-    start = push(state, HEAD, n, k - 1, span)
-    return total(state, start, n) / n if k >= n else math.nan
+    ranges = state[push(state, HEAD, n, k - 1, true_range(state, bar))]
+    return total(ranges) / n if ranges.size > 0 else math.nan
 
 
-@feature(
+@feature_of_returns(
     "atr_ratio",
-    parameters=("window",),
     smallest=2,
-    warm_up=whole_window,
-    state_size=one_window,
     unit="1, from -1",
     meaning="true range of this bar / atr_window - 1; 0 if flat",
 )
@@ -184,12 +156,10 @@ def atr(state: Any, bar: Any) -> float:
 def atr_ratio(state: Any, bar: Any) -> float:
     n, k = int(state[0]), int(state[BARS])
     span = true_range(state, bar)
-    if k == 0:
+    ranges = state[push(state, HEAD, n, k - 1, span)]
+    if ranges.size == 0:
         return math.nan
-    start = push(state, HEAD, n, k - 1, span)
-    if k < n:
-        return math.nan
-    average = total(state, start, n) / n
+    average = total(ranges) / n
     return span / average - 1.0 if average > 0.0 else 0.0
 
 
@@ -262,16 +232,3 @@ def garch(state: Any, bar: Any) -> float:
         shock = math.log(bar[CLOSE] / before) - state[_MU]
         state[_VARIANCE] = state[_OMEGA] + state[_ALPHA] * shock * shock + state[_BETA] * state[_VARIANCE]
     return math.sqrt(state[_VARIANCE]) / state[_AVERAGE]
-
-
-FEATURES = (
-    volatility,
-    ewma_volatility,
-    parkinson,
-    garman_klass,
-    rogers_satchell,
-    volatility_ratio,
-    atr,
-    atr_ratio,
-    garch,
-)

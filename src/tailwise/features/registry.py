@@ -21,8 +21,14 @@ from tailwise.core.errors import ConfigError
 from tailwise.features import builtin_price_volume, builtin_returns, builtin_volatility
 from tailwise.features.contract import LONGEST_WINDOW, Column, Feature
 
+
+def _declared_in(module: ModuleType) -> list[Feature]:
+    """The features among a module's names, in their order, each once."""
+    return list({id(value): value for value in vars(module).values() if isinstance(value, Feature)}.values())
+
+
 _GROUPS = (builtin_returns, builtin_volatility, builtin_price_volume)
-BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in group.FEATURES})
+BUILTIN: Mapping[str, Feature] = MappingProxyType({one.name: one for group in _GROUPS for one in _declared_in(group)})
 _PARTS = re.compile(r"(?P<base>.*?)(?P<numbers>(?:_\d+)*)")
 
 
@@ -81,12 +87,12 @@ def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> R
     features: list[Feature] = []
     for name in modules:
         module = _load_file(name, folder) if name.endswith(".py") else _import(name)
-        here = {id(value): value for value in vars(module).values() if isinstance(value, Feature)}
+        here = _declared_in(module)
         if not here:
             raise ConfigError(
                 f"features.modules: '{name}' declares no feature; decorate one with @feature, or remove it."
             )
-        features += here.values()
+        features += here
     return Registry(features)
 
 
