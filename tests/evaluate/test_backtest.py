@@ -15,7 +15,7 @@ from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.cli.main import main
 from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigWarning, DataError, ShapeError
-from tailwise.evaluate.backtest import buy_and_hold, flat, volatility_target
+from tailwise.market.base import buy_and_hold, flat, volatility_target
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.records import identity_error
 from tailwise.run.config import parse_config

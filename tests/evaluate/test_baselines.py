@@ -15,15 +15,12 @@ from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError, DataError, ShapeError
 from tailwise.evaluate.backtest import (
     backtest_portfolio,
-    buy_and_hold,
     equal_weights,
-    flat,
     min_cvar_weights,
-    momentum,
     random_matched,
-    volatility_target,
 )
 from tailwise.evaluate.statistics import empirical_cvar
+from tailwise.market.base import buy_and_hold, flat, momentum, volatility_target
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.tables import SymbolTable
 

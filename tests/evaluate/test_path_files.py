@@ -11,9 +11,9 @@ import pytest
 from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import DataError
-from tailwise.evaluate.backtest import momentum
 from tailwise.evaluate.path_files import DECISIONS, EQUITY, TRADES, read_frame, read_paths, save_paths
 from tailwise.evaluate.statistics import path_statistics
+from tailwise.market.base import momentum
 from tailwise.market.path import AccountPath
 
 

@@ -11,7 +11,8 @@ from scipy import stats
 from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.statistics import discounted_forward_returns, empirical_cvar, path_statistics, tail_horizon
+from tailwise.core.numerics import discounted_forward_returns, tail_horizon
+from tailwise.evaluate.statistics import empirical_cvar, path_statistics
 from tailwise.evaluate.words import columns, exposures, held, ruins
 from tailwise.market.costs import COMPONENTS, NO_COSTS
 from tailwise.market.path import AccountPath

@@ -10,7 +10,6 @@ from tailwise import backtest
 from tailwise.bars.bars import Bars
 from tailwise.bars.synthetic import ar1, random_walk
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.backtest import buy_and_hold
 from tailwise.evaluate.stress import (
     cost_scenario,
     crash_scenario,
@@ -27,6 +26,7 @@ from tailwise.evaluate.stress import (
     with_volatility,
     without_bars,
 )
+from tailwise.market.base import buy_and_hold
 from tailwise.market.costs import NO_COSTS, CostConfig
 
 WALK = random_walk(seed=4, length=1500, drift=0.0004, bar="1d")

@@ -63,6 +63,29 @@ def tail_horizon(gamma: float) -> int:
     return math.ceil(round(3 / (1 - gamma), 6))  # 3 / (1 - 0.9) is 30, not 30.000000000000004
 
 
+def discounted_forward_returns(returns: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """sum_k gamma**k r[t + k] over the horizon h, from every bar t that has all of it ahead: float64 [n - h + 1]."""
+    horizon = tail_horizon(gamma)
+    if len(returns) < horizon:
+        return np.zeros(0)
+    from scipy.signal import lfilter  # not at every start of the command line
+
+    # The sum to the end of the data, minus what lies beyond the horizon.
+    whole = np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]
+    beyond = np.concatenate([whole[horizon:], np.zeros(1)]) * gamma**horizon
+    return whole[: len(beyond)] - beyond
+
+
+def known_forward_returns(returns: NDArray[np.float64], gamma: float, *, over: bool) -> NDArray[np.float64]:
+    """`discounted_forward_returns` from every step whose future is known: [n] if it is over, else [n - h + 1].
+
+    After the end of a game or ruin nothing follows, which is known; after a cut, what follows is not.
+    """
+    if over:
+        returns = np.concatenate([returns, np.zeros(tail_horizon(gamma) - 1)])
+    return discounted_forward_returns(returns, gamma)
+
+
 def surely_finite(*arrays: npt.NDArray[Any]) -> bool:
     """Whether the sum of squares of each array is finite: then no entry is NaN or infinite.
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigError, DataError, ShapeError
@@ -25,9 +24,6 @@ from tailwise.market.tables import MarketTable, SymbolTable
 
 Rule = Callable[[Bars], float]
 Floats = npt.NDArray[np.float64]
-VOLATILITY_MEMORY = 0.94  # weight of yesterday's variance, as RiskMetrics had it for daily bars
-WARM_UP = 20  # returns before the variance is trusted
-_DAILY = 400  # bars per year up to which bars are of a day or longer
 
 
 def play_rule(
@@ -93,7 +89,7 @@ def backtest_portfolio(
 
 def _settings(config: MarketEnvConfig | None, action: Action) -> MarketEnvConfig:
     """The account and execution of `config`, over the whole window."""
-    return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action})
+    return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action, "base": None})
 
 
 def _run(simulator: Simulator, targets: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
@@ -157,46 +153,6 @@ def _targets(rule: Rule | Any, bars: Bars, first: int, stop: int) -> npt.NDArray
         raise DataError(
             f"{bars.symbol}: the target at bar {row} is {targets[row - first]}; targets are finite numbers."
         )
-    return targets
-
-
-def flat(bars: Bars) -> Floats:
-    """Never trade: targets [T] of 0."""
-    return np.zeros(len(bars))
-
-
-def buy_and_hold(bars: Bars) -> Floats:
-    """Always hold the equity's worth: targets [T] of 1."""
-    return np.ones(len(bars))
-
-
-def volatility_target(bars: Bars, *, target: float = 0.10, largest: float = 1.0) -> Floats:
-    """Exposure target / forecast, at most `largest`: targets [T].
-
-    target: volatility per year, a fraction. The forecast at the close of bar t is the exponentially weighted volatility
-    of the log-returns up to t; before it is trusted the rule stays flat.
-    """
-    returns = np.diff(np.log(bars.close))
-    start = np.array([VOLATILITY_MEMORY * returns[0] ** 2])
-    variance, _ = lfilter([1 - VOLATILITY_MEMORY], [1.0, -VOLATILITY_MEMORY], returns**2, zi=start)
-    forecast = np.sqrt(np.maximum(variance, 1e-16) * bars.frequency.periods_per_year)
-    targets = np.minimum(target / forecast, largest)
-    targets[: WARM_UP - 1] = 0.0
-    return np.concatenate([[0.0], targets])
-
-
-def momentum(bars: Bars, *, look_back: int | None = None) -> Floats:
-    """Long after a rise over the last `look_back` bars, short after a fall: targets [T] of 1, -1 or 0.
-
-    Time-series momentum of Moskowitz, Ooi & Pedersen (2012). look_back: by default a year of daily or longer bars, a
-    month of shorter ones; flat until so many bars have been seen.
-    """
-    periods = bars.frequency.periods_per_year
-    span = round(periods if periods <= _DAILY else periods / 12) if look_back is None else look_back
-    if span < 1:
-        raise DataError(f"{bars.symbol}: a momentum over {span} bars; look back at least one.")
-    targets = np.zeros(len(bars))
-    targets[span:] = np.sign(bars.close[span:] - bars.close[:-span])
     return targets
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.backtest import buy_and_hold
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.evidence import (
     AccountOdds,
@@ -24,6 +23,7 @@ from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED, Judgement,
 from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent, plain, reservations
+from tailwise.market.base import buy_and_hold
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.checkpoint import Training
 from tailwise.run.worlds import MarketWorld

@@ -15,11 +15,11 @@ import torch
 from tailwise.core.atomic import write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
-from tailwise.core.numerics import tail_horizon
+from tailwise.core.numerics import known_forward_returns, tail_horizon
 from tailwise.evaluate.frontier_result import MOST_LIKELY, SAMPLED, Cell, Frontier, Result, Score
 from tailwise.evaluate.judgement import POLICY, judge_policy
 from tailwise.evaluate.judgement import SAMPLED as SAMPLED_POLICY
-from tailwise.evaluate.statistics import empirical_cvar, forward_returns, known_forward_returns, window_returns
+from tailwise.evaluate.statistics import empirical_cvar, forward_returns, window_returns
 from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seeds, training_facts
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
@@ -240,7 +240,7 @@ def check_folder(folder: Path, base: Config) -> None:
         raise DataError(f"{folder} is a file; choose another folder for the frontier.")
     for path in sorted(folder.glob(f"*/{CONFIG}")):
         stored = read_config(path.parent)
-        limit = stored.risk.limit if isinstance(stored.risk, RiskConstraint) else None
+        limit = stored.risk.level if isinstance(stored.risk, RiskConstraint) else None
         own = cell_config(base, Cell(limit, stored.seed))
         differing = differences(stored.model_dump(mode="json"), own.model_dump(mode="json"))
         if differing:

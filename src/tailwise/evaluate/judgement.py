@@ -19,20 +19,17 @@ from tailwise.bars.bars import Bars
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.backtest import (
     backtest_portfolio,
-    buy_and_hold,
     equal_weights,
-    flat,
     min_cvar_weights,
-    momentum,
     play_rule,
     random_matched,
-    volatility_target,
 )
 from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.statistics import Floats, PathStatistics, empirical_cvar, forward_returns, path_statistics
 from tailwise.evaluate.words import RANDOM, held, small_percent
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
+from tailwise.market.base import buy_and_hold, flat, momentum, volatility_target
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
@@ -136,7 +133,7 @@ def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
     return LimitVerdict(
         measure=measure.kind,
         statistic=_statistic(measure, constraint.alpha, horizon),
-        limit=constraint.limit,
+        limit=constraint.level,
         alpha=constraint.alpha,
         gamma=gamma,
         horizon=horizon,

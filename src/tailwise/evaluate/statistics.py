@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
 
 from tailwise.core.errors import ConfigError
-from tailwise.core.numerics import tail_horizon
+from tailwise.core.numerics import known_forward_returns, tail_horizon
 from tailwise.market.path import AccountPath, hit_rate, profit_factor, round_trips
 from tailwise.market.records import total_cost
 
@@ -123,27 +122,6 @@ def excess_kurtosis(values: Floats) -> float | None:
 def _standard_moment(values: Floats, order: int) -> float | None:
     deviation = float(values.std())
     return float((((values - values.mean()) / deviation) ** order).mean()) if deviation > NOTHING else None
-
-
-def discounted_forward_returns(returns: Floats, gamma: float) -> Floats:
-    """sum_k gamma**k r[t + k] over the horizon h, from every bar t that has all of it ahead: float64 [n - h + 1]."""
-    horizon = tail_horizon(gamma)
-    if len(returns) < horizon:
-        return np.zeros(0)
-    # The sum to the end of the data, minus what lies beyond the horizon.
-    whole = np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]
-    beyond = np.concatenate([whole[horizon:], np.zeros(1)]) * gamma**horizon
-    return whole[: len(beyond)] - beyond
-
-
-def known_forward_returns(returns: Floats, gamma: float, *, over: bool) -> Floats:
-    """`discounted_forward_returns` from every step whose future is known: [n] if it is over, else [n - h + 1].
-
-    After the end of a game or ruin nothing follows, which is known; after a cut, what follows is not.
-    """
-    if over:
-        returns = np.concatenate([returns, np.zeros(tail_horizon(gamma) - 1)])
-    return discounted_forward_returns(returns, gamma)
 
 
 def _check_alpha(alpha: float) -> None:

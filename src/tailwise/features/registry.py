@@ -7,17 +7,14 @@ anew from them, so that nothing depends on what was imported before, or how ofte
 from __future__ import annotations
 
 import difflib
-import hashlib
-import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from tailwise.core.errors import ConfigError
+from tailwise.core.modules import load_module
 from tailwise.features import builtin_price_volume, builtin_returns, builtin_volatility
 from tailwise.features.contract import LONGEST_WINDOW, Column, Feature
 
@@ -86,7 +83,7 @@ def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> R
     """Collect built-ins and all features in the modules: Python files (relative to `folder`) or importable names."""
     features: list[Feature] = []
     for name in modules:
-        module = _load_file(name, folder) if name.endswith(".py") else _import(name)
+        module = load_module(name, folder, key="features.modules")
         here = _declared_in(module)
         if not here:
             raise ConfigError(
@@ -94,35 +91,3 @@ def load_registry(modules: Iterable[str], folder: str | Path | None = None) -> R
             )
         features += here
     return Registry(features)
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"features.modules: '{name}' cannot be imported ({error}); give the path of a .py file or the name of an "
-            "installed module."
-        ) from error
-
-
-def _load_file(name: str, folder: str | Path | None) -> ModuleType:
-    path = Path(folder or ".", name).resolve()
-    if not path.is_file():
-        raise ConfigError(f"features.modules: there is no file '{path}'; paths are relative to the configuration file.")
-    # Python keeps the module under a name that follows from place and content: a second load is the same object, and an
-    # edited file is a new module.
-    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
-    key = f"tailwise_features_{digest}"
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # anything may go wrong in a user's file
-        del sys.modules[key]  # a module that failed half-way is not there
-        raise ConfigError(f"features.modules: '{path}' cannot be run: {type(error).__name__}: {error}") from error
-    return module

@@ -20,6 +20,7 @@ from tailwise.fused.inference import Inputs, Outputs, StepMemory, act
 from tailwise.fused.layout import NO_CORE, Parameters
 from tailwise.fused.rows import Standard
 from tailwise.learner.decisions import Decisions, End, Shown, Stretch
+from tailwise.market.action_kinds import multiply_by_base
 from tailwise.market.engine import look_up, step_accounts
 from tailwise.market.env import MarketEnv
 from tailwise.market.simulator import MarketArrays
@@ -133,6 +134,8 @@ def market_ahead(
         targets, reward = market.targets[mine], market.reward[mine]
         terminated, truncated = market.terminated[mine], market.truncated[mine]
         look_up(market.positions, decided.choice[t, mine], targets)  # `act` chooses one of them, also where p is NaN
+        if market.base.shape[0] > 0:
+            multiply_by_base(targets, market.accounts[mine], market.base)
         step_accounts(
             market.accounts[mine],
             market.pending[mine],

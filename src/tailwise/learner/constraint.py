@@ -121,19 +121,19 @@ class Constraint:
             self.multiplier, self.pid = next_multiplier(
                 self.pid,
                 -measured / self.unit,
-                -self.config.limit / self.unit,
+                -self.config.level / self.unit,
                 self.config.pid,
                 largest=self.config.max_multiplier,
             )
             self.best = measured if self.best is None else max(self.best, measured)
-            violation = (self.config.limit - measured) / self.reference
+            violation = (self.config.level - measured) / self.reference
             known = violation if self.excess is None else self.excess
             self.excess = known + EXCESS_RATE * (violation - known)
             self.updates_broken = 0 if self.kept else self.updates_broken + 1
-            violated = measured < self.config.limit
+            violated = measured < self.config.level
             stuck = violated and self.multiplier >= AT_CAP * self.config.max_multiplier
             self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
-        return {"risk/violation": self.config.limit - measured, **self.metrics()}
+        return {"risk/violation": self.config.level - measured, **self.metrics()}
 
     def _begin(self, update: int, measured: float, spread: float, calibrated: bool) -> None:
         assert isinstance(self.config, RiskConstraint)
@@ -142,8 +142,8 @@ class Constraint:
             return
         self.active_since = update
         self.trusted = calibrated
-        self.reference = max(abs(self.config.limit), SMALLEST_REFERENCE * spread) or 1.0
-        self.unit = max(abs(self.config.limit), SMALLEST_UNIT * spread) or 1.0
+        self.reference = max(abs(self.config.level), SMALLEST_REFERENCE * spread) or 1.0
+        self.unit = max(abs(self.config.level), SMALLEST_UNIT * spread) or 1.0
         cost = -measured / self.unit
         self.pid = PidState(cost=cost, costs=(cost,) * DELAY)  # from 0 the first costs would look like a change
 
@@ -152,7 +152,7 @@ class Constraint:
         found = {"risk/multiplier": self.multiplier}
         if isinstance(self.config, RiskConstraint):
             found |= {
-                "risk/limit": self.config.limit,
+                "risk/limit": self.config.level,
                 "risk/active": float(self.active_since is not None),
                 "risk/began_calibrated": float(self.trusted),
                 "risk/updates_at_cap": float(self.updates_at_cap),

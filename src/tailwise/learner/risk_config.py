@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tailwise.core.config import Section
+from tailwise.core.errors import ConfigError
 
 
 class CvarMeasure(Section):
@@ -94,22 +95,38 @@ class RiskPenalty(Section):
     weight: float = Field(gt=0, le=1000, description="weight of the measure beside the mean")
 
 
+class RelativeLimit(Section):
+    """A share of the tail that a rule had on the train bars, measured when training begins; on markets."""
+
+    of: Literal["buy_and_hold", "base"] = Field(description="whose tail: buy and hold's, or that of env.base")
+    share: float = Field(0.5, gt=0, le=1, description="share of that tail which is allowed")
+
+
 class RiskConstraint(Section):
     """The measure has to stay above a limit; a multiplier finds the weight that this takes."""
 
     mode: Literal["constraint"]
     alpha: float = ALPHA
     measure: Measure = MEASURE
-    limit: float = Field(
-        allow_inf_nan=False,
+    limit: Annotated[float, Field(allow_inf_nan=False)] | RelativeLimit = Field(
         description="lowest allowed value of the measure, in reward units (log-return on a market) over the discounted "
-        "horizon; losses are negative",
+        "horizon; losses are negative; or {of: buy_and_hold, share: 0.5} of the tail on the train bars",
     )
     pid: Pid = Field(default=Pid(), description="how the multiplier follows the violation")
     max_multiplier: float = Field(
         10.0, gt=0, le=1000, description="cap of the multiplier; sitting there is an alert: the limit cannot be met"
     )
     warmup: Warmup = Field(default=Warmup(), description="when the constraint begins")
+
+    @property
+    def level(self) -> float:
+        """The limit as a number; a relative one has none before the train bars were seen."""
+        if isinstance(self.limit, RelativeLimit):
+            raise ConfigError(
+                f"risk.limit is {self.limit.share:g} of the tail of {self.limit.of}, which only the bars of a market "
+                "tell; give it as a number here."
+            )
+        return self.limit
 
 
 RiskConfig = Annotated[RiskOff | RiskReport | RiskPenalty | RiskConstraint, Field(discriminator="mode")]

@@ -38,6 +38,7 @@ class FeedBar:
     funding    fraction of the notional that longs pay to shorts, without `costs.funding_bps`
     available  whether a decision at its close may want the asset: False while its features warm up
     ends       whether the asset has no bar after this one; with several assets its position is settled at the close
+    base       exposure of `env.base` at its close, where there is such a rule
     """
 
     open: float
@@ -50,6 +51,7 @@ class FeedBar:
     funding: float = 0.0
     available: bool = True
     ends: bool = False
+    base: float | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ class Account:
         views: dict[str, npt.NDArray[Any]] = {"time": self._time, "counts": self._counts, "ready": self._ready}
         views |= {f"bar_{name}": table.bars[name][_NOW:] for name in table.bars.dtype.names or ()}
         views["features"] = table.features[_NOW:]
+        if len(table.base):
+            views["base"] = table.base[_NOW:]
         if guards is not None:
             views |= {f"memory_{name}": self._memory[name] for name in BAR_MEMORY.names or ()}
             views |= {"flags": guards.flags[_NOW:], "days": guards.days, "fill_days": guards.fill_days}
@@ -238,6 +242,7 @@ class Account:
             last_rows=np.full(1, _FOREVER),
             bar_ns=np.full(1, self._bar_ns),
             clock_per_year=clock_per_year if several else 0.0,
+            base=np.zeros((0 if self._config.base is None else 2, *bars.shape[1:])),
         )
 
     def _push(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None) -> None:
@@ -247,6 +252,7 @@ class Account:
         table, guards = self._accounts.table, self._accounts.guards
         table.bars[_BEFORE] = table.bars[_NOW]
         table.features[_BEFORE] = table.features[_NOW]
+        table.base[:_NOW] = table.base[_NOW:]
         rows, features = table.bars[_NOW:].reshape(-1), table.features[_NOW:].reshape(len(given), -1)
         now = 0 if time is None else int(time.astype("datetime64[ns]").astype(np.int64))
         if guards is not None:
@@ -259,6 +265,9 @@ class Account:
                 _carry(rows[a])
                 continue
             self._write(rows[a : a + 1], features[a], bar)
+            if bar.base is not None:
+                share = 1 if self._accounts.portfolio is None else len(given)
+                table.base[_NOW:].reshape(-1)[a] = bar.base / share if bar.available and not bar.ends else 0.0
             if guards is not None:
                 guards.flags[_NOW:].reshape(-1)[a] = check_bar(
                     self._memory[a], now, bar.open, bar.high, bar.low, bar.close, self._bar_limits[0]
@@ -285,9 +294,15 @@ class Account:
         if len(bars) != len(self.symbols) or all(bar is None for bar in bars):
             raise ShapeError(f"{len(bars)} bars came for the assets {list(self.symbols)}; one is needed at least.")
         count = len(self._accounts.table.feature_names)
+        wanted = self._config.base is not None
         for symbol, bar in zip(self.symbols, bars, strict=True):
             if bar is not None:
                 _check_bar(symbol, bar, count, self._periods_per_year)
+                if wanted != (bar.base is not None) or (bar.base is not None and not np.isfinite(bar.base)):
+                    raise DataError(
+                        f"{symbol}: a bar came with base {bar.base}; with env.base it needs the exposure of that rule, "
+                        "without it none."
+                    )
                 if not bar.available and self._accounts.portfolio is None and self._counts[1] >= 0:
                     raise DataError(
                         f"{symbol}: a bar came without valid features; the account cannot decide at its close."

@@ -102,6 +102,7 @@ class Accounts:
             costs.latency == 0,
             narrowed,
             table.symbols,
+            table.base,
         )
 
     def begin(self, which: Integers, rows: Integers, symbols: Integers) -> None:
@@ -226,6 +227,8 @@ def _portfolio_arrays(state: AccountState, table: MarketTable, config: MarketEnv
     assets = len(table.symbols)
     assert isinstance(config.action, WeightsAction) and state.holdings is not None
     low, high = config.action.bounds(assets)
+    if len(table.base):  # bounds of actions are no bounds of weights there; `WeightsKind.targets` applies them
+        low, high = np.full(assets, -np.inf), np.full(assets, np.inf)
     return PortfolioArrays(
         holdings=state.holdings,
         low=low,

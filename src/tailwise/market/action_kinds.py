@@ -32,7 +32,7 @@ _BISECTIONS = 40
 def margin_can_bind(config: MarketEnvConfig, costs: CostConfig) -> bool:
     """Whether impact, the one cost that sizing cannot foresee exactly, could carry an allowed exposure into a margin
     call."""
-    return costs.impact_bps > 0 and config.action.largest * config.maintenance_margin > _MARGIN_AT_REACH
+    return costs.impact_bps > 0 and config.largest_exposure * config.maintenance_margin > _MARGIN_AT_REACH
 
 
 @kernel
@@ -80,10 +80,11 @@ def venue_bounds(account: Any, bar: Any, low: float, high: float, rules: Any) ->
 
 
 @kernel
-def venue_bounds_of_accounts(accounts: Any, bars: Any, low: float, high: float, rules_array: Any, bounds: Any) -> None:
-    """bounds float64 [N, 2] of the next decision, without guards."""
+def venue_bounds_of_accounts(accounts: Any, bars: Any, rules_array: Any, bounds: Any) -> None:
+    """Cut bounds float64 [N, 2] of the next decision to what the venue leaves; without guards."""
     for i in range(accounts.shape[0]):
         account = accounts[i]
+        low, high = bounds[i, 0], bounds[i, 1]
         bounds[i, 0], bounds[i, 1] = venue_bounds(account, bars[account.row], low, high, rules_array[0])
 
 
@@ -133,6 +134,7 @@ def guard_bounds_of_portfolios(accounts: Any, holdings: Any, guards: Any, immedi
 @kernel
 def allow_positions(
     positions: Any,
+    unit: float,
     equity: float,
     close: float,
     exposure: float,
@@ -142,7 +144,8 @@ def allow_positions(
     rules: Any,
     mask: Any,
 ) -> None:
-    """mask int8 [K]: 1 where a target of positions [K] is worth at least one lot and one order and lies in [low, high].
+    """mask int8 [K]: 1 where a target of positions [K] x unit is worth at least one lot and one order and lies in
+    [low, high].
 
     The target nearest to the present exposure, brought into [low, high], stays allowed when nothing else is, and always
     with `hold`: it is how one keeps a position that guards forbid to enlarge.
@@ -151,12 +154,13 @@ def allow_positions(
     nearest = 0
     some = False
     for k in range(positions.shape[0]):
-        notional = abs(positions[k]) * equity
-        traded = positions[k] == 0.0 or (notional >= rules.lot * close and notional >= rules.minimum_notional)
-        allowed = traded and low <= positions[k] <= high
+        target = positions[k] * unit
+        notional = abs(target) * equity
+        traded = target == 0.0 or (notional >= rules.lot * close and notional >= rules.minimum_notional)
+        allowed = traded and low <= target <= high
         mask[k] = 1 if allowed else 0
         some = some or allowed
-        if abs(positions[k] - anchor) < abs(positions[nearest] - anchor):
+        if abs(target - anchor) < abs(positions[nearest] * unit - anchor):
             nearest = k
     if hold or not some:
         mask[nearest] = 1
@@ -164,9 +168,9 @@ def allow_positions(
 
 @kernel
 def mask_positions(
-    accounts: Any, bars: Any, positions: Any, rules_array: Any, guards: Any, immediate: bool, mask: Any
+    accounts: Any, bars: Any, base: Any, positions: Any, rules_array: Any, guards: Any, immediate: bool, mask: Any
 ) -> None:
-    """Action mask int8 [N, K] of the next decision; `guards` is None or a `GuardArrays`."""
+    """Action mask int8 [N, K] of the next decision; `guards` is None or a `GuardArrays`; base as in `MarketTable`."""
     rules = rules_array[0]
     for i in range(accounts.shape[0]):
         account = accounts[i]
@@ -176,7 +180,15 @@ def mask_positions(
         low, high = -np.inf, np.inf
         if guards is not None:
             low, high = guard_bounds_of(account, bars, guards, i, immediate)
-        allow_positions(positions, equity, close, exposure, low, high, guards is not None, rules, mask[i])
+        unit = base[account.row] if base.shape[0] > 0 else 1.0
+        allow_positions(positions, unit, equity, close, exposure, low, high, guards is not None, rules, mask[i])
+
+
+@kernel
+def multiply_by_base(targets: Any, accounts: Any, base: Any) -> None:
+    """targets[i] *= the base exposure at the close at which account i decides; targets [N], base [R]."""
+    for i in range(accounts.shape[0]):
+        targets[i] *= base[accounts[i].row]
 
 
 # ---------------------------------------------------------------------- kinds of actions
@@ -195,6 +207,7 @@ class DecisionContext:
     immediate  whether an order meets the account that is known now (no latency)
     narrowed   what `ActionKind.venue_narrows` said
     symbols    names of the assets
+    base       exposures that actions multiply, as in `MarketTable`: [R], [T, A], or of no rows
     """
 
     records: npt.NDArray[Any]
@@ -205,6 +218,12 @@ class DecisionContext:
     immediate: bool
     narrowed: bool
     symbols: tuple[str, ...]
+    base: Floats
+
+    @property
+    def units(self) -> Floats | None:
+        """Exposure [N] or [N, A] of an action of 1 at the next decision; None where actions are exposures."""
+        return self.base[self.records["row"]] if len(self.base) else None
 
 
 class ActionKind(ABC):
@@ -272,12 +291,21 @@ class PositionsKind(ActionKind):
                 f"Action of account {bad} is {values[bad]} ({values.dtype}); positions are chosen by integers from 0 "
                 f"to {self.choices.size - 1}."
             )
+        if len(context.base):
+            multiply_by_base(targets, context.records, context.base)
         return targets
 
     def mask(self, context: DecisionContext) -> npt.NDArray[np.int8]:
         mask = np.empty((context.records.size, self.choices.size), dtype=np.int8)
         mask_positions(
-            context.records, context.bars, self.choices, context.rules, context.guards, context.immediate, mask
+            context.records,
+            context.bars,
+            context.base,
+            self.choices,
+            context.rules,
+            context.guards,
+            context.immediate,
+            mask,
         )
         return mask
 
@@ -300,6 +328,9 @@ class ExposureKind(ActionKind):
         exposures = np.clip(values.astype(np.float64), self.low, self.high)
         if np.isnan(exposures).any():
             raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
+        units = context.units
+        if units is not None:
+            exposures *= units
         if context.narrowed:
             bounds = self._range(context)
             exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
@@ -309,13 +340,16 @@ class ExposureKind(ActionKind):
         bounds = self._range(context)
         if context.guards is not None:
             guard_bounds_of_accounts(context.records, context.bars, context.guards, context.immediate, bounds)
-        return bounds.astype(np.float32)
+        return as_actions(bounds, context.units, self.low, self.high).astype(np.float32)
 
     def _range(self, context: DecisionContext) -> Floats:
-        """[low, high] float64 [N, 2], cut to what margin and the smallest order leave."""
+        """Exposures [low, high] float64 [N, 2], cut to what margin and the smallest order leave."""
         bounds = np.tile([self.low, self.high], (context.records.size, 1))
+        units = context.units
+        if units is not None:
+            bounds = np.sort(bounds * units[:, None], axis=-1)
         if context.narrowed:
-            venue_bounds_of_accounts(context.records, context.bars, self.low, self.high, context.rules, bounds)
+            venue_bounds_of_accounts(context.records, context.bars, context.rules, bounds)
         return bounds
 
 
@@ -335,7 +369,7 @@ class WeightsKind(ActionKind):
         return False  # what a weight loses to lots and margin is shared with the other weights, in `step`
 
     def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
-        """As the policy named them; bounds are applied by `step`."""
+        """As the policy named them; bounds are applied by `step`, or here where actions multiply a base."""
         shape = (context.records.size, len(context.symbols))
         if actions.shape != shape or actions.dtype.kind not in "fiu":
             raise EnvironmentContractError(
@@ -348,6 +382,9 @@ class WeightsKind(ActionKind):
             raise EnvironmentContractError(
                 f"Action of account {i} for {context.symbols[a]} is {weights[i, a]}; weights must be finite."
             )
+        units = context.units
+        if units is not None:
+            weights = np.clip(weights, *self.action.bounds(shape[1])) * units
         return weights
 
     def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:
@@ -355,9 +392,23 @@ class WeightsKind(ActionKind):
         low, high = self.action.bounds(len(context.symbols))
         available = context.bars["available"][context.records["row"]] == 1
         bounds = np.tile(np.stack([low, high], axis=-1), (context.records.size, 1, 1))
+        units = context.units
+        if units is not None:
+            bounds = np.sort(bounds * units[:, :, None], axis=-1)
         if context.guards is not None:
             guard_bounds_of_portfolios(context.records, context.holdings, context.guards, context.immediate, bounds)
+        bounds = as_actions(bounds, units, low, high)
         return np.where(available[:, :, None], bounds.astype(np.float32), np.float32(0.0))
+
+
+def as_actions(bounds: Floats, units: Floats | None, low: float | Floats, high: float | Floats) -> Floats:
+    """Bounds of exposures [..., 2] as bounds of the actions that multiply `units` [...]; where those are 0 any action
+    within [low, high] gives 0."""
+    if units is None:
+        return bounds
+    divided = np.sort(bounds / np.where(units == 0, 1.0, units)[..., None], axis=-1)
+    free = np.broadcast_to(np.stack(np.broadcast_arrays(low, high), axis=-1), bounds.shape)
+    return np.where((units == 0)[..., None], free, divided)
 
 
 def action_kind(action: Action) -> ActionKind:

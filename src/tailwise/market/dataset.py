@@ -20,8 +20,11 @@ from tailwise.core.errors import ConfigError, DataError
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
+from tailwise.market.base import base_exposures
+from tailwise.market.env_config import Base
 from tailwise.market.tables import SymbolTable
 
+Floats = npt.NDArray[np.float64]
 Columns = dict[str, npt.NDArray[np.float64]]
 PURPOSES: tuple[Purpose, ...] = ("train", "select", "test")
 SHORTEST_WINDOW = 2  # bars; one to decide at and one to live through
@@ -51,6 +54,7 @@ class Dataset:
     spec: FeatureSpec
     features: tuple[FeatureTable, ...]  # of all rows, one table per symbol
     windows: dict[Purpose, tuple[Window, ...]]  # one window per symbol; a purpose that was not asked for is missing
+    bases: tuple[Floats, ...] = ()  # exposures [T] of env.base, of all rows of each symbol; empty without such a rule
 
     @property
     def bars(self) -> tuple[Bars, ...]:
@@ -88,7 +92,7 @@ class Dataset:
         tables = []
         windows = self.window(purpose)
         begin = max(bars.time[max(w.first - 1, 0)] for bars, w in zip(self.bars, windows, strict=True))
-        for item, features, window in zip(self.loaded, self.features, windows, strict=True):
+        for i, (item, features, window) in enumerate(zip(self.loaded, self.features, windows, strict=True)):
             first = max(window.first - 1, features.first_valid)
             if together:
                 first = max(first, int(np.searchsorted(item.bars.time, begin)))
@@ -98,7 +102,8 @@ class Dataset:
                     f"features need {max(first - window.first, 0)} to warm up; widen the window or look back less."
                 )
             until_end = FeatureTable(features.values[: window.end], features.names, first)
-            tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), until_end))
+            base = self.bases[i][: window.end] if self.bases else None
+            tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), until_end, base=base))
         return tables
 
     def in_pieces(self, purpose: Purpose, length: int) -> Dataset:
@@ -109,17 +114,24 @@ class Dataset:
         """
         if length < 1:
             raise ConfigError(f"A window was to be cut into pieces of {length} bars; a piece needs at least 1.")
-        loaded, tables, windows = [], [], []
-        for item, features, window in zip(self.loaded, self.features, self.window(purpose), strict=True):
+        loaded, tables, windows, bases = [], [], [], []
+        for i, (item, features, window) in enumerate(
+            zip(self.loaded, self.features, self.window(purpose), strict=True)
+        ):
             begin = max(window.first, features.first_valid + 1)  # a decision needs a close with features before the bar
             for first in range(begin, window.end, length):
                 end = min(first + length, window.end)
                 loaded.append(Loaded(item.bars.slice(first - 1, end), {}))
                 tables.append(FeatureTable(features.values[first - 1 : end], features.names, 0))
                 windows.append(Window(1, end - first + 1))
+                bases += [self.bases[i][first - 1 : end]] if self.bases else []
         if not loaded:
             raise DataError(f"The {purpose} window has no bar after the warm-up of the features; widen it.")
-        return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)})
+        return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)}, tuple(bases))
+
+    def with_base(self, base: Base | None) -> Dataset:
+        """The same with the exposures of another rule."""
+        return replace(self, bases=() if base is None else tuple(base_exposures(base, bars) for bars in self.bars))
 
     def check_train_bars(self, spec: FeatureSpec) -> None:
         """Raise unless the train windows hold exactly the bars that `spec` was fitted on.

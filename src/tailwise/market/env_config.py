@@ -3,7 +3,8 @@ orders, and when an episode ends."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
+from tailwise.core.modules import load_module
 from tailwise.market.costs import CostConfig
 
 _NEEDS_TIME = ("daily_turnover", "daily_loss", "stale_bars")
@@ -191,10 +193,86 @@ class ExposureAction(Section):
 Action = Annotated[PositionsAction | ExposureAction | WeightsAction, Field(discriminator="kind")]
 
 
+class BaseRule(Section):
+    """What every base rule has. Actions multiply its exposure: 1 is the rule itself, 0 is flat."""
+
+    scale: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="factor on the rule's exposure; null: 1, or under risk.mode constraint what keeps the rule within "
+        "the limit on the train bars, found when training begins",
+    )
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return 1.0 if self.scale is None else self.scale
+
+    @property
+    def code(self) -> str | None:
+        """Code of the user's that the rule executes."""
+        return None
+
+
+class BuyAndHoldBase(BaseRule):
+    """The equity's worth, always."""
+
+    kind: Literal["buy_and_hold"]
+    largest: ClassVar[float] = 1.0
+
+
+class VolatilityTargetBase(BaseRule):
+    """Risk units: `target` / forecast volatility, so that 1 is the same risk at every bar and for every symbol."""
+
+    kind: Literal["volatility_target"]
+    target: float = Field(0.10, gt=0, le=5, description="volatility per year that an action of 1 aims at, a fraction")
+    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, as a multiple of equity")
+
+
+class MomentumBase(BaseRule):
+    """In risk units, long after rises and short after falls: the mean sign of the moves over several look-backs."""
+
+    kind: Literal["momentum"]
+    look_back: tuple[int, ...] = Field(
+        (), description="bars; empty: 1, 3 and 12 months of daily bars, or a twelfth, a quarter and all of a month"
+    )
+    target: float = Field(0.10, gt=0, le=5, description="volatility per year of a position of full size, a fraction")
+    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, as a multiple of equity")
+
+
+class FunctionBase(BaseRule):
+    """One's own function of `Bars` that returns an exposure for each bar, from bars up to that one."""
+
+    kind: Literal["function"]
+    function: str = Field(
+        pattern=r"^.+:[A-Za-z_]\w*$", description="file.py:name, from the folder of the configuration, or module:name"
+    )
+    largest: float = Field(1.0, gt=0, le=100, description="largest exposure that it returns")
+
+    @property
+    def code(self) -> str:
+        return self.function
+
+    def load(self) -> Callable[[Any], Any]:
+        """The function."""
+        place, _, name = self.function.rpartition(":")
+        found = getattr(load_module(place, key="env.base.function"), name, None)
+        if not callable(found):
+            raise ConfigError(f"env.base.function: '{place}' has no function {name}; correct the name.")
+        return found  # type: ignore[no-any-return]
+
+
+Base = Annotated[BuyAndHoldBase | VolatilityTargetBase | MomentumBase | FunctionBase, Field(discriminator="kind")]
+
+
 class MarketEnvConfig(Section):
     """An account and its rules. docs/market.md tells what happens in a bar, docs/portfolio.md with several assets."""
 
     action: Action = Field(default=PositionsAction(), description="how the policy names its target exposure")
+    base: Base | None = Field(
+        None, description="a rule whose exposure actions multiply; null: actions are exposures themselves"
+    )
     fill: Literal["next_open", "close"] = Field(
         "next_open",
         description="price of a fill: the open of the next bar, or the close that was just seen (optimistic)",
@@ -235,13 +313,19 @@ class MarketEnvConfig(Section):
     )
     report: bool = Field(False, description="every step reports each cost component, fills and exits in infos['parts']")
 
+    @property
+    def largest_exposure(self) -> float:
+        """Largest |exposure| that an action can ask for, all assets together."""
+        multiplied = self.base is not None and not isinstance(self.action, WeightsAction)
+        return self.action.largest * (self.base.largest * self.base.factor if self.base and multiplied else 1.0)
+
     def whole_window(self) -> Self:
         """The same account over all bars of its table, once, with every component reported: for playback."""
         return self.model_copy(update={"start": "first", "symbol": "fixed", "episode_length": None, "report": True})
 
     def check_with(self, costs: CostConfig) -> None:
         """Refuse exposures that the margin rule or the costs make impossible to hold."""
-        largest = self.action.largest
+        largest = self.largest_exposure
         if largest * self.maintenance_margin >= 1:
             raise ConfigError(
                 f"env.action allows an exposure of {largest}, but env.maintenance_margin {self.maintenance_margin} "

@@ -157,13 +157,15 @@ def first_episode(options: Mapping[str, Any] | None) -> dict[str, Any]:
 class MarketArrays(NamedTuple):
     """Arguments of `step_accounts` by their names there, without guards.
 
-    positions   float64 [K], target exposures of the choices
+    positions   float64 [K], target exposures of the choices, or multiples of base
+    base        float64 [R], or [0] where the positions are exposures themselves
     targets, reward float64 [N], terminated, truncated bool [N], ledgers [1]: scratch
     """
 
     accounts: npt.NDArray[Any]
     pending: npt.NDArray[np.float64]
     positions: npt.NDArray[np.float64]
+    base: npt.NDArray[np.float64]
     bars: npt.NDArray[Any]
     features: npt.NDArray[np.float32]
     rules: npt.NDArray[Any]
@@ -196,6 +198,11 @@ class Simulator(Accounts):
         config.check_with(costs)
         build = MarketTable.on_one_clock if action_kind(config.action).portfolio else MarketTable.build
         table = build(symbols, costs)
+        if (config.base is None) != (len(table.base) == 0):
+            raise ConfigError(
+                "env.base and the base exposures of the symbols go together; give SymbolTable.base (from "
+                "`base_exposures`) for env.base, and none without it."
+            )
         guards = build_guard_arrays(config, table, accounts) if config.guards.active else None
         super().__init__(table, config, costs, accounts=accounts, guards=guards)
         self._plan = StartPlan(table, config, accounts, first_environment)
@@ -251,6 +258,7 @@ class Simulator(Accounts):
             accounts=self.state.records,
             pending=self.state.pending,
             positions=self.kind.choices,
+            base=table.base,
             bars=table.bars,
             features=table.features,
             rules=self.rules,

@@ -5,7 +5,7 @@ with one asset, side by side on one clock for accounts with several (docs/portfo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,7 @@ class SymbolTable:
     dividends   per unit, paid at the open of the bar, [T] or None
     funding     fraction of the notional that longs pay to shorts in the bar, [T] or None
     time, bar   UTC open times datetime64[ns] [T] and the length of a bar; None: guards that need them refuse
+    base        exposure of `env.base` at each close, [T]; None without such a rule
     """
 
     symbol: str
@@ -59,9 +60,12 @@ class SymbolTable:
     funding: Floats | None = None
     time: npt.NDArray[np.datetime64] | None = None
     bar: np.timedelta64 | None = None
+    base: Floats | None = None
 
     @classmethod
-    def from_bars(cls, bars: Bars, features: FeaturesLike, *, funding: Floats | None = None) -> SymbolTable:
+    def from_bars(
+        cls, bars: Bars, features: FeaturesLike, *, funding: Floats | None = None, base: Floats | None = None
+    ) -> SymbolTable:
         return cls(
             symbol=bars.symbol,
             open=bars.open,
@@ -77,12 +81,13 @@ class SymbolTable:
             funding=funding,
             time=bars.time,
             bar=bars.frequency.bar,
+            base=base,
         )
 
     def check(self) -> None:
         """Refuse what the simulator cannot live through, with symbol, row and value."""
         rows = len(self.close)
-        optional = {"dividends": self.dividends, "funding": self.funding}
+        optional = {"dividends": self.dividends, "funding": self.funding, "base": self.base}
         series = {name: getattr(self, name) for name in ("open", "high", "low", "close", "volume")}
         series |= {name: values for name, values in optional.items() if values is not None}
         for name, values in series.items():
@@ -158,11 +163,12 @@ class MarketTable:
     last_rows        int64 [S]
     bar_ns           int64 [S], length of a bar; 0 for symbols that came without times
     clock_per_year   times of the clock per year; 0 without a clock
+    base             float64 [R], exposure of `env.base` at each close, which actions multiply; [0] without such a rule
 
     For accounts with several assets (`on_one_clock`) the A assets stand side by side on the union of their times, T in
-    all, and the clock takes the place of a symbol (S = 1): bars [T, A] ASSET_BAR, features float32 [T, A x F]. Where an
-    asset has no bar, its prices are its last close and its features those of its last bar; features are 0 where it is
-    not available.
+    all, and the clock takes the place of a symbol (S = 1): bars [T, A] ASSET_BAR, features float32 [T, A x F], base
+    [T, A], of which each asset has an equal share. Where an asset has no bar, its prices are its last close and its
+    features and base those of its last bar; both are 0 where it is not available.
     """
 
     symbols: tuple[str, ...]
@@ -175,6 +181,7 @@ class MarketTable:
     last_rows: Integers
     bar_ns: Integers
     clock_per_year: float = 0.0
+    base: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def has_clock(self) -> bool:
@@ -228,6 +235,7 @@ class MarketTable:
             first_rows=first_rows,
             last_rows=offsets + lengths - 1,
             bar_ns=np.array([_nanoseconds(table.bar) for table in tables], dtype=np.int64),
+            base=_joined_base(tables),
         )
 
     @classmethod
@@ -246,9 +254,13 @@ class MarketTable:
         ]
         bars = np.zeros((len(time), len(assets)), dtype=ASSET_BAR)
         features = np.zeros((len(time), len(assets), len(flat.feature_names)), dtype=np.float32)
+        base = np.zeros((len(time) if flat.base.size else 0, len(assets)))
         for a, asset in enumerate(assets):
             own = flat.bars[flat.offsets[a] : flat.last_rows[a] + 1]
             _place(bars[:, a], features[:, a], asset, rows[a], own)
+            if asset.base is not None:
+                last = np.searchsorted(rows[a], np.arange(len(time)), side="right") - 1
+                base[:, a] = np.where(bars["available"][:, a] == 1, asset.base[np.maximum(last, 0)], 0.0) / len(assets)
         _check_overlaps(flat, time.astype(np.int64), bars["present"] == 1)
         available = (bars["available"] == 1).any(axis=1)
         start = int(np.argmax(available))
@@ -265,7 +277,17 @@ class MarketTable:
             last_rows=np.array([len(time) - 1], dtype=np.int64),
             bar_ns=flat.bar_ns[:1],
             clock_per_year=_clock_per_year(assets, rows, time),
+            base=base,
         )
+
+
+def _joined_base(tables: Sequence[SymbolTable]) -> Floats:
+    """The base of all symbols, one after the other; [0] where none has one."""
+    given = [table.base for table in tables if table.base is not None]
+    if given and len(given) < len(tables):
+        missing = next(table.symbol for table in tables if table.base is None)
+        raise DataError(f"{missing} has no base exposure and other symbols have one; give it for all or for none.")
+    return np.concatenate(given) if given else np.zeros(0)
 
 
 def _nanoseconds(bar: np.timedelta64 | None) -> int:

@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigWarning
-from tailwise.evaluate.backtest import Rule, buy_and_hold, play_rule
+from tailwise.evaluate.backtest import Rule, play_rule
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.stress import StressResult, default_scenarios, rule_player, stress
 from tailwise.evaluate.words import costly_impact
+from tailwise.market.base import buy_and_hold
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath

@@ -196,6 +196,7 @@ class PPO(Policy):
         if folder is not None:
             refuse_existing(folder)
         world = make_world(full, env)
+        full = world.config  # with what it measured on the train bars
         checked = world.check_before_training()
         trainer = Trainer(full, world, run_dir=folder, callbacks=callbacks, auxiliary=auxiliary)
         if folder is not None and trainer.lock is not None:

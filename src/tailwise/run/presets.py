@@ -69,7 +69,7 @@ def load_source(config: str) -> Source:
 
 def _full_path(name: Any, folder: Path, section: str) -> Any:
     """A file beside `folder`; what else may stand there (the name of an importable module) is left alone."""
-    if not isinstance(name, str) or (section == "features" and Path(name).suffix != ".py"):
+    if not isinstance(name, str) or (section != "data" and Path(name.partition(":")[0]).suffix != ".py"):
         return name
     return str(folder / name)
 
@@ -81,6 +81,10 @@ def with_full_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
         part = data.get(section)
         if isinstance(part, dict) and isinstance(part.get(key), list):
             resolved[section] = {**part, key: [_full_path(name, folder, section) for name in part[key]]}
+    env = data.get("env")
+    if isinstance(env, dict) and isinstance(env.get("base"), dict) and "function" in env["base"]:
+        base = {**env["base"], "function": _full_path(env["base"]["function"], folder, "env")}
+        resolved["env"] = {**env, "base": base}
     return resolved
 
 

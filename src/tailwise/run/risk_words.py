@@ -76,7 +76,7 @@ def _law(measure: Measure, alpha: float, unit: str) -> str:
 
 
 def _limit(constraint: RiskConstraint, law: str, *, percent: bool) -> str:
-    limit = constraint.limit
+    limit = constraint.level
     unit = f"a log-return of {100 * limit:.3g}%, {_fraction(limit, 3)} of equity" if percent else "reward"
     demand = "; this limit demands a gain" if limit > 0 else ""
     return f"{law} is to stay at or above {limit:g} ({unit}{demand})"
@@ -118,7 +118,7 @@ def _translation(
     constraint: RiskConstraint, gamma: float, bars_per_day: float | None, bars_per_year: float
 ) -> list[str]:
     """The limit in units of a day and a year, under a stated approximation."""
-    limit, measure, alpha = constraint.limit, constraint.measure, constraint.alpha
+    limit, measure, alpha = constraint.level, constraint.measure, constraint.alpha
     if isinstance(measure, MeanMeasure) or (isinstance(measure, CvarMeasure) and alpha == 1):
         yearly = limit * (1 - gamma) * bars_per_year
         return [f"translated, not enforced: if every bar earned the same, {_fraction(yearly)} a year"]
@@ -178,7 +178,7 @@ def training_verdict(config: Config, rows: Sequence[Mapping[str, float]]) -> str
     if not acted:
         return "limit: the constraint has not begun (risk.warmup says when); the policy follows the mean alone"
     mean = sum(row["risk/measure"] for row in acted) / len(acted)
-    limit, multipliers = constraint.limit, [row["risk/multiplier"] for row in acted]
+    limit, multipliers = constraint.level, [row["risk/multiplier"] for row in acted]
     short = limit - mean
     verdict = "kept" if mean >= limit else f"missed by {config.env.words.difference(short)}"
     when = "in the last update" if len(acted) == 1 else f"on average over the last {len(acted)} updates"

@@ -59,6 +59,9 @@ def code_named_by(config: Config, *, training: bool, modules: Iterable[str] = ()
     """
     named = [*(() if config.features is None else config.features.modules), *modules]
     code = [f"features.modules {name!r}" for name in dict.fromkeys(named)]
+    market = config.env.market
+    if market is not None and market.base is not None and market.base.code is not None:
+        code.append(f"env.base.function {market.base.code!r}")
     if config.env.gym_id is not None:
         code += _environment_code(config.env.gym_id)
     if training:

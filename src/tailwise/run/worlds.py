@@ -23,6 +23,7 @@ from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK
+from tailwise.run.limits import with_numbers
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
@@ -217,6 +218,10 @@ class MarketWorld(World):
         assert config.features is not None and config.costs is not None
         self.config, self.settings, self.costs = config, settings, config.costs
         self.dataset: Dataset = build_dataset(config.data, config.features, spec=features)
+        self.config = config = with_numbers(config, self.dataset)
+        assert config.env.market is not None
+        self.settings = config.env.market
+        self.dataset = self.dataset.with_base(self.settings.base)
         if features is not None:
             self.dataset.check_train_bars(features)
 
