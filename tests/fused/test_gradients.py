@@ -82,3 +82,33 @@ def test_means_beyond_their_bounds_are_pulled_back_alike(box: str) -> None:
     assert float(pull[0]) > 0.5 and float(pull[1]) < -0.2  # 2 x .7 x (1.6 - 1) and 2 x .7 x (1 - 1.3), about
     reports = [backend.update(rollout, knobs(**weights)).metrics["loss/bounds"] for backend in (plain, fused)]
     assert reports[0] == pytest.approx(reports[1], rel=1e-4) and reports[0] > 0.2
+
+
+@pytest.mark.parametrize("actions", ["discrete", "discrete, masked", "gaussian", "squashed"])
+def test_the_pull_to_a_prior_is_that_of_autograd(actions: str) -> None:
+    """Gradient, loss and metric. Rejects a pull that the kernels forget, that has the wrong sign, that ignores the mask
+    in the metric, or that leaves out the width."""
+    case, discrete = random_case(1), actions.startswith("discrete")
+    actor = {"hidden": [8]} if discrete else {"hidden": [8], "box": actions}
+    case = dataclasses.replace(
+        case, action="discrete" if discrete else "box", masked="masked" in actions, model={**case.model, "actor": actor}
+    )
+    plain, fused = twins(case)
+    size = plain.model.law.parameters
+    prior = torch.linspace(0.0, 2.0, size) if discrete else torch.tensor([0.3, -0.5, -1.0, -1.5])[:size]
+    for backend in (plain, fused):
+        backend.model.prior = prior
+    rollout = rollout_for(case, plain, 0)
+    weights = {"entropy_weight": 0.01, "prior_weight": 0.3}
+    (exact,), (without,) = (torch_gradients(plain, rollout, w) for w in (weights, {"entropy_weight": 0.01}))
+    found = fused_gradient(fused, rollout, weights)
+    for name, gradient in exact.items():
+        assert relative(found[name], gradient) <= 1e-4, name
+    assert relative(without["actor.head.bias"], exact["actor.head.bias"]) > 1e-2
+    if not discrete:
+        assert relative(without["actor.log_std"], exact["actor.log_std"]) > 1e-2
+    reports = [backend.update(rollout, knobs(**weights)).metrics for backend in (plain, fused)]
+    for name in ("loss/prior", "policy/prior_kl"):
+        assert reports[0][name] == pytest.approx(reports[1][name], rel=1e-4), name
+    assert reports[0]["loss/prior"] == pytest.approx(0.3 * reports[0]["policy/prior_kl"], rel=1e-6)
+    assert reports[0]["policy/prior_kl"] > 0.01

@@ -73,6 +73,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/entropy", "nats", "mean entropy of the policy; falls as it becomes certain", (0.0, None)),
     MetricSpec("policy/entropy_min", "nats", "lowest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
+    MetricSpec("policy/prior_kl", "nats", "exact KL(policy||prior), how far the policy left what it started from"),
     MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
     MetricSpec(
         "policy/kl_after", "nats", "exact KL(old||new) after the update, mean over the whole rollout", (0.0, 0.2)
@@ -100,6 +101,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/logit_range", "nats", "largest minus smallest allowed logit; grows as the policy saturates"),
     MetricSpec("loss/policy", "1", "clipped surrogate, to be minimised"),
     MetricSpec("loss/entropy", "1", "minus weight x entropy"),
+    MetricSpec("loss/prior", "1", "weight x KL(policy||prior)"),
     MetricSpec("loss/bounds", "1", "weighted squared distance of Box means from their bounds, half ranges"),
     MetricSpec("loss/awr", "1", "weighted advantage-weighted imitation term"),
     MetricSpec("loss/awr_share", "share", "size of the imitation term among all loss terms"),
@@ -203,6 +205,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("step/at_low_bound", "0/1", "whether the KL controller is at its smallest factor", (0.0, 0.0)),
     MetricSpec("step/at_high_bound", "0/1", "whether the KL controller is at its largest factor"),
     MetricSpec("step/entropy_weight", "1", "weight of the entropy bonus"),
+    MetricSpec("step/prior_weight", "1", "weight of the pull to the prior"),
     MetricSpec("env/anomalies", "count", "NaN or infinite rewards and info numbers in the rollout", (0.0, 0.0)),
     MetricSpec(
         "env/equity_jump", "1", "largest |ln ratio| of equity between two steps, where info tells it", (0.0, 0.7)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.fused import rows as numbers
@@ -21,6 +22,7 @@ from tailwise.learner.batches import Prepared, sequence_rows
 from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
 from tailwise.learner.ppo import Tally, TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
+from tailwise.model.actor_critic import ActorCritic
 
 if TYPE_CHECKING:
     from tailwise.fused.backend import FusedBackend
@@ -53,6 +55,8 @@ class FusedEpochs:
             kappa=law.kappa,
             per_row=math.nan,  # each minibatch has its own
             tau_weight=backend.tau_weight,
+            prior=float(knobs.prior_weight),
+            prior_law=_prior_of(backend.model),
         )
         self._adam = AdamSettings(
             learning_rate=float(knobs.step_size.value),
@@ -93,6 +97,7 @@ class FusedEpochs:
             self._measure_terms(parts[0])
         grad, sums = self._gradient(parts, draws, total)
         finite = sums[numbers.POLICY] + sums[numbers.ENTROPY] + self._weights.bounds * sums[numbers.BOUNDS]
+        finite += self._weights.prior * sums[numbers.PRIOR]
         if not math.isfinite(finite + sum(sums[SUMS:])):
             names = ", ".join(f"{name} {value:g}" for name, value in self._terms(sums, total).items())
             return f"a loss became NaN or infinite ({names}); the update was rolled back"
@@ -150,6 +155,8 @@ class FusedEpochs:
             terms["entropy"] = -self.knobs.entropy_weight * sums[numbers.ENTROPY] / total
         if self._weights.bounds:
             terms["bounds"] = self._weights.bounds * sums[numbers.BOUNDS] / total
+        if self._weights.prior and self._weights.prior_law.size:
+            terms["prior"] = self._weights.prior * sums[numbers.PRIOR] / total
         for c in range(critics):
             terms[f"mean_{c}"] = weight * sums[SUMS + 2 * c] / total
             terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
@@ -175,6 +182,8 @@ class FusedEpochs:
         mean = {name: sums[place] / total for name, place in _MEANS.items()}
         critic_loss = sum(sums[SUMS:]) / total
         mean |= {f"loss/{name}": value for name, value in terms.items()}
+        if self._weights.prior_law.size:
+            mean["policy/prior_kl"] = sums[numbers.PRIOR] / total
         mean |= {
             "critic/loss": critic_loss,
             "critic/loss_unclipped": critic_loss,
@@ -193,6 +202,14 @@ class FusedEpochs:
     def kl_after(self) -> float:
         """See `Epochs.kl_after`."""
         return policy_kl(self.backend, self.rows, self.rollout.steps)
+
+
+def _prior_of(model: ActorCritic) -> np.ndarray:
+    """`Weights.prior_law` of a model."""
+    if model.prior is None:
+        return np.zeros(0)
+    prior = model.prior.double()
+    return (torch.log_softmax(prior, -1) if model.law.discrete else prior).numpy()
 
 
 _NO_NOISE = np.zeros((0, 0), dtype=np.float32)

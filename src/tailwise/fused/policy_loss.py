@@ -31,6 +31,7 @@ from tailwise.fused.rows import (
     LOGIT_RANGE,
     NAN,
     POLICY,
+    PRIOR,
     RATIO_MAX,
     Draws,
     Rows,
@@ -162,6 +163,7 @@ def discrete_rows(network: Network, rows: Rows, weights: Weights, index: np.ndar
     n, lead, work, sums = index.shape[0], network.output_width, scratch.policy, scratch.sums
     out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
     per_row, bonus = weights.per_row, weights.entropy * weights.per_row
+    prior, pull = weights.prior_law, weights.prior * weights.per_row if weights.prior_law.shape[0] > 0 else 0.0
     old, mask = rows.old, rows.mask
     choices, masked = old.shape[1] // 2, mask.shape[0] > 0
     log_softmax(out, lead, index, choices, mask, work)
@@ -193,11 +195,21 @@ def discrete_rows(network: Network, rows: Rows, weights: Weights, index: np.ndar
                 low = min(low, logit)
         raw = np.float64(log_p[action]) - np.float64(rows.scalars[r, 0])
         slope = per_row * surrogate(raw, np.float64(ratios[i]), np.float64(rows.scalars[r, 1]), weights, sums)
+        away, allowed = 0.0, 0.0  # KL to the prior, and the prior's share of what is allowed
+        if prior.shape[0] > 0:
+            for k in range(choices):
+                if not masked or mask[r, k]:
+                    allowed += math.exp(prior[k])
+                if p[k] > 0.0:
+                    away += np.float64(p[k]) * (np.float64(log_p[k]) - prior[k])
+            sums[PRIOR] += away + math.log(allowed)
         for k in range(choices):
             share = np.float64(p[k])
             g = -slope * share
             if share > 0.0:
                 g += bonus * share * (np.float64(log_p[k]) + entropy)
+                if pull > 0.0:
+                    g += pull * share * (np.float64(log_p[k]) - prior[k] - away)
             if k == action:
                 g += slope
             grad[at + k] = g if not masked or mask[r, k] else 0.0
@@ -230,6 +242,7 @@ def box_rows(
     out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
     per_row, bonus, bounds = weights.per_row, weights.entropy * weights.per_row, weights.bounds * weights.per_row
     size, squashed, old = log_std.shape[0], draws.noise.shape[0] > 0, rows.old
+    prior, pull = weights.prior_law, weights.prior * weights.per_row
     for i in range(n):
         r = index[i]
         if not rows.valid[r]:
@@ -263,6 +276,12 @@ def box_rows(
                 pull = 2.0 * bonus * np.tanh(mean + moved)
                 by_mean += pull
                 by_spread += pull * moved
+            if prior.shape[0] > 0:
+                narrow, width = 1.0 / np.exp(prior[size + a]), np.exp(np.float64(log_std[a]) - prior[size + a])
+                gap = (mean - prior[a]) * narrow
+                sums[PRIOR] += 0.5 * (width * width + gap * gap - 1.0) - np.log(width)
+                by_mean += pull * gap * narrow
+                by_spread += pull * (width * width - 1.0)
             over = max(abs(mean) - 1.0, 0.0)
             sums[BOUNDS] += over * over
             grad[at + a] = by_mean + 2.0 * bounds * math.copysign(over, mean)

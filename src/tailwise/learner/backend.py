@@ -35,6 +35,7 @@ class Knobs:
         None  # VaR of the pooled return (raw) as known from earlier updates; None: take this one's
     )
     bounds_weight: float = 0.0  # of the squared distance of Box means from their bounds
+    prior_weight: float = 0.0  # of KL(policy || prior)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,52 @@ class NarrowingExploration(Section):
     )
 
 
+class AutoPrior(Section):
+    """`base` where env.base is set, else `off`."""
+
+    kind: Literal["auto"] = "auto"
+
+
+class NoPrior(Section):
+    """Nothing pulls the policy anywhere."""
+
+    kind: Literal["off"] = "off"
+
+
+class PullSection(Section):
+    """Adds weight x KL(policy || prior) to the loss."""
+
+    weight: float = Field(0.01, ge=0, le=10, description="weight of the pull, per nat; typical 0.003 to 0.03")
+    target: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="KL(policy || prior) that the weight is driven to, nats per decision; null: the weight stays",
+    )
+
+
+class UniformPrior(PullSection):
+    """The law that knows nothing: an entropy bonus by another name (discrete actions)."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+class BasePrior(PullSection):
+    """A law around the action that follows env.base: the untrained policy, whose most likely action is the rule."""
+
+    kind: Literal["base"] = "base"
+    mass: float = Field(0.8, gt=0, lt=1, description="discrete actions: probability of the base rule's own action")
+    std: float = Field(
+        0.2,
+        ge=0.007,
+        le=7,
+        description="Box actions: standard deviation around the base rule's action, in units of half the range",
+    )
+
+
+Prior = UniformPrior | BasePrior
+
+
 class LearnerConfig(Section):
     """rollout -> returns -> losses -> update."""
 
@@ -151,6 +197,9 @@ class LearnerConfig(Section):
     )
     exploration: Annotated[AutoExploration | LearntExploration | NarrowingExploration, Field(discriminator="kind")] = (
         Field(default=AutoExploration(), description="how the width of Box actions changes over a run")
+    )
+    prior: Annotated[AutoPrior | NoPrior | UniformPrior | BasePrior, Field(discriminator="kind")] = Field(
+        default=AutoPrior(), description="law that the policy starts from and is pulled to"
     )
     value_weight: float = Field(0.5, gt=0, le=100, description="weight of the critics' losses")
     max_grad_norm: float | None = Field(

@@ -20,7 +20,7 @@ from tailwise.learner.critic_losses import clip_mean, clipped_loss
 from tailwise.learner.return_laws import RowLoss, return_law
 from tailwise.learner.returns import require_flags, require_shape
 from tailwise.model.actor_critic import ActorCritic, CriticOutput
-from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw
+from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw, mask_logits
 
 # exp(20) = 4.9e8 is far beyond every clip and far from overflow in float32 (exp(88)).
 LOG_RATIO_LIMIT = 20.0
@@ -284,6 +284,13 @@ def law_kl(law: ActionLaw, old: Tensor, new: Tensor) -> Tensor:
     return kl_gaussian(*law.split(old), *law.split(new))
 
 
+def _masked_prior(model: ActorCritic, mask: Tensor | None, params: Tensor) -> Tensor:
+    """The prior [n, P], of what the mask allows."""
+    assert model.prior is not None
+    prior = model.prior.expand_as(params)
+    return mask_logits(prior, mask) if model.law.discrete else prior
+
+
 def compute_losses(
     model: ActorCritic,
     features: Tensor,
@@ -292,6 +299,7 @@ def compute_losses(
     *,
     entropy_weight: float,
     bounds_weight: float = 0.0,
+    prior_weight: float = 0.0,
     auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     inputs: Inputs | None = None,
 ) -> Losses:
@@ -307,6 +315,9 @@ def compute_losses(
         terms["entropy"] = -entropy_weight * entropy.mean()
     if bounds_weight and model.law.cut:
         terms["bounds"] = bounds_weight * model.law.overshoot(params).mean()
+    prior_kl = None if model.prior is None else law_kl(model.law, params, _masked_prior(model, batch.mask, params))
+    if prior_kl is not None and prior_weight:
+        terms["prior"] = prior_weight * prior_kl.mean()
     if isinstance(config.awr, Awr):
         imitation = awr_loss_terms(log_prob, batch.advantage, beta=config.awr.beta, max_weight=config.awr.max_weight)
         terms["awr"] = config.awr.weight * imitation.loss.mean()
@@ -330,6 +341,8 @@ def compute_losses(
             "policy/nan_fraction": float(log_ratio.isnan().float().mean()),
             "policy/infinite_fraction": float(log_ratio.isinf().float().mean()),
         }
+        if prior_kl is not None:
+            means["policy/prior_kl"] = float(prior_kl.mean())
         if "awr" in terms:
             size = sum(abs(float(value)) for value in terms.values())
             means["loss/awr_share"] = abs(float(terms["awr"])) / size if size > 0 else 0.0

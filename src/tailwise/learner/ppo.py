@@ -370,6 +370,7 @@ class TorchEpochs:
             inputs=inputs,
             entropy_weight=self.knobs.entropy_weight,
             bounds_weight=self.knobs.bounds_weight,
+            prior_weight=self.knobs.prior_weight,
             auxiliary=backend.auxiliary,
         )
 

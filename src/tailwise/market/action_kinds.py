@@ -243,6 +243,10 @@ class ActionKind(ABC):
         """The actions of one account that holds `assets` assets."""
 
     @abstractmethod
+    def base_action(self, assets: int) -> list[float]:
+        """The action that follows `env.base`: a multiplier of 1, or the index of one."""
+
+    @abstractmethod
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         """Whether lots, the smallest order or the margin can forbid an action."""
 
@@ -278,6 +282,9 @@ class PositionsKind(ActionKind):
 
     def space(self, assets: int) -> spaces.Discrete:
         return spaces.Discrete(self.choices.size)
+
+    def base_action(self, assets: int) -> list[float]:
+        return [float(np.argmax(self.choices == 1.0))]
 
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return _small_orders(costs)
@@ -318,6 +325,9 @@ class ExposureKind(ActionKind):
 
     def space(self, assets: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, (1,), np.float32)
+
+    def base_action(self, assets: int) -> list[float]:
+        return [1.0]
 
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         # With latency the order meets another account than the one that is known now.
@@ -364,6 +374,9 @@ class WeightsKind(ActionKind):
     def space(self, assets: int) -> spaces.Box:
         low, high = self.action.bounds(assets)
         return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+    def base_action(self, assets: int) -> list[float]:
+        return [1.0] * assets
 
     def venue_narrows(self, config: MarketEnvConfig, costs: CostConfig) -> bool:
         return False  # what a weight loses to lots and margin is shared with the other weights, in `step`

@@ -135,6 +135,11 @@ class WeightsAction(Section):
         """Largest exposure of the account, all assets together."""
         return self.gross
 
+    @property
+    def has_one(self) -> bool:
+        """Whether an action of 1 is possible, for every asset."""
+        return bool((np.atleast_1d(self.high) >= 1).all())
+
     def bounds(self, assets: int) -> tuple[Floats, Floats]:
         """(low, high) float64 [A] each."""
         result = []
@@ -170,6 +175,10 @@ class PositionsAction(Section):
     def largest(self) -> float:
         return max(map(abs, self.positions))
 
+    @property
+    def has_one(self) -> bool:
+        return 1.0 in self.positions
+
 
 class ExposureAction(Section):
     """Box of shape (1,): the policy names the target exposure itself; values outside [low, high], and outside the
@@ -188,6 +197,10 @@ class ExposureAction(Section):
     @property
     def largest(self) -> float:
         return max(abs(self.low), abs(self.high))
+
+    @property
+    def has_one(self) -> bool:
+        return self.low <= 1 <= self.high
 
 
 Action = Annotated[PositionsAction | ExposureAction | WeightsAction, Field(discriminator="kind")]
@@ -318,6 +331,15 @@ class MarketEnvConfig(Section):
         """Largest |exposure| that an action can ask for, all assets together."""
         multiplied = self.base is not None and not isinstance(self.action, WeightsAction)
         return self.action.largest * (self.base.largest * self.base.factor if self.base and multiplied else 1.0)
+
+    @model_validator(mode="after")
+    def _base_can_be_followed(self) -> Self:
+        if self.base is not None and not self.action.has_one:
+            raise ConfigError(
+                f"env.action has no 1 ({self.action}), which is the action that follows env.base; add it, or remove "
+                "env.base."
+            )
+        return self
 
     def whole_window(self) -> Self:
         """The same account over all bars of its table, once, with every component reported: for playback."""

@@ -122,6 +122,15 @@ class ActionSpec:
         middle, half = self._units
         return np.asarray(middle + half * raw)
 
+    def from_env(self, action: npt.ArrayLike, *, squashed: bool) -> npt.NDArray[np.float64]:
+        """Raw action [A] that `to_env` turns into this one of a Box, which must lie within its bounds."""
+        values = np.broadcast_to(np.asarray(action, dtype=np.float64).ravel(), self.low.shape)
+        middle, half = self._units
+        raw = (values - middle) / half
+        if not bool(((self.low <= values) & (values <= self.high)).all()) or (squashed and (np.abs(raw) >= 1).any()):
+            raise ShapeError(f"The action {values.tolist()} does not lie within {self.low} and {self.high}.")
+        return np.asarray(np.arctanh(raw) if squashed else raw)
+
     def to_env(self, raw: npt.NDArray[Any], *, squashed: bool) -> npt.NDArray[Any]:
         """Actions for `env.step` from raw actions [B, A]: [B] for discrete, else [B, *shape] in the space's dtype.
 

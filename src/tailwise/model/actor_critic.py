@@ -231,6 +231,7 @@ class ActorCritic(nn.Module):
         if squashed:
             action.require_bounded()
         self.law = law_for(action, squashed=squashed)
+        self.prior: Tensor | None = None  # [P], parameters of the law that the policy is pulled to
         observations = config.observations
         self.normaliser = ObservationNormaliser(
             torch.tensor(observation.scaled),
@@ -254,6 +255,14 @@ class ActorCritic(nn.Module):
             CriticHead(config.critic, width, activation=activation, norm=config.norm, generator=generator)
             for _ in range(2 if config.critic.twin else 1)
         )
+
+    @torch.no_grad()
+    def start_at(self, prior: Tensor) -> None:
+        """Make the policy this law, parameters [P], whatever it observes."""
+        nn.init.zeros_(self.actor.head.weight)
+        self.actor.head.bias.copy_(prior[: self.actor.head.out_features])
+        if self.actor.log_std is not None:
+            self.actor.log_std.copy_(prior[self.actor.head.out_features :])
 
     def set_action(self, action: ActionSpec) -> None:
         """Take over the units of another policy's actions, for the law as well; everything else must be equal."""

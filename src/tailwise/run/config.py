@@ -17,7 +17,16 @@ from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import FeaturesConfig
 from tailwise.fused.coverage import why_not_configured
-from tailwise.learner.config import CHOSEN_BY_GEOMETRY, AutoExploration, LearnerConfig, NarrowingExploration
+from tailwise.learner.config import (
+    CHOSEN_BY_GEOMETRY,
+    AutoExploration,
+    AutoPrior,
+    BasePrior,
+    LearnerConfig,
+    NarrowingExploration,
+    NoPrior,
+    Prior,
+)
 from tailwise.learner.risk import RiskSettings, check_resolution
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.costs import CostConfig
@@ -350,6 +359,21 @@ class Config(Section):
         if isinstance(exploration, AutoExploration):
             return NarrowingExploration() if isinstance(self.risk, RiskConstraint) else None
         return exploration if isinstance(exploration, NarrowingExploration) else None
+
+    @property
+    def prior(self) -> Prior | None:
+        """The law that the policy starts from and is pulled to; None without one."""
+        prior = self.learner.prior
+        if isinstance(prior, AutoPrior):
+            market = self.env.market
+            return None if market is None or market.base is None else BasePrior()
+        return None if isinstance(prior, NoPrior) else prior
+
+    @property
+    def initial_log_std(self) -> float:
+        """ln(standard deviation) of Box actions that training begins with, in units of half the range."""
+        prior = self.prior
+        return math.log(prior.std) if isinstance(prior, BasePrior) else self.model.actor.log_std
 
     @property
     def risk_settings(self) -> RiskSettings | None:

@@ -27,6 +27,7 @@ from tailwise.learner.config import (
     LinearSchedule,
     NarrowingExploration,
     PlateauEntropy,
+    Prior,
 )
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.optimisers import StepSize, next_kl_factor
@@ -82,6 +83,18 @@ def entropy_weight(config: ConstantEntropy | PlateauEntropy, *, plateau_at: int 
     return config.weight + (config.floor - config.weight) * share
 
 
+PRIOR_STEP, PRIOR_BOUNDS = 1.1, (1e-3, 1e3)
+
+
+def next_prior_factor(factor: float, *, kl: float, target: float) -> float:
+    """Stronger while the policy is further than `target` nats from the prior, weaker while it is nearer.
+
+    In small steps: the policy needs several updates to follow.
+    """
+    low, high = PRIOR_BOUNDS
+    return min(max(factor * (PRIOR_STEP if kl > target else 1.0 / PRIOR_STEP), low), high)
+
+
 @dataclass
 class Controllers:
     """State of the controllers.
@@ -92,6 +105,7 @@ class Controllers:
     entropies      of the newest updates, as many as the plateau window, nats
     plateau_at     update at which the entropy's plateau began, None before
     constraint     the multiplier and its controller, None without risk that acts
+    prior_factor   factor on the weight of the pull to the prior that its target moves
     """
 
     kl_factor: float = 1.0
@@ -100,6 +114,7 @@ class Controllers:
     entropies: list[float] = field(default_factory=list)
     plateau_at: int | None = None
     constraint: Constraint | None = None
+    prior_factor: float = 1.0
 
     @property
     def multiplier(self) -> float:
@@ -115,6 +130,7 @@ class Controllers:
         self,
         learner: LearnerConfig,
         narrowing: NarrowingExploration | None,
+        prior: Prior | None,
         *,
         update: int,
         steps: int,
@@ -130,9 +146,12 @@ class Controllers:
             multiplier=self.multiplier,
             threshold=self.threshold,
             bounds_weight=0.0 if narrowing is None else narrowing.bounds_weight,
+            prior_weight=0.0 if prior is None else prior.weight * self.prior_factor,
         )
 
-    def adapt(self, learner: LearnerConfig, report: UpdateReport, *, update: int, noise: int) -> None:
+    def adapt(
+        self, learner: LearnerConfig, report: UpdateReport, *, update: int, noise: int, prior: Prior | None
+    ) -> None:
         """Follow KL and entropy of an update, counted in `update`; one refused for broken numbers shows nothing.
 
         noise: components of an action, each of which narrowing takes entropy from.
@@ -148,6 +167,10 @@ class Controllers:
         )
         if not report.committed:
             return
+        if prior is not None and prior.target is not None:
+            self.prior_factor = next_prior_factor(
+                self.prior_factor, kl=report.metrics["policy/prior_kl"], target=prior.target
+            )
         if learner.entropy.kind == "plateau" and self.plateau_at is None and "policy/entropy" in report.metrics:
             # Narrowing lowers the entropy of every component by as much in each update, plateau or not.
             entropy = report.metrics["policy/entropy"] - self.narrowed * noise
@@ -165,6 +188,7 @@ class Controllers:
             "entropies": list(self.entropies),
             "plateau_at": self.plateau_at,
             "constraint": None if self.constraint is None else self.constraint.state(),
+            "prior_factor": self.prior_factor,
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -177,6 +201,7 @@ class Controllers:
         self.kl_factor = float(data["kl_factor"])
         self.narrowed = float(data.get("narrowed", 0.0))
         self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
+        self.prior_factor = float(data.get("prior_factor", 1.0))
         if self.constraint is not None:
             self.constraint.load(data["constraint"])
 

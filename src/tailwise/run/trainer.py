@@ -18,6 +18,7 @@ from tailwise.learner.backend import Knobs
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
+from tailwise.learner.prior import prior_law
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
@@ -84,6 +85,10 @@ class Trainer:
                 f"{self.model.action.kind}; remove the key"
             )
         self.narrowing = None if self.model.law.discrete else config.narrowing
+        self.prior = config.prior
+        if self.prior is not None:
+            self.model.prior = prior_law(self.prior, self.model, world.base_action())
+            self.model.start_at(self.model.prior)
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -185,6 +190,7 @@ class Trainer:
         knobs = self.controllers.knobs(
             self.config.learner,
             self.narrowing,
+            self.prior,
             update=self.update,
             steps=self.steps,
             total_steps=total,
@@ -196,11 +202,13 @@ class Trainer:
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken
-        log_std = self.config.model.actor.log_std
+        log_std = self.config.initial_log_std
         narrowed = narrowing(self.narrowing, log_std, self.steps, total, self.controllers.narrowed)
         self.model.widen(narrowed - self.controllers.narrowed)
         self.controllers.narrowed = narrowed
-        self.controllers.adapt(self.config.learner, report, update=self.update, noise=self.model.law.noise)
+        self.controllers.adapt(
+            self.config.learner, report, update=self.update, noise=self.model.law.noise, prior=self.prior
+        )
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
         metrics = dict(report.metrics)
@@ -274,6 +282,7 @@ class Trainer:
             "step/kl_factor": step_size.kl_factor,
             "step/health_factor": step_size.health_factor,
             "step/entropy_weight": knobs.entropy_weight,
+            **({} if self.prior is None else {"step/prior_weight": knobs.prior_weight}),
             "env/anomalies": float(anomalies),
             "env/reset_rows": float(invalid),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -115,6 +115,10 @@ class World:
 
     def check_tail(self, horizon: int) -> None:
         """Raise when the test window is too short for a tail that looks `horizon` steps ahead."""
+
+    def base_action(self) -> Sequence[float] | None:
+        """The action that follows the base rule, in units of the environment; None without such a rule."""
+        return None
 
     def market(self) -> MarketWorld:
         """This world if it is a market; raises otherwise."""
@@ -297,6 +301,11 @@ class MarketWorld(World):
 
     def label(self) -> str:
         return self.dataset.label
+
+    def base_action(self) -> Sequence[float] | None:
+        if self.settings.base is None:
+            return None
+        return action_kind(self.settings.action).base_action(len(self.dataset.bars) if self.portfolio else 1)
 
     def market(self) -> MarketWorld:
         return self
