@@ -104,6 +104,7 @@ def knobs(
     *,
     entropy_weight: float = 0.01,
     bounds_weight: float = 0.0,
+    prior_weight: float = 0.0,
     measure_terms: bool = False,
     multiplier: float = 0.0,
 ) -> Knobs:
@@ -115,6 +116,7 @@ def knobs(
         measure_terms=measure_terms,
         multiplier=multiplier,
         bounds_weight=bounds_weight,
+        prior_weight=prior_weight,
     )
 
 

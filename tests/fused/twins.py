@@ -140,7 +140,7 @@ def another_policy(rollout: Rollout, seed: int) -> Rollout:
 def fused_gradient(backend: FusedBackend, rollout: Rollout, weights: Mapping[str, float]) -> dict[str, Tensor]:
     """Gradients by parameter name of the loss over all valid rows with the draws of epoch 0; moves the return scale.
 
-    weights: `entropy_weight` and `bounds_weight` of the loss.
+    weights: `entropy_weight`, `bounds_weight` and `prior_weight` of the loss.
     """
     ready = prepared(backend, rollout)
     epochs = FusedEpochs(backend, rollout, ready, knobs(**weights))
@@ -196,6 +196,7 @@ def _copy(backend: TorchBackend, dtype: torch.dtype) -> ActorCritic:
     copy = ActorCritic(model.config, model.observation, model.action, init_seed=Streams(0).integer("init"))
     tensors = model.state_dict()
     copy.load_state_dict({name: t.to(dtype) if t.dtype == torch.float32 else t for name, t in tensors.items()})
+    copy.prior = None if model.prior is None else model.prior.to(dtype)
     return copy
 
 

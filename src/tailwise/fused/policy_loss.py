@@ -273,9 +273,9 @@ def box_rows(
             by_mean, by_spread = slope * z * scale, slope * (z * z - 1.0) - bonus
             if squashed:
                 moved = np.float64(draws.noise[r, a]) / scale
-                pull = 2.0 * bonus * np.tanh(mean + moved)
-                by_mean += pull
-                by_spread += pull * moved
+                outwards = 2.0 * bonus * np.tanh(mean + moved)
+                by_mean += outwards
+                by_spread += outwards * moved
             if prior.shape[0] > 0:
                 narrow, width = 1.0 / np.exp(prior[size + a]), np.exp(np.float64(log_std[a]) - prior[size + a])
                 gap = (mean - prior[a]) * narrow
