@@ -93,69 +93,6 @@ class Weights(NamedTuple):
     [N]."""
 
     clip: float
-
-
-def standard_of(normaliser: ObservationNormaliser) -> Standard:
-    """What `ObservationNormaliser.forward` computes with, read once."""
-    if normaliser.clip is None:
-        size = normaliser.mean.shape[0]
-        return Standard(np.zeros(size, np.float32), np.ones(size, np.float32), np.zeros(size, np.bool_), float("inf"))
-    mean, variance = normaliser.mean.numpy(), normaliser.variance.numpy()
-    signal = has_spread(mean, variance)
-    scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=signal)
-    return Standard(
-        mean.astype(np.float32), scale.astype(np.float32), normaliser.scaled.numpy(), float(normaliser.clip)
-    )
-
-
-@kernel(fuse=True)
-def standardise(obs: np.ndarray, standard: Standard, target: np.ndarray, lead: int) -> None:
-    """obs [n, D] raw -> target, flat, `lead` floats apart; NaN passes."""
-    size, clip = obs.shape[1], np.float32(standard.clip)
-    for i in range(obs.shape[0]):
-        row, out = obs[i], target[i * lead : i * lead + size]
-        for j in range(size):
-            x = (row[j] - standard.mean[j]) * standard.scale[j]
-            x = -clip if x < -clip else x
-            x = clip if x > clip else x
-            out[j] = x if standard.scaled[j] else row[j]
-
-
-class Rows(NamedTuple):
-    """A rollout by flat row r = t*B + b; float32 unless said. Arrays that do not apply have no rows.
-
-    obs [R, D] normalised; choice int64 [R] (Discrete); action [R, A] (Box); mask bool [R, K]; scalars [R, 3]: the
-    log-probability of the action, its advantage, the target of the means, together because minibatches read rows at
-    random; old: of the policy that acted, log-probabilities and probabilities [R, 2K] (Discrete) or means and ln(std)
-    [R, 2A] (Box); valid bool [R]; start bool [R]; state [B, S, H] before step 0; envs: B.
-    """
-
-    obs: np.ndarray
-    choice: np.ndarray
-    action: np.ndarray
-    mask: np.ndarray
-    scalars: np.ndarray
-    old: np.ndarray
-    valid: np.ndarray
-    start: np.ndarray
-    state: np.ndarray
-    envs: int
-
-
-class Draws(NamedTuple):
-    """Random numbers of one epoch, float32: particles [R, m] that each row looks at, side by side so that a row reads
-    one cache line instead of m; noise [R, A]: normals for the sampled entropy of a squashed policy, else [0, 0]."""
-
-    particles: np.ndarray
-    noise: np.ndarray
-
-
-class Weights(NamedTuple):
-    """Numbers of the loss. per_row: 1 / rows of the minibatch; bounds: of the means' overshoot; prior: of the pull to
-    prior_law, float64 [P], log-probabilities or means and ln(std), [0] without one; value: weight of each critic's terms; dual_clip: inf is off; kappa: of the Huber function; tau_weight: 2 tau - 1 of a critic's quantiles,
-    float32 [N]."""
-
-    clip: float
     dual_clip: float
     entropy: float
     bounds: float
