@@ -145,8 +145,8 @@ def test_a_target_in_nats_is_met() -> None:
 
 
 def test_the_base_is_scaled_to_the_limit_on_the_train_bars() -> None:
-    """A third of the tail of buy and hold: the rule at its scale has just that tail. Rejects a scale by the share of the
-    wrong rule, or one that forgets the costs."""
+    """A third of the tail of buy and hold: the rule at its scale has just that tail. Rejects a scale by the share of
+    the wrong rule, or one that forgets the costs."""
     tree = config(
         {"kind": "volatility_target", "target": 0.5, "largest": 1.2},
         ACTIONS[1],

@@ -5,6 +5,7 @@ A rule gives a target exposure for the close of every bar, from that bar and tho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -69,21 +70,21 @@ def risk_units_momentum(bars: Bars, base: MomentumBase) -> Floats:
     spans = base.look_back or (max(longest // 12, 1), max(longest // 4, 1), longest)
     signs = np.mean([momentum(bars, look_back=span) for span in spans], axis=0)
     signs[: max(spans)] = 0.0  # all of them, or none
-    return signs * volatility_target(bars, target=base.target, largest=base.largest)
+    return signs * volatility_target(bars, target=base.target, largest=math.inf)
 
 
 def base_exposures(base: Base, bars: Bars) -> Floats:
-    """Exposures float64 [T] of the rule `env.base` at the close of every bar, with its scale; 0 while it warms up."""
+    """Exposures float64 [T] of the rule `env.base` at the close of every bar, scaled and cut; 0 while it warms up."""
     match base:
         case BuyAndHoldBase():
             exposures = buy_and_hold(bars)
         case VolatilityTargetBase():
-            exposures = volatility_target(bars, target=base.target, largest=base.largest)
+            exposures = volatility_target(bars, target=base.target, largest=math.inf)
         case MomentumBase():
             exposures = risk_units_momentum(bars, base)
         case FunctionBase():
             exposures = _own(base, bars)
-    return exposures * base.factor
+    return np.clip(exposures * base.factor, -base.largest, base.largest)
 
 
 def _own(base: FunctionBase, bars: Bars) -> Floats:

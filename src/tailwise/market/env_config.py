@@ -213,8 +213,8 @@ class BaseRule(Section):
         None,
         gt=0,
         le=100,
-        description="factor on the rule's exposure; null: 1, or under risk.mode constraint what keeps the rule within "
-        "the limit on the train bars, found when training begins",
+        description="factor on the rule's exposure; null: 1, or under risk.mode constraint what brings the rule to the "
+        "limit on the train bars, found when training begins",
     )
 
     @property
@@ -240,7 +240,7 @@ class VolatilityTargetBase(BaseRule):
 
     kind: Literal["volatility_target"]
     target: float = Field(0.10, gt=0, le=5, description="volatility per year that an action of 1 aims at, a fraction")
-    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, as a multiple of equity")
+    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, scaled, as a multiple of equity")
 
 
 class MomentumBase(BaseRule):
@@ -251,7 +251,7 @@ class MomentumBase(BaseRule):
         (), description="bars; empty: 1, 3 and 12 months of daily bars, or a twelfth, a quarter and all of a month"
     )
     target: float = Field(0.10, gt=0, le=5, description="volatility per year of a position of full size, a fraction")
-    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, as a multiple of equity")
+    largest: float = Field(1.5, gt=0, le=100, description="largest exposure, scaled, as a multiple of equity")
 
 
 class FunctionBase(BaseRule):
@@ -330,7 +330,7 @@ class MarketEnvConfig(Section):
     def largest_exposure(self) -> float:
         """Largest |exposure| that an action can ask for, all assets together."""
         multiplied = self.base is not None and not isinstance(self.action, WeightsAction)
-        return self.action.largest * (self.base.largest * self.base.factor if self.base and multiplied else 1.0)
+        return self.action.largest * (self.base.largest if self.base and multiplied else 1.0)
 
     @model_validator(mode="after")
     def _base_can_be_followed(self) -> Self:

@@ -25,6 +25,7 @@ from tailwise.market.tables import SymbolTable
 from tailwise.run.config import Config
 
 Floats = npt.NDArray[np.float64]
+LARGEST_SCALE = 4.0
 _CLOSE_ENOUGH = 0.002  # of the limit
 _MOST_TRIALS = 8
 
@@ -45,7 +46,7 @@ def with_numbers(config: Config, dataset: Dataset) -> Config:
 
 
 def rule_returns(
-    tables: Sequence[SymbolTable], settings: MarketEnvConfig, costs: CostConfig, *, scale: float = 1.0
+    tables: Sequence[SymbolTable], settings: MarketEnvConfig, costs: CostConfig
 ) -> list[tuple[Floats, bool]]:
     """Log-returns [n] of an account that follows the base of its table, and whether it was ruined: one for each symbol,
     or one for a portfolio."""
@@ -61,7 +62,7 @@ def rule_returns(
     lives, ruined = np.zeros(simulator.accounts, dtype=np.int64), np.zeros(simulator.accounts, dtype=np.bool_)
     alive = np.ones(simulator.accounts, dtype=np.bool_)
     for reward in rewards:
-        step = simulator.step(scale * base[records["row"]], autoreset=True)  # who has ended begins again, unread
+        step = simulator.step(base[records["row"]], autoreset=True)  # who has ended begins again, unread
         reward[:] = step.reward
         lives += alive
         ruined |= alive & step.terminated
@@ -83,7 +84,7 @@ class _Tail:
         base = BuyAndHoldBase(kind="buy_and_hold") if relative.of == "buy_and_hold" else self.settings.base
         if base is None:
             raise ConfigError("risk.limit.of is base and env.base is not set; set env.base, or use of: buy_and_hold.")
-        tail = self._measured(self._tables(base), 1.0)
+        tail = self._measured(base, 1.0)
         if tail >= 0:
             raise DataError(
                 f"risk.limit is relative to {relative.of}, whose tail on the train bars is a gain ({tail:.4g}); give "
@@ -92,30 +93,27 @@ class _Tail:
         return relative.share * tail
 
     def scale(self, limit: float) -> float:
-        """The factor, at most 1, that brings the base rule to the limit: the tail is nearly proportional to it."""
+        """The factor that brings the base rule to the limit: its tail is nearly proportional to it.
+
+        Where even the largest exposures stay within the limit, the budget cannot be used up, and the factor ends at
+        LARGEST_SCALE.
+        """
         assert self.settings.base is not None
-        tables = self._tables(self.settings.base)
         scale = 1.0
         for _ in range(_MOST_TRIALS):
-            tail = self._measured(tables, scale)
-            if tail >= limit and scale == 1.0:
-                return 1.0
-            if abs(tail - limit) <= _CLOSE_ENOUGH * abs(limit):
+            tail = self._measured(self.settings.base, scale)
+            if abs(tail - limit) <= _CLOSE_ENOUGH * abs(limit) or (scale == LARGEST_SCALE and tail > limit):
                 break
-            if not (limit < 0 and tail < 0):
-                raise DataError(
-                    f"risk.limit {limit:g} cannot be reached by a smaller base rule: at scale {scale:g} its tail on "
-                    f"the train bars is {tail:g}; give a limit below 0, or set env.base.scale."
-                )
-            scale = min(scale * limit / tail, 1.0)
+            if limit >= 0:
+                raise DataError(f"risk.limit is {limit:g}; a base rule is scaled to a loss: give a limit below 0.")
+            scale = min(scale * limit / tail, LARGEST_SCALE) if tail < 0 else LARGEST_SCALE
         return float(scale)
 
-    def _tables(self, base: Base) -> list[SymbolTable]:
-        dataset = self.dataset.with_base(base.model_copy(update={"scale": 1.0}))
-        return dataset.tables("train", together=action_kind(self.settings.action).portfolio)
-
-    def _measured(self, tables: Sequence[SymbolTable], scale: float) -> float:
-        returns = rule_returns(tables, self.settings, self.costs, scale=scale)
+    def _measured(self, base: Base, scale: float) -> float:
+        """The measure of the rule at this scale, all symbols pooled."""
+        dataset = self.dataset.with_base(base.model_copy(update={"scale": scale}))
+        tables = dataset.tables("train", together=action_kind(self.settings.action).portfolio)
+        returns = rule_returns(tables, self.settings, self.costs)
         forward = np.concatenate([known_forward_returns(one, self.gamma, over=over) for one, over in returns])
         if not len(forward):
             raise DataError(
