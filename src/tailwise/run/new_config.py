@@ -49,6 +49,7 @@ env:
   # Multiples of the rule's exposure: 0 is flat, 1 the rule, 2 twice of it; low: -1 allows shorts.
   # A choice: {{kind: positions, positions: [0, 0.5, 1, 1.5]}}. All symbols in one account: {{kind: weights, high: 2}}.
   action: {{kind: exposure, low: 0, high: 2}}
+  tolerance: 0.05 # no order while target and exposure differ by less: smaller ones are mostly noise
   episode_length: {episode} # bars; training starts episodes at random bars
   fill: next_open # a decision at the close of a bar is filled at the next open
   stop_loss: null # a fraction of the entry price, e.g. 0.05; gap-aware
