@@ -197,7 +197,7 @@ def test_what_cannot_be_ranges_is_a_sentence() -> None:
     def parsed(**parts: Any) -> None:
         parse(RangesSplit, {"kind": "ranges", **parts}, source="test")
 
-    with pytest.raises(ConfigError, match="test begins on .* and train ends before .* without overlap"):
+    with pytest.raises(ConfigError, match=r"test begins on .* and train ends before .* without overlap"):
         parsed(train=[[day(1), day(4)]], test=[[day(3), day(5)]])
     with pytest.raises(ConfigError, match="the ranges of train are not in the order of time; sort them"):
         parsed(train=[[day(4), day(5)], [day(1), day(2)]])

@@ -97,9 +97,10 @@ class RangesSplit(Section):
         for name, ranges in (("train", self.train), ("test", self.test)):
             if list(ranges) != sorted(ranges):
                 raise ConfigError(f"the ranges of {name} are not in the order of time; sort them")
-        select = [] if self.select is None else [("select", self.select)]
-        named = [*(("train", one) for one in self.train), *select, *(("test", one) for one in self.test)]
-        _follow_one_another(sorted(named, key=lambda item: item[1]))
+        select = () if self.select is None else (self.select,)
+        named = [(one, name) for name in ("train", "test") for one in getattr(self, name)]
+        named += [(one, "select") for one in select]
+        _follow_one_another([(name, one) for one, name in sorted(named)])
         return self
 
 

@@ -8,6 +8,7 @@ embargo adds bars against dependence that fades more slowly than that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,7 @@ from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
 
 Times = npt.NDArray[np.datetime64]
+MOST_FOLDS = 1000  # choices of test parts, each of which is trained
 _SCALED = (*COMPONENTS, "equity_before", "equity", "shortfall", "units", "order_units", "exit_units")
 
 
@@ -108,6 +110,16 @@ def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo
     Training may follow a test range, after purge + embargo rows. Needs the extra `portfolio`.
     """
     _gap(purge, embargo)
+    if not 2 <= test_folds < folds:
+        raise ConfigError(
+            f"combinatorial folds, {test_folds} of {folds} over {rows} rows: at least 2 parts are tested, and at least "
+            "one is left to train on; use for example 6 folds and 2 test folds."
+        )
+    if math.comb(folds, test_folds) > MOST_FOLDS:
+        raise ConfigError(
+            f"combinatorial folds, {test_folds} of {folds}: {math.comb(folds, test_folds):,} choices, each a training; "
+            f"at most {MOST_FOLDS:,} are allowed: use fewer folds."
+        )
     try:
         from skfolio.model_selection import CombinatorialPurgedCV
     except ImportError as error:
@@ -123,6 +135,11 @@ def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo
     names = cross.get_path_ids()
     cuts = []
     for number, (train, tests) in enumerate(splits):
+        if not len(train):
+            raise ConfigError(
+                f"combinatorial folds, {test_folds} of {folds} over {rows} rows with purge {purge} and embargo "
+                f"{embargo}: fold {number + 1} has no row left to train on; use fewer folds, smaller gaps or more bars."
+            )
         ranges = tuple(Range(int(test[0]), int(test[-1]) + 1) for test in tests)
         paths = tuple(int(name) for name in names[number])
         cuts.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))

@@ -104,7 +104,8 @@ class Dataset:
         """The same data once for each test range, with that one as the test window."""
         if "test" not in self.ranges:
             return [self]
-        others = {purpose: ranges for purpose, ranges in self.ranges.items() if purpose != "test"}
+        others = {**self.ranges}
+        del others["test"]
         return [
             replace(self, windows={**self.windows, "test": windows}, ranges=others)
             for windows in zip(*self.ranges["test"], strict=True)
