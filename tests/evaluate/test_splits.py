@@ -245,7 +245,7 @@ def test_impossible_folds_are_sentences() -> None:
         walk_forward(100, folds=2, purge=60)
     with pytest.raises(ConfigError, match="at least 0"):
         walk_forward(100, folds=2, purge=-1)
-    with pytest.raises(ConfigError, match="combinatorial folds, 3 of 3 groups tested over 100 rows .* 1 left to train"):
+    with pytest.raises(ConfigError, match=r"combinatorial folds, 3 of 3 groups tested over 100 rows .* 1 left to"):
         combinatorial(100, folds=3, test_folds=3, purge=0)
     with pytest.raises(ConfigError, match="0 of 3 groups tested"):
         combinatorial(100, folds=3, test_folds=0, purge=0)

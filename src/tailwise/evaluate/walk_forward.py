@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from tailwise.evaluate.performance import Floats
 from tailwise.evaluate.splits import Fold, stitch
 from tailwise.evaluate.statistics import PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
+    Outcome,
     Study,
     StudyJob,
     leak_verdict_of,
@@ -31,6 +33,7 @@ from tailwise.evaluate.study import (
     warn_about,
 )
 from tailwise.evaluate.walk_forward_folds import (
+    AnySettings,
     Cell,
     Plan,
     Settings,
@@ -122,6 +125,13 @@ def walk_forward(
 
 def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | Sequence[int] = 3) -> WalkForwardStudy:
     """Cut the folds and check them, the features included, before hours are spent on training."""
+    return plan_folds(WalkForwardStudy, effective, settings, seeds=seeds)
+
+
+def plan_folds(
+    study: type[AnyFoldsStudy], effective: Effective, settings: AnySettings, *, seeds: int | Sequence[int]
+) -> AnyFoldsStudy:
+    """Cut the folds of a study and check them, the features included."""
     require_environment(effective)
     base = effective.config
     seeds = named_seeds(seeds, first=base.seed)
@@ -131,7 +141,7 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
         fold_config(base, plan, fold, seeds[0])  # what cannot be cut is an error now, not after hours
     warned = (*warnings_of(base), *world.warnings())
     leaks = leak_verdict_of(world, warned)
-    return WalkForwardStudy(
+    return study(
         name=effective.name,
         base=base,
         seeds=seeds,
@@ -144,7 +154,7 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
 
 
 @dataclass(frozen=True, eq=False)
-class WalkForwardStudy(Study[Rows, WalkForward]):
+class FoldsStudy(Study[Rows, Outcome]):
     """Every fold with every seed. world: of the first fold; its bars are those of all."""
 
     plan: Plan
@@ -188,15 +198,14 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
                 jobs.append(FoldJob(training, cell, self.plan))
         return jobs
 
-    def combine(self, folder: Path, results: Sequence[Rows]) -> WalkForward:
+    def with_ensemble(self, folder: Path, results: Sequence[Rows]) -> list[FoldRow]:
+        """The rows of all jobs, then those of all seeds together, which are tested now."""
         rows = [row for fold in results for row in fold]
         if self.ensemble is not None:
             for fold in self.plan.folds:
                 world = _world(self.base, self.plan, fold, self.seeds[0])
                 rows += judge_ensemble(fold, self.seeds, folder, world, how=self.ensemble)
-        result = _summarise(self, folder, rows)
-        write_json(folder / SUMMARY, result.to_json())
-        return result
+        return rows
 
     def book(self, folder: Path) -> TrialBook:
         """Where the trials on these bars are written down, under this plan of folds."""
@@ -204,6 +213,25 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
 
     def statistics(self, path: AccountPath) -> PathStatistics:
         return path_statistics(path, alpha=self.alpha, gamma=self.base.learner.gamma)
+
+    def doubts(self, accounts: Accounts) -> list[str]:
+        """Sentences about leaks and bars per year that stand before the verdict, mostly none."""
+        leaks = self.world.leak_verdict()
+        doubts = [f"leak-check: {leaks.sentence}"] if leaks.doubtful else []
+        each = (annualisation_doubt(named[POLICY]) for named in accounts.values())
+        return [*doubts, *dict.fromkeys(filter(None, each))]
+
+
+AnyFoldsStudy = TypeVar("AnyFoldsStudy", bound=FoldsStudy[Any])
+
+
+class WalkForwardStudy(FoldsStudy[WalkForward]):
+    """Test windows one after the other."""
+
+    def combine(self, folder: Path, results: Sequence[Rows]) -> WalkForward:
+        result = _summarise(self, folder, self.with_ensemble(folder, results))
+        write_json(folder / SUMMARY, result.to_json())
+        return result
 
 
 @dataclass(frozen=True)
@@ -238,9 +266,8 @@ def _facts(base: Config, plan: Plan, world: MarketWorld, leak_check: LeakVerdict
         facts.append(f"{bars.symbol} ({bars.label}): {len(bars):,} bars, {first} to {last}. {bars.frequency.sentence}")
     for fold in plan.folds:
         spans = [
-            f"{name} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
-            for name, span in dict(plan.windows(fold)).items()
-            if span is not None
+            f"{purpose} {' and '.join(f'{span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})' for span in each)}"
+            for purpose, each in plan.spans(fold).items()
         ]
         facts.append(f"fold {fold.number + 1}: {', '.join(spans)} bars")
     facts.append(
@@ -265,9 +292,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
     data_hash, accounts = data.data_hash(), paths[study.seeds[0]]
     trials, counted = _count_trials(study, folder, paths, data_hash)
     pbo, reason = _overfitting(study, folder, paths, data_hash)
-    leaks = study.world.leak_verdict()
-    doubts = [f"leak-check: {leaks.sentence}"] if leaks.doubtful else []
-    doubts += dict.fromkeys(filter(None, (annualisation_doubt(named[POLICY]) for named in accounts.values())))
+    doubts = study.doubts(accounts)
     result = WalkForward(
         format=FORMAT,
         name=study.name,
@@ -290,7 +315,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
         cut=study.cut,
         config=config.model_dump(mode="json"),
         facts=study.facts,
-        leak_check=leaks,
+        leak_check=study.world.leak_verdict(),
         windows=tuple(FoldWindows(fold=fold.number + 1, **dict(plan.windows(fold))) for fold in plan.folds),
         rows=tuple(rows),
         ensemble=None if study.ensemble is None else EnsembleOf(how=study.ensemble, seeds=study.seeds),
