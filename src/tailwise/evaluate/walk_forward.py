@@ -266,8 +266,9 @@ def _facts(base: Config, plan: Plan, world: MarketWorld, leak_check: LeakVerdict
         facts.append(f"{bars.symbol} ({bars.label}): {len(bars):,} bars, {first} to {last}. {bars.frequency.sentence}")
     for fold in plan.folds:
         spans = [
-            f"{purpose} {' and '.join(f'{span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})' for span in each)}"
+            f"{purpose} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
             for purpose, each in plan.spans(fold).items()
+            for span in each
         ]
         facts.append(f"fold {fold.number + 1}: {', '.join(spans)} bars")
     facts.append(
@@ -288,7 +289,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
     plan, config, data = study.plan, study.base, study.world.dataset
     paths = {seed: _stitched_paths(study, folder, rows, seed) for seed in study.speakers}
     for seed, accounts in paths.items():
-        save_paths(folder / _folder_of(seed), accounts)
+        save_paths(folder / folder_of(seed), accounts)
     data_hash, accounts = data.data_hash(), paths[study.seeds[0]]
     trials, counted = _count_trials(study, folder, paths, data_hash)
     pbo, reason = _overfitting(study, folder, paths, data_hash)
@@ -336,7 +337,8 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
     return result.model_copy(update={"verdict": (*doubts, *verdict(result))})
 
 
-def _folder_of(seed: int | None) -> str:
+def folder_of(seed: int | None) -> str:
+    """Folder, relative to that of the study, with the stitched paths of a seed; None: of all seeds together."""
     return f"{STITCHED}/{'ensemble' if seed is None else f'seed_{seed}'}"
 
 
@@ -398,7 +400,7 @@ def _stitched(
         evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
         against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
         odds=odds_of_next_year(path) if speaks else None,
-        evaluation=_folder_of(seed),
+        evaluation=folder_of(seed),
     )
 
 
@@ -432,7 +434,7 @@ def _overfitting(
             continue
         other = read_stored(summary, WalkForward, root=summary.parent, limit=LARGE)
         if other.data_hash == data_hash and other.cut == study.cut:
-            places = [summary.parent / _folder_of(seed) for seed in other.seeds]
+            places = [summary.parent / folder_of(seed) for seed in other.seeds]
             # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
             trials += [_returns(read_paths(one, root=summary.parent)) for one in places if (one / EQUITY).exists()]
     if len(trials) < 2:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -298,7 +298,31 @@ def verdict(result: WalkForward) -> list[str]:
     return sentences
 
 
-def who(result: WalkForward) -> str:
+class ManySeeds(Protocol):
+    """A result with several seeds."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def ensemble(self) -> EnsembleOf | None: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def rows(self) -> tuple[FoldRow, ...]: ...
+
+
+class TestedAccount(Protocol):
+    """Anything with the numbers of a policy and of simple rules over the same bars."""
+
+    @property
+    def statistics(self) -> dict[str, PathStatistics]: ...
+    @property
+    def limit(self) -> FoldLimit | None: ...
+
+
+def who(result: ManySeeds) -> str:
     """Who decides in the headline."""
     if result.ensemble is None:
         return f"seed {result.seeds[0]}"
@@ -308,9 +332,27 @@ def who(result: WalkForward) -> str:
 
 def headings(result: WalkForward) -> tuple[str, ...]:
     """Titles of the columns of `table_rows`, with their units."""
+    return ("fold, seed", "test", *account_headings(result))
+
+
+def account_headings(result: ManySeeds) -> tuple[str, ...]:
+    """Titles of the columns of `account_cells`, with their units."""
     tail = f"CVaR {100 * result.alpha:g}%, {result.horizon:,} bars"
     rule = always_in(result.rows[0].statistics)
-    return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+    return ("Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+
+
+def account_cells(row: TestedAccount, acted: bool | None) -> list[str]:
+    """Numbers of the policy, then of the rule that is always invested; acted: whether the limit acted in training."""
+    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
+    return [
+        plain(own.sharpe),
+        percent(own.total_return),
+        percent(-own.max_drawdown),
+        percent(own.cvar_return),
+        "-" if row.limit is None else limit_word(row.limit.kept, acted),
+        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
+    ]
 
 
 def table_rows(result: WalkForward) -> list[list[str]]:
@@ -327,17 +369,11 @@ def table_rows(result: WalkForward) -> list[list[str]]:
 def _line(
     result: WalkForward, folds: str, row: FoldRow | StitchedPath, first: str, last: str, acted: bool | None
 ) -> list[str]:
-    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
     speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
     return [
         f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),
         f"{first[:10]} to {last[:10]}",
-        plain(own.sharpe),
-        percent(own.total_return),
-        percent(-own.max_drawdown),
-        percent(own.cvar_return),
-        "-" if row.limit is None else limit_word(row.limit.kept, acted),
-        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
+        *account_cells(row, acted),
     ]
 
 
