@@ -190,7 +190,7 @@ def combinatorial_cv(
     test_folds  groups that are tested at a time; training uses the others, before and after them
     purge       bars left out on both sides of a test range; None: as far as features look back and decisions ahead
     embargo     further bars left out after a test range
-    select      share of the bars that select, the newest of the longest train range; None: that of data.split, else 0.15
+    select      share of the bars that select, the newest of the longest train range; None: data.split's, else 0.15
 
     The other arguments are those of `tailwise.walk_forward`; a folder that was begun before is continued.
 
@@ -340,8 +340,8 @@ def _verdict(result: CombinatorialCV) -> list[str]:
     sentences = [_what(result), *(_distribution(result, one) for one in result.headlines)]
     sentences.append(
         "The paths are the same bars in the hands of other policies, trained on bars before and after them: their "
-        "spread is what the choice of the training bars changes, and no interval of what the future brings. The test of "
-        "an order that could have been traded is walk-forward."
+        "spread is what the choice of the training bars changes, and no interval of what the future brings. "
+        "Walk-forward tests what could have been traded, with training on earlier bars alone."
     )
     for one in result.headlines:
         limits = [path.limit for path in result.paths_of(one.account, one.seed)]
@@ -357,23 +357,23 @@ def _what(result: CombinatorialCV) -> str:
     times = "once" if len(one) == 1 else f"{len(one)} times"
     return (
         f"Tested on {one[0].bars:,} bars ({result.label}) from {one[0].first_bar[:10]} to {one[0].last_bar[:10]}, each "
-        f"{times}: {result.folds} combinatorial folds, {result.test_groups} of {result.groups} groups of bars each, with "
-        f"{seeds}; no policy saw the bars that it is tested on, nor {result.purge} bars before and "
+        f"{times}: {result.folds} combinatorial folds, {result.test_groups} of {result.groups} groups of bars each, "
+        f"with {seeds}; no policy saw the bars that it is tested on, nor {result.purge} bars before and "
         f"{result.purge + result.embargo} after them. All numbers after costs."
     )
 
 
 def _distribution(result: CombinatorialCV, one: SharpeDistribution) -> str:
-    start = f"{_of(result, one.account)}{who(result)}: "
+    start = f"{_of(result, one.account)}{who(result.seeds, result.ensemble)}: "
     if not one.paths:
         return f"{start}no path has a Sharpe ratio, because the account never moved."
     paths = result.paths_of(*_named(one))
     exposure = float(np.mean([path.statistics[POLICY].mean_exposure for path in paths]))
     reasons = reservations(exposure, min(row.updates for row in result.rows if row.seed == one.seed))
     spread = "" if one.deviation is None else f", standard deviation {plain(one.deviation)}"
+    count = "1 path" if one.paths == 1 else f"{one.paths} paths"
     return (
-        f"{start}the Sharpe ratio over {one.paths} path{'s' if one.paths > 1 else ''} has mean {plain(one.mean)}{spread}"
-        f", median {plain(one.median)}, lowest {plain(one.lowest)} and highest {plain(one.highest)}; it is above 0 on "
+        f"{start}the Sharpe ratio over {count} has mean {plain(one.mean)}{spread}, median {plain(one.median)}, lowest {plain(one.lowest)} and highest {plain(one.highest)}; it is above 0 on "
         f"{one.above_zero} and above that of {one.rule} (mean {plain(one.rule_mean)}) on {one.above_rule}"
         f"{'; but ' + ' and '.join(reasons) if reasons else ''}."
     )
@@ -389,13 +389,16 @@ def _of(result: CombinatorialCV, account: str) -> str:
 
 def path_headings(result: CombinatorialCV) -> tuple[str, ...]:
     """Titles of the columns of `path_rows`, with their units."""
-    return ("path", *account_headings(result))
+    return ("path", *account_headings(result.alpha, result.horizon, result.sharpe[0].rule))
 
 
 def path_rows(result: CombinatorialCV) -> list[list[str]]:
     """One row per path of those that speak, account by account."""
     return [
-        [f"{_of(result, one.account)}path {path.path}", *account_cells(path, result.limit_acted(one.seed))]
+        [
+            f"{_of(result, one.account)}path {path.path}",
+            *account_cells(path.statistics, path.limit, result.limit_acted(one.seed)),
+        ]
         for one in result.headlines
         for path in result.paths_of(*_named(one))
     ]

@@ -6,9 +6,9 @@ relative to OUT; a seed of null stands for all seeds of a fold deciding together
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -298,59 +298,35 @@ def verdict(result: WalkForward) -> list[str]:
     return sentences
 
 
-class ManySeeds(Protocol):
-    """A result with several seeds."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    @property
-    def ensemble(self) -> EnsembleOf | None: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def horizon(self) -> int: ...
-    @property
-    def rows(self) -> tuple[FoldRow, ...]: ...
-
-
-class TestedAccount(Protocol):
-    """Anything with the numbers of a policy and of simple rules over the same bars."""
-
-    @property
-    def statistics(self) -> dict[str, PathStatistics]: ...
-    @property
-    def limit(self) -> FoldLimit | None: ...
-
-
-def who(result: ManySeeds) -> str:
+def who(seeds: Sequence[int], ensemble: EnsembleOf | None) -> str:
     """Who decides in the headline."""
-    if result.ensemble is None:
-        return f"seed {result.seeds[0]}"
-    verb = "voting" if result.ensemble.how == "vote" else "averaged"
-    return f"{len(result.seeds)} seeds {verb}"
+    if ensemble is None:
+        return f"seed {seeds[0]}"
+    verb = "voting" if ensemble.how == "vote" else "averaged"
+    return f"{len(seeds)} seeds {verb}"
 
 
 def headings(result: WalkForward) -> tuple[str, ...]:
     """Titles of the columns of `table_rows`, with their units."""
-    return ("fold, seed", "test", *account_headings(result))
-
-
-def account_headings(result: ManySeeds) -> tuple[str, ...]:
-    """Titles of the columns of `account_cells`, with their units."""
-    tail = f"CVaR {100 * result.alpha:g}%, {result.horizon:,} bars"
     rule = always_in(result.rows[0].statistics)
+    return ("fold, seed", "test", *account_headings(result.alpha, result.horizon, rule))
+
+
+def account_headings(alpha: float, horizon: int, rule: str) -> tuple[str, ...]:
+    """Titles of the columns of `account_cells`, with their units."""
+    tail = f"CVaR {100 * alpha:g}%, {horizon:,} bars"
     return ("Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
 
 
-def account_cells(row: TestedAccount, acted: bool | None) -> list[str]:
+def account_cells(statistics: dict[str, PathStatistics], limit: FoldLimit | None, acted: bool | None) -> list[str]:
     """Numbers of the policy, then of the rule that is always invested; acted: whether the limit acted in training."""
-    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
+    own, rule = statistics[POLICY], statistics[always_in(statistics)]
     return [
         plain(own.sharpe),
         percent(own.total_return),
         percent(-own.max_drawdown),
         percent(own.cvar_return),
-        "-" if row.limit is None else limit_word(row.limit.kept, acted),
+        "-" if limit is None else limit_word(limit.kept, acted),
         f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
     ]
 
@@ -373,7 +349,7 @@ def _line(
     return [
         f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),
         f"{first[:10]} to {last[:10]}",
-        *account_cells(row, acted),
+        *account_cells(row.statistics, row.limit, acted),
     ]
 
 
@@ -396,7 +372,7 @@ def _earns(result: WalkForward, one: StitchedPath) -> str:
     sentence = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
     ratio = "undefined" if one.statistics[POLICY].sharpe is None else plain(sharpe.estimate)
     return (
-        f"{_of(result, one)}{who(result)}: {sentence[0].lower()}{sentence[1:]}. "
+        f"{_of(result, one)}{who(result.seeds, result.ensemble)}: {sentence[0].lower()}{sentence[1:]}. "
         f"Log-return {percent(mean.estimate)} per year, {_interval(mean, percent)}; "
         f"Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )
