@@ -189,14 +189,15 @@ def read_splits(splits: str, settings: Settings, test_folds: int | None) -> AnyS
     if splits == "walk-forward":
         if test_folds is not None:
             raise ConfigError(
-                f"--test-folds is {test_folds}, and walk-forward folds test one window each; add --splits combinatorial."
+                f"--test-folds is {test_folds}, and walk-forward folds test one window each; leave it out, or add "
+                "--splits combinatorial."
             )
         return settings
     plain = Settings()
     if (settings.kind, settings.tested) != (plain.kind, plain.tested):
         raise ConfigError(
-            f"--kind is {settings.kind} and --tested {settings.tested:g}, and combinatorial folds test all bars and train "
-            "on all others; leave --kind and --tested out."
+            f"--kind is {settings.kind} and --tested {settings.tested:g}, and combinatorial folds test every bar and "
+            "train on bars before and after; leave --kind and --tested out."
         )
     return CombinatorialSettings(
         settings.folds,

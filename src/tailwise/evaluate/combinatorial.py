@@ -373,7 +373,8 @@ def _distribution(result: CombinatorialCV, one: SharpeDistribution) -> str:
     spread = "" if one.deviation is None else f", standard deviation {plain(one.deviation)}"
     count = "1 path" if one.paths == 1 else f"{one.paths} paths"
     return (
-        f"{start}the Sharpe ratio over {count} has mean {plain(one.mean)}{spread}, median {plain(one.median)}, lowest {plain(one.lowest)} and highest {plain(one.highest)}; it is above 0 on "
+        f"{start}the Sharpe ratio over {count} has mean {plain(one.mean)}{spread}, median "
+        f"{plain(one.median)}, lowest {plain(one.lowest)} and highest {plain(one.highest)}; it is above 0 on "
         f"{one.above_zero} and above that of {one.rule} (mean {plain(one.rule_mean)}) on {one.above_rule}"
         f"{'; but ' + ' and '.join(reasons) if reasons else ''}."
     )

@@ -441,7 +441,7 @@ def _test_ranges(
 def evaluations_of(cell: Cell, fold: Fold) -> list[str]:
     """Folders, relative to that of the study, with the paths of each test range of a fold."""
     folder = cell.folder if cell.seed is None else f"{cell.folder}/{EVALUATION}"
-    return [f"{folder}/path_{path + 1}" for path in fold.paths] or [folder]
+    return [f"{folder}/test_{number}" for number in range(1, len(fold.test) + 1)] if fold.paths else [folder]
 
 
 def _test(
