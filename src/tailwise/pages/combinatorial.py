@@ -73,8 +73,8 @@ def write_combinatorial_report(path: Path, result: CombinatorialCV, folder: Path
 
 
 _ABOUT_PATHS = (
-    "Each path has all bars once; every stretch of it was played by a policy that was trained on the other groups. Look "
-    "for a path that is much worse than the others: the training bars that it lacked made the result."
+    "Each path has all bars once; every stretch of it was played by a policy that was trained on the other groups. "
+    "Look for a path that is much worse than the others: the training bars that it lacked made the result."
 )
 
 
@@ -99,9 +99,9 @@ def _sharpe_panel(result: CombinatorialCV, account: str) -> Panel:
     layout(figure, height=120 + 40 * len(each))
     figure.update_xaxes(title="Sharpe ratio per year", zeroline=True, showgrid=True)
     caption = (
-        f"{result.folds} trainings per seed, {result.test_groups} of {result.groups} groups of bars tested in each, with "
-        f"{result.purge} bars purged on both sides of a test and {result.embargo} embargoed after it. A point is a path. "
-        "Look for whether the whole cloud lies right of 0 and of the rule, not for its best point."
+        f"{result.folds} trainings per seed, {result.test_groups} of {result.groups} groups of bars tested in each, "
+        f"with {result.purge} bars purged on both sides of a test and {result.embargo} embargoed after it. A point is a "
+        "path. Look for whether the whole cloud lies right of 0 and of the rule, not for its best point."
     )
     table = Table(sharpe_headings(result), sharpe_rows(result))
     return Panel("sharpe", "Sharpe ratio of the paths", caption, [legend(colours), Plot(figure), table])
