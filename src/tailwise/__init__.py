@@ -16,6 +16,7 @@ __all__ = [
     "__version__",
     "backtest",
     "check_bars",
+    "combinatorial_cv",
     "compare",
     "frontier",
     "judge",
@@ -26,6 +27,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tailwise.bars.check_bars import check_bars
+    from tailwise.evaluate.combinatorial import combinatorial_cv
     from tailwise.evaluate.run_view import Run
     from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
@@ -46,6 +48,7 @@ _HOMES = {
     "StudyStopped": "tailwise.evaluate.study",
     "backtest": "tailwise.pages.backtest",
     "walk_forward": "tailwise.evaluate.walk_forward",
+    "combinatorial_cv": "tailwise.evaluate.combinatorial",
     "frontier": "tailwise.pages.frontier",
     "compare": "tailwise.pages.compare",
     "judge": "tailwise.pages.judge",

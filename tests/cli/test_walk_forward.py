@@ -14,11 +14,14 @@ import tailwise as tw
 from tailwise.bars.bars import save_bars
 from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import DataError
+from tailwise.evaluate.combinatorial import read_combinatorial
 from tailwise.evaluate.judgement import judge_policy
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.statistics import path_statistics
 from tailwise.evaluate.walk_forward_folds import finished
 from tailwise.evaluate.walk_forward_result import FORMAT, RESULT
+from tailwise.market.dataset import load_data
+from tailwise.run.config import parse_config
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.trials import count_trials, read_lines
 from tests.cli.terminal import SMALL, Terminal
@@ -159,3 +162,80 @@ def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:
     Path("full/letter.txt").write_text("mine")
     assert "is not empty and holds no walk-forward" in tailwise.refuses(*COMMAND, "--out", "full")
     assert [path.name for path in Path("full").iterdir()] == ["letter.txt"]
+
+
+CHOICES = ["walk-forward", "sine", *MARKET, "-s", "evaluate.every=1", "--splits", "combinatorial", "--folds", "3"]
+
+
+def test_combinatorial_folds_are_trained_tested_put_together_and_continued(tailwise: Terminal) -> None:
+    """The whole command with two seeds; then a kill in the middle of the last run. Rejects paths with a bar twice or
+    never, a finished fold that is repeated, and a killed one that starts over."""
+    assert tailwise(*CHOICES, "--test-folds", "2", "--seeds", "2", "--out", "w") == 0
+    assert "6 runs of 192 steps, seeds 0, 1, in w" in tailwise.out and "path 2" in tailwise.out
+    assert "Sharpe ratio per year over the paths" in tailwise.out and "each 2 times: 3 combinatorial" in tailwise.out
+    result = read_combinatorial("w")
+    assert [(row.fold, row.seed) for row in result.rows[::2]] == [
+        *((fold, seed) for seed in (0, 1) for fold in (1, 2, 3)),
+        *((fold, None) for fold in (1, 2, 3)),
+    ]
+    assert [(one.seed, one.path) for one in result.paths] == [(s, p) for s in (0, 1, None) for p in (1, 2)]
+    times = load_data(parse_config(result.config, source="w").data)[0].bars.time
+    for one in result.paths:
+        path = read_paths(Path("w", one.evaluation))[one.account]["policy"]
+        # Every bar once and in order, but for those that the features of the first group need to warm up.
+        assert np.array_equal(path.time, times[21:]) and one.bars == 679 == len(path)
+        again = path_statistics(path, alpha=result.alpha, gamma=result.gamma)
+        assert one.statistics["policy"].sharpe == pytest.approx(again.sharpe)
+    for one in result.sharpe:
+        ratios = [path.statistics["policy"].sharpe for path in result.paths_of(one.account, one.seed)]
+        assert (one.paths, one.lowest, one.highest) == (2, min(ratios), max(ratios))
+        assert one.mean == pytest.approx(np.mean(ratios)) and one.deviation == pytest.approx(np.std(ratios, ddof=1))
+        assert one.above_zero == sum(ratio > 0 for ratio in ratios)
+    assert result.headline.seed is None and f"median {result.headlines[0].median:.2f}" in result.verdict[1]
+    assert count_trials(Path("w/fold_1_seed_0")).counted == 2
+
+    # Killed in the second update of the last run: no result, the newest checkpoint is that of the first update.
+    shutil.copytree("w", "whole")
+    last = Path("w/fold_3_seed_1")
+    (last / "fold_result.json").unlink()
+    shutil.rmtree(last / "evaluations")
+    for name in ("update-000002", "update-000003"):
+        shutil.rmtree(last / "checkpoints" / name)
+    Path("w/combinatorial.json").unlink()
+    before = {path: made for path, made in files("w").items() if last not in path.parents}
+    again = [*CHOICES, "--test-folds", "2", "--seeds", "2", "--out", "w"]
+    assert tailwise(*again) == 0
+    assert "5 of them finished before" in tailwise.out and "fold 3, seed 1: goes on after update" in tailwise.out
+    assert {path: made for path, made in files("w").items() if last not in path.parents} == before
+    assert differences_without_time(last / "metrics.jsonl", Path("whole/fold_3_seed_1/metrics.jsonl")) == []
+    assert read_combinatorial("w").to_json() == result.to_json()
+    assert "test_folds 2, here 1" in tailwise.refuses(*again[:-2], "--test-folds", "1", "--out", "w")
+    assert "holds another walk-forward" in tailwise.refuses(*COMMAND, "--folds", "3", "--seeds", "2", "--out", "w")
+
+    # The page is made from the files alone.
+    assert tailwise("report", "w", "--out", "w.html") == 0
+    page = Path("w.html").read_text(encoding="utf-8").split("<body>")[1]
+    assert page.index("2 seeds voting: the Sharpe ratio over 2 paths") < page.index('id="panel-sharpe"')
+    assert 'id="panel-equity"' in page and "path 2" in page
+    assert "leave out --stochastic" in tailwise.refuses("report", "w", "--stochastic")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--splits", "random"], "--splits is 'random'; choose walk-forward or combinatorial"),
+        (["--test-folds", "2"], "--test-folds is 2, and walk-forward folds test one window each; leave it out"),
+        (["--splits", "combinatorial", "--tested", "0.3"], "leave --kind and --tested out"),
+        (["--splits", "combinatorial", "--folds", "3", "--test-folds", "3"], "3 of 3 groups tested over"),
+        (["--splits", "combinatorial", "--test-folds", "0"], "at least 1 group must be tested"),
+        (["--splits", "combinatorial", "--folds", "20", "--test-folds", "10"], "184,756 choices, each a training"),
+        (["--splits", "combinatorial", "--purge", "3"], "its purge of 3 bars is shorter than"),
+        (
+            ["--splits", "combinatorial", "--folds", "6", "-s", "data.parameters={length: 300}"],
+            "bars in the train range 2000-01-03 to 2000-01-04, and 22 are needed (features look back 20)",
+        ),
+    ],
+)
+def test_bad_splits_are_a_sentence_and_leave_no_folder(tailwise: Terminal, arguments: list[str], sentence: str) -> None:
+    assert sentence in tailwise.refuses("walk-forward", "sine", *arguments)
+    assert not list(Path.cwd().iterdir())

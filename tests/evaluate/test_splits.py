@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
@@ -78,24 +79,66 @@ def test_walk_forward_keeps_its_gaps(
     assert len(lengths) == (folds if anchored else 1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(120, 600),
-    folds=st.integers(4, 7),
-    test_folds=st.integers(2, 3),
-    purge=st.integers(0, 8),
-    embargo=st.integers(0, 6),
+    folds=st.integers(2, 7),
+    test_folds=st.integers(1, 4),
+    purge=st.integers(0, 20),
+    embargo=st.integers(0, 10),
+    select=st.integers(0, 25),
 )
-def test_combinatorial_keeps_its_gaps(rows: int, folds: int, test_folds: int, purge: int, embargo: int) -> None:
-    found = combinatorial(rows, folds=folds, test_folds=test_folds, purge=purge, embargo=embargo)
-    for fold in found:
+def test_combinatorial_keeps_its_gaps(
+    rows: int, folds: int, test_folds: int, purge: int, embargo: int, select: int
+) -> None:
+    """No train or select row within the purge of a test row, nor within the embargo after one; every choice is tested
+    and every path has all rows once."""
+    try:
+        cuts = combinatorial(rows, folds=folds, test_folds=test_folds, purge=purge, embargo=embargo, select=select)
+    except ConfigError:
+        assume(False)
+        return
+    assert len(cuts) == comb(folds, test_folds) == len({fold.test for fold in cuts})
+    for fold in cuts:
         check_fold(fold, rows, label_horizon=purge, look_back=0)
-        assert not members(fold.train) & forbidden(fold, embargo_before=0, embargo_after=embargo)
+        used = members(fold.train) | (members((fold.select,)) if fold.select else set())
+        for row in members(fold.test):
+            assert not used & set(range(row - purge, row + purge + embargo + 1))
         assert len(fold.paths) == len(fold.test) == test_folds
-    # Each path is made of all rows, each once.
-    for path in {name for fold in found for name in fold.paths}:
-        parts = [one for fold in found for one, name in zip(fold.test, fold.paths, strict=True) if name == path]
+        assert (fold.select is None) == (select == 0)
+        if fold.select is not None:
+            assert len(fold.select) == select
+            assert not members(fold.train) & set(range(fold.select.first - purge, fold.select.end + purge))
+    paths = {name for fold in cuts for name in fold.paths}
+    assert paths == set(range(comb(folds - 1, test_folds - 1)))
+    for path in paths:
+        parts = [one for fold in cuts for one, name in zip(fold.test, fold.paths, strict=True) if name == path]
         assert sorted(row for one in parts for row in range(one.first, one.end)) == list(range(rows))
+
+
+@pytest.mark.parametrize(("folds", "test_folds"), [(6, 2), (7, 3), (4, 3)])
+def test_combinatorial_equals_skfolio(folds: int, test_folds: int) -> None:
+    """Train rows, test rows and paths; 403 rows, which no number of folds divides."""
+    from skfolio.model_selection import CombinatorialPurgedCV
+
+    ours = combinatorial(403, folds=folds, test_folds=test_folds, purge=7, embargo=4)
+    theirs = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=7, embargo_size=4)
+    splits = list(theirs.split(np.zeros((403, 1))))
+    assert [sorted(members(fold.train)) for fold in ours] == [train.tolist() for train, _ in splits]
+    assert [[list(range(one.first, one.end)) for one in fold.test] for fold in ours] == [
+        [test.tolist() for test in tests] for _, tests in splits
+    ]
+    assert [list(fold.paths) for fold in ours] == theirs.get_path_ids().tolist()
+
+
+def test_combinatorial_by_hand() -> None:
+    """41 rows in 4 groups, 2 tested: training before, between and after; the last group has the row left over."""
+    cuts = combinatorial(41, folds=4, test_folds=2, purge=2, embargo=1, select=3)
+    assert cuts[0] == Fold(0, (Range(23, 36),), Range(38, 41), (Range(0, 10), Range(10, 20)), 2, 1, (0, 0))
+    assert cuts[1] == Fold(
+        1, (Range(13, 18), Range(33, 36)), Range(38, 41), (Range(0, 10), Range(20, 30)), 2, 1, (1, 0)
+    )
+    assert [fold.paths for fold in cuts] == [(0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (2, 2)]
 
 
 def test_walk_forward_by_hand() -> None:
@@ -201,10 +244,20 @@ def test_impossible_folds_are_sentences() -> None:
         walk_forward(100, folds=2, purge=60)
     with pytest.raises(ConfigError, match="at least 0"):
         walk_forward(100, folds=2, purge=-1)
-    with pytest.raises(ConfigError, match="combinatorial folds, 3 of 3 over 100 rows"):
+    with pytest.raises(ConfigError, match=r"combinatorial folds, 3 of 3 groups tested over 100 rows .* 1 left to"):
         combinatorial(100, folds=3, test_folds=3, purge=0)
-    with pytest.raises(ConfigError, match="must be smaller than the size of a train fold"):
-        combinatorial(40, folds=4, test_folds=2, purge=30)
+    with pytest.raises(ConfigError, match="0 of 3 groups tested"):
+        combinatorial(100, folds=3, test_folds=0, purge=0)
+    with pytest.raises(ConfigError, match="12,870 choices, each a training, and at most 1,000 are allowed; use fewer"):
+        combinatorial(1000, folds=16, test_folds=8, purge=0)
+    with pytest.raises(ConfigError, match="a group would have no row; use fewer folds or more bars"):
+        combinatorial(3, folds=4, test_folds=1, purge=0)
+    with pytest.raises(
+        ConfigError, match=r"no row is left to train on where the test is \[0, 10\) and \[20, 30\); use"
+    ):
+        combinatorial(40, folds=4, test_folds=2, purge=10)
+    with pytest.raises(ConfigError, match=r"purge 5, embargo 0 and 20 rows to select: no row is left"):
+        combinatorial(80, folds=4, test_folds=2, purge=5, select=20)
 
 
 def parts() -> list[AccountPath]:

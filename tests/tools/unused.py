@@ -44,7 +44,6 @@ CALLED = frozenset(
 # Kept although nobody uses them yet: why.
 KEPT = {
     "k3_mean": "the estimator of KL that the ledger names (001-12)",
-    "combinatorial": "purged combinatorial splits, which a command will run",
     "src/tailwise/market/account.py": "the account that paper trading will use",
     "src/tailwise/market/account_guards.py": "the guards that paper trading will use",
 }

@@ -12,6 +12,7 @@ times, and never early.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -129,6 +130,13 @@ class Bars:
         frame = pd.DataFrame(columns, index=pd.DatetimeIndex(self.time, tz="UTC", name="time"))
         frame.attrs = {"label": self.label, "symbol": self.symbol}
         return frame
+
+
+def data_hash_of(ranges: Sequence[Bars]) -> str:
+    """sha256 (hex) of ranges of one symbol: of a single one its own `data_hash`, of several that of all of theirs."""
+    if len(ranges) == 1:
+        return ranges[0].data_hash()
+    return hashlib.sha256("\n".join(one.data_hash() for one in ranges).encode()).hexdigest()
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:

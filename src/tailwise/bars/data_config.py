@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -77,7 +78,33 @@ class TimesSplit(Section):
         return self
 
 
-def _follow_one_another(windows: list[tuple[str, tuple[date | None, date | None] | None]]) -> None:
+class RangesSplit(Section):
+    """Several ranges by UTC times, [first, end), that train and test; combinatorial folds are written so.
+
+    Each train range is a series of its own: features see its bars alone, and no episode leaves it. Each test range is
+    played by an account of its own.
+    """
+
+    kind: Literal["ranges"] = "ranges"
+    train: tuple[Moments, ...] = Field(
+        min_length=1, description="ranges that train and fit the features: [[first, end), ...], times in UTC"
+    )
+    select: Moments | None = Field(None, description="bars that select the best policy; null: none")
+    test: tuple[Moments, ...] = Field((), description="ranges that only test: [[first, end), ...]; empty: none")
+
+    @model_validator(mode="after")
+    def _apart(self) -> RangesSplit:
+        for name, ranges in (("train", self.train), ("test", self.test)):
+            if list(ranges) != sorted(ranges):
+                raise ConfigError(f"the ranges of {name} are not in the order of time; sort them")
+        select = () if self.select is None else (self.select,)
+        named = [(one, name) for name in ("train", "test") for one in getattr(self, name)]
+        named += [(one, "select") for one in select]
+        _follow_one_another([(name, one) for one, name in sorted(named)])
+        return self
+
+
+def _follow_one_another(windows: Sequence[tuple[str, tuple[date | None, date | None] | None]]) -> None:
     """Raise when a window is empty or overlaps the one before; None: a window that is not there."""
     given = [(name, window) for name, window in windows if window is not None]
     for name, (first, end) in given:
@@ -91,7 +118,7 @@ def _follow_one_another(windows: list[tuple[str, tuple[date | None, date | None]
             )
 
 
-Split = Annotated[SharesSplit | DatesSplit | TimesSplit, Field(discriminator="kind")]
+Split = Annotated[SharesSplit | DatesSplit | TimesSplit | RangesSplit, Field(discriminator="kind")]
 
 
 class _Data(Section):

@@ -200,7 +200,19 @@ def frontier(
 @app.command("walk-forward")
 def walk_forward(
     config: ConfigArgument,
-    folds: Annotated[int, typer.Option(min=1, max=200, help="Test windows, one after the other.")] = 5,
+    splits: Annotated[
+        str,
+        typer.Option(
+            metavar="walk-forward|combinatorial",
+            help="Test windows one after the other, or every choice of --test-folds of --folds groups of bars.",
+        ),
+    ] = "walk-forward",
+    folds: Annotated[
+        int, typer.Option(min=1, max=200, help="Test windows, one after the other; groups of combinatorial splits.")
+    ] = 5,
+    test_folds: Annotated[
+        int | None, typer.Option(metavar="K", help="Groups that are tested at a time; combinatorial, 2 by default.")
+    ] = None,
     seeds: Annotated[
         str, typer.Option(metavar="N|S,S,...", help="How many seeds, from the configuration's on; or a list of them.")
     ] = "3",
@@ -225,10 +237,11 @@ def walk_forward(
     json: JsonOption = False,
 ) -> None:
     """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
-    from tailwise.cli.studies import read_purge, run_walk_forward
+    from tailwise.cli.studies import read_purge, read_splits, run_walk_forward
     from tailwise.evaluate.walk_forward_folds import Settings, as_kind
 
-    settings = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
+    windows = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
+    settings = read_splits(splits, windows, test_folds)
     code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, jobs=jobs, as_json=json)
     raise typer.Exit(code)
 

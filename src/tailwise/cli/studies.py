@@ -10,26 +10,37 @@ from typing import TypeVar
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table, say_leak_check
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.core.errors import ConfigError
+from tailwise.evaluate.combinatorial import SUMMARY as COMBINATORIAL_SUMMARY
+from tailwise.evaluate.combinatorial import (
+    CombinatorialCV,
+    path_headings,
+    path_rows,
+    plan_combinatorial,
+    sharpe_headings,
+    sharpe_rows,
+)
 from tailwise.evaluate.frontier import plan_frontier
 from tailwise.evaluate.frontier_result import HOW, MOST_LIKELY, SAMPLED, Frontier, legend, warnings_about
 from tailwise.evaluate.frontier_result import headings as frontier_headings
 from tailwise.evaluate.frontier_result import table_rows as frontier_rows
 from tailwise.evaluate.study import Outcome, Result, Study, StudyStopped, open_study, run_jobs
 from tailwise.evaluate.walk_forward import plan_walk_forward
-from tailwise.evaluate.walk_forward_folds import Settings
+from tailwise.evaluate.walk_forward_folds import AnySettings, CombinatorialSettings, Settings
 from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward, headings, table_rows
 from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.config import effective_config
 from tailwise.run.jobs import Line
 
-StudyResult = TypeVar("StudyResult", WalkForward, Frontier)
+StudyResult = TypeVar("StudyResult", WalkForward, CombinatorialCV, Frontier)
+SPLITS = ("walk-forward", "combinatorial")
+TEST_FOLDS = 2
 
 
 def run_walk_forward(
     config: str,
     overrides: list[str],
     *,
-    settings: Settings,
+    settings: AnySettings,
     seeds: str,
     out: Path | None,
     jobs: int,
@@ -37,6 +48,10 @@ def run_walk_forward(
 ) -> int:
     """Train the runs that are missing, test all, print and save the result; return the exit code."""
     effective = effective_config(config, overrides)
+    if isinstance(settings, CombinatorialSettings):
+        choices = plan_combinatorial(effective, settings, seeds=read_seeds(seeds))
+        result = _run(choices, out=out, jobs=jobs, as_json=as_json)
+        return _print_result(result, _print_combinatorial, as_json=as_json)
     study = plan_walk_forward(effective, settings, seeds=read_seeds(seeds))
     return _print_result(_run(study, out=out, jobs=jobs, as_json=as_json), _print_walk_forward, as_json=as_json)
 
@@ -127,6 +142,16 @@ def _print_walk_forward(result: WalkForward) -> None:
     print(f"written to {result.folder / SUMMARY}")
 
 
+def _print_combinatorial(result: CombinatorialCV) -> None:
+    title = f"{result.name} ({result.label}): out of sample, after costs"
+    print_table(title, path_headings(result), path_rows(result))
+    print_table("Sharpe ratio per year over the paths", sharpe_headings(result), sharpe_rows(result))
+    for sentence in result.verdict:
+        print(sentence)
+    assert result.folder is not None
+    print(f"written to {result.folder / COMBINATORIAL_SUMMARY}")
+
+
 def _print_frontier(result: Frontier) -> None:
     """Print the table, what its numbers mean, and where the page is."""
     for played in (SAMPLED, MOST_LIKELY):
@@ -155,6 +180,32 @@ def read_seeds(text: str) -> int | list[int]:
     if len(set(numbers)) < len(numbers):
         raise ConfigError(f"the seeds '{text}' name one of them twice; {example}.")
     return numbers
+
+
+def read_splits(splits: str, settings: Settings, test_folds: int | None) -> AnySettings:
+    """Choose how folds are cut: as `settings` say, or combinatorially with their folds, purge, embargo and select."""
+    if splits not in SPLITS:
+        raise ConfigError(f"--splits is '{splits}'; choose {' or '.join(SPLITS)}.")
+    if splits == "walk-forward":
+        if test_folds is not None:
+            raise ConfigError(
+                f"--test-folds is {test_folds}, and walk-forward folds test one window each; leave it out, or add "
+                "--splits combinatorial."
+            )
+        return settings
+    plain = Settings()
+    if (settings.kind, settings.tested) != (plain.kind, plain.tested):
+        raise ConfigError(
+            f"--kind is {settings.kind} and --tested {settings.tested:g}, and combinatorial folds test every bar and "
+            "train on bars before and after; leave --kind and --tested out."
+        )
+    return CombinatorialSettings(
+        settings.folds,
+        TEST_FOLDS if test_folds is None else test_folds,
+        purge=settings.purge,
+        embargo=settings.embargo,
+        select=settings.select,
+    )
 
 
 def read_purge(text: str) -> int | None:

@@ -8,9 +8,10 @@ embargo adds bars against dependence that fades more slowly than that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tailwise.market.costs import COMPONENTS
 from tailwise.market.path import AccountPath
 
 Times = npt.NDArray[np.datetime64]
+MOST_CHOICES = 1000  # of the groups that combinatorial folds test; each is trained
 _SCALED = (*COMPONENTS, "equity_before", "equity", "shortfall", "units", "order_units", "exit_units")
 
 
@@ -102,31 +104,63 @@ def walk_forward(
     return cuts
 
 
-def combinatorial(rows: int, *, folds: int, test_folds: int, purge: int, embargo: int = 0) -> list[Fold]:
-    """Combinatorial purged cross-validation (López de Prado 2018) by skfolio: every choice of `test_folds` of `folds`.
+def combinatorial(
+    rows: int, *, folds: int, test_folds: int, purge: int, embargo: int = 0, select: int = 0
+) -> list[Fold]:
+    """Combinatorial purged cross-validation (López de Prado 2018): test every choice of `test_folds` of `folds` groups.
 
-    Training may follow a test range, after purge + embargo rows. Needs the extra `portfolio`.
+    Groups follow one another and have rows // folds rows each, the last one also what is left over. Training uses all
+    rows but the tested groups, `purge` rows on both sides of them and `embargo` further rows after them. A group is
+    tested C(folds - 1, test_folds - 1) times: its n-th test belongs to path n, so that each path has all rows once.
+
+    select: rows that select, the newest of the longest train range, with a purge before them; 0: none
     """
     _gap(purge, embargo)
-    try:
-        from skfolio.model_selection import CombinatorialPurgedCV
-    except ImportError as error:
-        raise ConfigError("combinatorial folds need skfolio; pip install 'tailwise[portfolio]'.") from error
-    try:
-        cross = CombinatorialPurgedCV(n_folds=folds, n_test_folds=test_folds, purged_size=purge, embargo_size=embargo)
-        splits = list(cross.split(np.zeros((rows, 1))))
-    except ValueError as error:
+    cut = f"combinatorial folds, {test_folds} of {folds} groups tested over {rows} rows"
+    if not 1 <= test_folds < folds or select < 0:
         raise ConfigError(
-            f"combinatorial folds, {test_folds} of {folds} over {rows} rows with purge {purge} and embargo {embargo}: "
-            f"{error}"
-        ) from error
-    names = cross.get_path_ids()
+            f"{cut} with {select} rows to select: at least 1 group must be tested, at least 1 left to train on, and at "
+            "least 0 rows select; use for example 6 folds and 2 test folds."
+        )
+    if (choices := math.comb(folds, test_folds)) > MOST_CHOICES:
+        raise ConfigError(
+            f"{cut}: {choices:,} choices, each a training, and at most {MOST_CHOICES:,} are allowed; use fewer folds."
+        )
+    if rows < folds:
+        raise ConfigError(f"{cut}: a group would have no row; use fewer folds or more bars.")
+    size = rows // folds
+    groups = [Range(one * size, (one + 1) * size if one < folds - 1 else rows) for one in range(folds)]
+    times_tested = [0] * folds
     cuts = []
-    for number, (train, tests) in enumerate(splits):
-        ranges = tuple(Range(int(test[0]), int(test[-1]) + 1) for test in tests)
-        paths = tuple(int(name) for name in names[number])
-        cuts.append(Fold(number, tuple(_ranges(train)), None, ranges, purge, embargo, paths))
+    for number, chosen in enumerate(combinations(range(folds), test_folds)):
+        test = tuple(groups[one] for one in chosen)
+        train, selected = _hold_out(_purged(rows, test, purge, embargo), select, purge)
+        if any(one.end <= one.first for one in train) or not train:
+            raise ConfigError(
+                f"{cut}, with purge {purge}, embargo {embargo} and {select} rows to select: no row is left to train on "
+                f"where the test is {' and '.join(map(str, test))}; use fewer folds, smaller gaps or more bars."
+            )
+        cuts.append(Fold(number, train, selected, test, purge, embargo, tuple(times_tested[one] for one in chosen)))
+        for one in chosen:
+            times_tested[one] += 1
     return cuts
+
+
+def _purged(rows: int, test: Sequence[Range], purge: int, embargo: int) -> list[Range]:
+    """Rows that neither test nor lie within `purge` of a test range or `embargo` rows later; maybe none."""
+    left = np.ones(rows, dtype=bool)
+    for one in test:
+        left[max(one.first - purge, 0) : one.end + purge + embargo] = False
+    return list(_ranges(np.flatnonzero(left)))
+
+
+def _hold_out(train: Sequence[Range], select: int, purge: int) -> tuple[tuple[Range, ...], Range | None]:
+    """Take the newest `select` rows and a purge before them off the longest range; it may have none left."""
+    if not select or not train:
+        return tuple(train), None
+    longest = max(train, key=lambda one: (len(one), one.first))
+    rest = Range(longest.first, longest.end - select - purge)
+    return tuple(rest if one == longest else one for one in train), Range(longest.end - select, longest.end)
 
 
 def check_fold(fold: Fold, rows: int, *, label_horizon: int, look_back: int) -> None:
@@ -181,7 +215,9 @@ def _gap(purge: int, embargo: int) -> int:
 
 
 def _ranges(rows: npt.NDArray[np.int64]) -> Iterator[Range]:
-    """Rows in increasing order as contiguous ranges."""
+    """Rows in increasing order as contiguous ranges; nothing for no rows."""
+    if not len(rows):
+        return
     for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
         yield Range(int(part[0]), int(part[-1]) + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
 from tailwise.evaluate.splits import Fold, stitch
 from tailwise.evaluate.statistics import Floats, PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
+    Outcome,
     Study,
     StudyJob,
     leak_verdict_of,
@@ -29,6 +31,7 @@ from tailwise.evaluate.study import (
     warn_about,
 )
 from tailwise.evaluate.walk_forward_folds import (
+    AnySettings,
     Cell,
     Plan,
     Settings,
@@ -120,6 +123,13 @@ def walk_forward(
 
 def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | Sequence[int] = 3) -> WalkForwardStudy:
     """Cut the folds and check them, the features included, before hours are spent on training."""
+    return plan_folds(WalkForwardStudy, effective, settings, seeds=seeds)
+
+
+def plan_folds(
+    study: type[AnyFoldsStudy], effective: Effective, settings: AnySettings, *, seeds: int | Sequence[int]
+) -> AnyFoldsStudy:
+    """Cut the folds of a study and check them, the features included."""
     require_environment(effective)
     base = effective.config
     seeds = named_seeds(seeds, first=base.seed)
@@ -129,7 +139,7 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
         fold_config(base, plan, fold, seeds[0])  # what cannot be cut is an error now, not after hours
     warned = (*warnings_of(base), *world.warnings())
     leaks = leak_verdict_of(world, warned)
-    return WalkForwardStudy(
+    return study(
         name=effective.name,
         base=base,
         seeds=seeds,
@@ -142,7 +152,7 @@ def plan_walk_forward(effective: Effective, settings: Settings, *, seeds: int | 
 
 
 @dataclass(frozen=True, eq=False)
-class WalkForwardStudy(Study[Rows, WalkForward]):
+class FoldsStudy(Study[Rows, Outcome]):
     """Every fold with every seed. world: of the first fold; its bars are those of all."""
 
     plan: Plan
@@ -186,15 +196,14 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
                 jobs.append(FoldJob(training, cell, self.plan))
         return jobs
 
-    def combine(self, folder: Path, results: Sequence[Rows]) -> WalkForward:
+    def with_ensemble(self, folder: Path, results: Sequence[Rows]) -> list[FoldRow]:
+        """The rows of all jobs, then those of all seeds together, which are tested now."""
         rows = [row for fold in results for row in fold]
         if self.ensemble is not None:
             for fold in self.plan.folds:
                 world = _world(self.base, self.plan, fold, self.seeds[0])
                 rows += judge_ensemble(fold, self.seeds, folder, world, how=self.ensemble)
-        result = _summarise(self, folder, rows)
-        write_json(folder / SUMMARY, result.to_json())
-        return result
+        return rows
 
     def book(self, folder: Path) -> TrialBook:
         """Where the trials on these bars are written down, under this plan of folds."""
@@ -202,6 +211,25 @@ class WalkForwardStudy(Study[Rows, WalkForward]):
 
     def statistics(self, path: AccountPath) -> PathStatistics:
         return path_statistics(path, alpha=self.alpha, gamma=self.base.learner.gamma)
+
+    def doubts(self, accounts: Accounts) -> list[str]:
+        """Sentences about leaks and bars per year that stand before the verdict, mostly none."""
+        leaks = self.world.leak_verdict()
+        doubts = [f"leak-check: {leaks.sentence}"] if leaks.doubtful else []
+        each = (annualisation_doubt(named[POLICY]) for named in accounts.values())
+        return [*doubts, *dict.fromkeys(filter(None, each))]
+
+
+AnyFoldsStudy = TypeVar("AnyFoldsStudy", bound=FoldsStudy[Any])
+
+
+class WalkForwardStudy(FoldsStudy[WalkForward]):
+    """Test windows one after the other."""
+
+    def combine(self, folder: Path, results: Sequence[Rows]) -> WalkForward:
+        result = _summarise(self, folder, self.with_ensemble(folder, results))
+        write_json(folder / SUMMARY, result.to_json())
+        return result
 
 
 @dataclass(frozen=True)
@@ -236,9 +264,9 @@ def _facts(base: Config, plan: Plan, world: MarketWorld, leak_check: LeakVerdict
         facts.append(f"{bars.symbol} ({bars.label}): {len(bars):,} bars, {first} to {last}. {bars.frequency.sentence}")
     for fold in plan.folds:
         spans = [
-            f"{name} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
-            for name, span in dict(plan.windows(fold)).items()
-            if span is not None
+            f"{purpose} {span.first_bar[:10]} to {span.last_bar[:10]} ({span.bars:,})"
+            for purpose, each in plan.spans(fold).items()
+            for span in each
         ]
         facts.append(f"fold {fold.number + 1}: {', '.join(spans)} bars")
     facts.append(
@@ -259,13 +287,11 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
     plan, config, data = study.plan, study.base, study.world.dataset
     paths = {seed: _stitched_paths(study, folder, rows, seed) for seed in study.speakers}
     for seed, accounts in paths.items():
-        save_paths(folder / _folder_of(seed), accounts)
+        save_paths(folder / folder_of(seed), accounts)
     data_hash, accounts = data.data_hash(), paths[study.seeds[0]]
     trials, counted = _count_trials(study, folder, paths, data_hash)
     pbo, reason = _overfitting(study, folder, paths, data_hash)
-    leaks = study.world.leak_verdict()
-    doubts = [f"leak-check: {leaks.sentence}"] if leaks.doubtful else []
-    doubts += dict.fromkeys(filter(None, (annualisation_doubt(named[POLICY]) for named in accounts.values())))
+    doubts = study.doubts(accounts)
     result = WalkForward(
         format=FORMAT,
         name=study.name,
@@ -288,7 +314,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
         cut=study.cut,
         config=config.model_dump(mode="json"),
         facts=study.facts,
-        leak_check=leaks,
+        leak_check=study.world.leak_verdict(),
         windows=tuple(FoldWindows(fold=fold.number + 1, **dict(plan.windows(fold))) for fold in plan.folds),
         rows=tuple(rows),
         ensemble=None if study.ensemble is None else EnsembleOf(how=study.ensemble, seeds=study.seeds),
@@ -309,7 +335,8 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
     return result.model_copy(update={"verdict": (*doubts, *verdict(result))})
 
 
-def _folder_of(seed: int | None) -> str:
+def folder_of(seed: int | None) -> str:
+    """Folder, relative to that of the study, with the stitched paths of a seed; None: of all seeds together."""
     return f"{STITCHED}/{'ensemble' if seed is None else f'seed_{seed}'}"
 
 
@@ -371,7 +398,7 @@ def _stitched(
         evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
         against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
         odds=odds_of_next_year(path) if speaks else None,
-        evaluation=_folder_of(seed),
+        evaluation=folder_of(seed),
     )
 
 
@@ -405,7 +432,7 @@ def _overfitting(
             continue
         other = read_stored(summary, WalkForward, root=summary.parent, limit=LARGE)
         if other.data_hash == data_hash and other.cut == study.cut:
-            places = [summary.parent / _folder_of(seed) for seed in other.seeds]
+            places = [summary.parent / folder_of(seed) for seed in other.seeds]
             # Somebody may have deleted the paths of an older one; that must not cost this one its verdict.
             trials += [_returns(read_paths(one, root=summary.parent)) for one in places if (one / EQUITY).exists()]
     if len(trials) < 2:

@@ -1,5 +1,5 @@
-"""The folds of a walk-forward: one configuration for each fold and seed, with the checks that nothing of the test
-reaches into the training; whose folder it is, what is finished, how a trained run is tested."""
+"""The folds of a walk-forward, also combinatorial ones: one configuration for each fold and seed, with the checks that
+nothing of the test reaches into the training; whose folder it is, what is finished, how a trained run is tested."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tailwise.bars.bars import Bars
-from tailwise.bars.data_config import SharesSplit, TimesSplit
+from tailwise.bars.bars import Bars, data_hash_of
+from tailwise.bars.data_config import RangesSplit, SharesSplit, TimesSplit
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
@@ -26,6 +26,7 @@ from tailwise.evaluate.splits import (
     Range,
     Times,
     check_fold,
+    combinatorial,
     common_clock,
     least_purge,
     rows_of_symbol,
@@ -43,7 +44,7 @@ from tailwise.evaluate.walk_forward_result import (
     Windows,
 )
 from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
-from tailwise.market.dataset import PURPOSES, Purpose, load_data
+from tailwise.market.dataset import PURPOSES, SHORTEST_WINDOW, Purpose, load_data
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config, parse_config
@@ -70,12 +71,45 @@ class Settings:
     tested: float = 0.5  # share of the bars, the newest, that all test windows cover together
     select: float | None = None  # share of the bars in each select window; None: that of data.split, else 0.15
 
+    def cut(self, rows: int, *, purge: int, select: int) -> list[Fold]:
+        """Cut the folds; purge and select in rows."""
+        return walk_forward(
+            rows,
+            folds=self.folds,
+            purge=purge,
+            embargo=self.embargo,
+            anchored=self.kind == "anchored",
+            tested=self.tested,
+            select=select,
+        )
+
+
+@dataclass(frozen=True)
+class CombinatorialSettings:
+    """How combinatorial folds are cut: every choice of `test_folds` of `folds` groups is tested."""
+
+    folds: int = 5
+    test_folds: int = 2
+    kind: Literal["combinatorial"] = "combinatorial"
+    purge: int | None = None  # bars on both sides of a test range; None: as for walk-forward
+    embargo: int = 0  # further bars after a test range
+    select: float | None = None  # share of the bars that select, the newest of the longest train range
+
+    def cut(self, rows: int, *, purge: int, select: int) -> list[Fold]:
+        """Cut the folds; purge and select in rows."""
+        return combinatorial(
+            rows, folds=self.folds, test_folds=self.test_folds, purge=purge, embargo=self.embargo, select=select
+        )
+
+
+AnySettings = Settings | CombinatorialSettings
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """All folds over one clock. bar: length of a bar; look_back and label_horizon: what the purge covers, bars."""
 
-    settings: Settings
+    settings: AnySettings
     folds: tuple[Fold, ...]
     clock: Times
     bar: np.timedelta64
@@ -83,28 +117,43 @@ class Plan:
     look_back: int
     label_horizon: int
 
-    def split(self, fold: Fold) -> TimesSplit:
+    def split(self, fold: Fold) -> TimesSplit | RangesSplit:
         """Return the windows of a fold as a configuration names them."""
-        return TimesSplit(**{purpose: self._moments(part) for purpose, part in _parts(fold).items()})
+        train, test = (tuple(map(self._moments, ranges)) for ranges in (fold.train, fold.test))
+        select = None if fold.select is None else self._moments(fold.select)
+        if fold.paths:
+            return RangesSplit(train=train, select=select, test=test)
+        return TimesSplit(train=train[0], select=select, test=test[0])
 
     def _moments(self, part: Range) -> tuple[datetime, datetime]:
         end = self.clock[part.end] if part.end < len(self.clock) else self.clock[-1] + self.bar
         return _moment(self.clock[part.first]), _moment(end)
 
     def windows(self, fold: Fold) -> Windows:
-        """train, select and test by the common clock."""
-        spans = {purpose: span_of(self.clock[part.first : part.end]) for purpose, part in _parts(fold).items()}
+        """train, select and test by the common clock; of folds with one window each."""
+        spans = {purpose: one for purpose, (one,) in self.spans(fold).items()}
         return Windows(train=spans["train"], select=spans.get("select"), test=spans["test"])
+
+    def spans(self, fold: Fold) -> dict[Purpose, list[Span]]:
+        """The ranges of each purpose by the common clock."""
+        ranges = _ranges(fold)
+        return {
+            purpose: [span_of(self.clock[one.first : one.end]) for one in ranges[purpose]]
+            for purpose in PURPOSES
+            if purpose in ranges
+        }
 
     def identity(self) -> dict[str, Any]:
         """What another call must share to continue this one, as JSON values."""
         return {**asdict(self.settings), "purge": self.purge, "clock_bars": len(self.clock)}
 
 
-def _parts(fold: Fold) -> dict[Purpose, Range]:
-    """Rows of each window; select is missing where nothing is selected."""
-    parts: dict[Purpose, Range] = {"train": fold.train[0], "test": fold.test[0]}
-    return parts if fold.select is None else parts | {"select": fold.select}
+def _ranges(fold: Fold) -> dict[Purpose, tuple[Range, ...]]:
+    """Rows of each purpose; select is missing where nothing is selected."""
+    ranges: dict[Purpose, tuple[Range, ...]] = {"train": fold.train, "test": fold.test}
+    if fold.select is not None:
+        ranges["select"] = (fold.select,)
+    return ranges
 
 
 def as_kind(text: str) -> Kind:
@@ -115,7 +164,7 @@ def as_kind(text: str) -> Kind:
     raise ConfigError(f"the kind of walk-forward is '{text}'; choose {' or '.join(KINDS)}.")
 
 
-def make_plan(base: Config, settings: Settings) -> Plan:
+def make_plan(base: Config, settings: AnySettings) -> Plan:
     """Cut the bars of a market configuration into folds and check every one of them."""
     if base.env.market is None or base.data is None or base.features is None or base.costs is None:
         raise ConfigError("walk-forward cuts bars into folds, and env.kind is gym; use env.kind market.")
@@ -127,21 +176,29 @@ def make_plan(base: Config, settings: Settings) -> Plan:
     purge = settings.purge
     if purge is None:
         purge = least_purge(label_horizon=label_horizon, look_back=look_back)
-    folds = walk_forward(
-        len(clock),
-        folds=settings.folds,
-        purge=purge,
-        embargo=settings.embargo,
-        anchored=settings.kind == "anchored",
-        tested=settings.tested,
-        select=_select_rows(base, settings, len(clock)),
-    )
+    folds = settings.cut(len(clock), purge=purge, select=_select_rows(base, settings, len(clock)))
     for fold in folds:
         check_fold(fold, len(clock), label_horizon=label_horizon, look_back=look_back)
+        if fold.paths:
+            _check_ranges(fold, bars, clock, look_back)
     return Plan(settings, tuple(folds), clock, bar, purge, look_back, label_horizon)
 
 
-def _select_rows(base: Config, settings: Settings, rows: int) -> int:
+def _check_ranges(fold: Fold, bars: Sequence[Bars], clock: Times, look_back: int) -> None:
+    """Raise unless every symbol has enough bars in each range; features warm up inside each train range."""
+    for purpose, ranges in _ranges(fold).items():
+        needed = SHORTEST_WINDOW + (look_back if purpose == "train" else 0)
+        for one, part in ((one, part) for one in bars for part in ranges):
+            rows = rows_of_symbol(one.time, clock, part)
+            if len(rows) < needed:
+                raise ConfigError(
+                    f"fold {fold.number + 1}: {one.symbol} has {len(rows)} bars in the {purpose} range "
+                    f"{str(clock[part.first])[:10]} to {str(clock[part.end - 1])[:10]}, and {needed} are needed "
+                    f"(features look back {look_back}); use fewer folds, features that look back less, or more bars."
+                )
+
+
+def _select_rows(base: Config, settings: AnySettings, rows: int) -> int:
     """Rows of a select window: none where nothing is selected."""
     if base.evaluate.every is None:
         if settings.select:
@@ -186,13 +243,14 @@ def check_world(world: MarketWorld, plan: Plan, fold: Fold) -> None:
     """
     check_fold(fold, len(plan.clock), label_horizon=plan.label_horizon, look_back=plan.look_back)
     for at, bars in enumerate(world.dataset.bars):
-        for purpose, part in _parts(fold).items():
-            window = world.dataset.window(purpose)[at]
-            rows = rows_of_symbol(bars.time, plan.clock, part)
-            if Range(window.first, window.end) != rows:
+        for purpose, ranges in _ranges(fold).items():
+            built = [Range(window.first, window.end) for window in world.dataset.all_ranges()[purpose][at]]
+            rows = [rows_of_symbol(bars.time, plan.clock, one) for one in ranges]
+            if built != rows:
                 raise DataError(
                     f"fold {fold.number + 1}: the {purpose} window of {bars.symbol} has the rows "
-                    f"[{window.first}, {window.end}), and the fold {rows}; the run was built on another cut."
+                    f"{' and '.join(map(str, built))}, and the fold {' and '.join(map(str, rows))}; the run was built "
+                    "on another cut."
                 )
     check_fitted(world.features, world.dataset.bars, plan, fold)
 
@@ -200,24 +258,29 @@ def check_world(world: MarketWorld, plan: Plan, fold: Fold) -> None:
 def check_fitted(spec: FeatureSpec, bars: Sequence[Bars], plan: Plan, fold: Fold) -> None:
     """Raise unless the features were fitted on exactly the train rows of the fold."""
     for one in bars:
-        rows = rows_of_symbol(one.time, plan.clock, fold.train[0])
+        rows = [rows_of_symbol(one.time, plan.clock, part) for part in fold.train]
         window = spec.windows.get(one.symbol)
-        if window is None or window.data_hash != one.slice(rows.first, rows.end).data_hash():
+        if window is None or window.data_hash != data_hash_of([one.slice(part.first, part.end) for part in rows]):
             fitted = "nothing" if window is None else f"{window.rows} bars, {window.first[:10]} to {window.last[:10]}"
             raise DataError(
                 f"fold {fold.number + 1}: the features of {one.symbol} were fitted on {fitted}, and the train window "
-                f"is {len(rows)} bars, {str(one.time[rows.first])[:10]} to {str(one.time[rows.end - 1])[:10]}; what is "
-                "fitted must see the train rows of its fold and nothing else."
+                f"is {sum(map(len, rows))} bars, {str(one.time[rows[0].first])[:10]} to "
+                f"{str(one.time[rows[-1].end - 1])[:10]}; what is fitted must see the train rows of its fold and "
+                "nothing else."
             )
 
 
 def windows_of_account(world: MarketWorld, symbol: str) -> Windows:
-    """train, select and test of one symbol; of all of them for an account that holds them all."""
+    """train, select and test of one symbol; of all of them for an account that holds them all.
+
+    Several train ranges: the first bar of the first, the last bar of the last, and the number of bars in them.
+    """
     spans: dict[str, Span | None] = dict.fromkeys(PURPOSES)
-    for purpose, windows in world.dataset.windows.items():
+    for purpose, each in world.dataset.all_ranges().items():
         times = [
             bars.time[window.first : window.end]
-            for bars, window in zip(world.dataset.bars, windows, strict=True)
+            for bars, ranges in zip(world.dataset.bars, each, strict=True)
+            for window in ranges
             if world.portfolio or bars.symbol == symbol
         ]
         spans[purpose] = span_of(common_clock(times))
@@ -329,7 +392,7 @@ def judge_cell(cell: Cell, out: Path, run: Trained, plan: Plan) -> tuple[FoldRow
         "ended": run.ended,
         "refused": run.agent.trainer.failed,
     }
-    rows = _test(cell, policy, world, out, f"{cell.folder}/{EVALUATION}", training)
+    rows = _test_ranges(cell, policy, world, out, plan.folds[cell.fold - 1], training)
     _write_result(folder / RESULT, {"format": FORMAT}, rows)
     return rows
 
@@ -349,7 +412,7 @@ def judge_ensemble(
     ensemble = Ensemble([policy for policy, _, _ in members.values()], how)
     behind = ckpt.least_trained([training for _, _, training in members.values()])
     training = {"updates": behind.updates, "limit_acted": behind.limit_acted, "refused": None}
-    rows = _test(cell, ensemble, world, out, cell.folder, training)
+    rows = _test_ranges(cell, ensemble, world, out, fold, training)
     _write_result(path, {"format": FORMAT, "how": how, "members": checkpoints}, rows)
     return rows
 
@@ -365,6 +428,20 @@ def _policy(run: Path, config: Config) -> tuple[Policy, str, ckpt.Training]:
     """
     checkpoint, _ = choose_checkpoint(run)
     return policy_of(load_policy(checkpoint, trust=config)), checkpoint.name, ckpt.training_behind(checkpoint)
+
+
+def _test_ranges(
+    cell: Cell, trader: Trader, world: MarketWorld, out: Path, fold: Fold, training: Mapping[str, Any]
+) -> tuple[FoldRow, ...]:
+    """Play each test range of a fold by accounts of its own; walk-forward has one."""
+    parts = zip(world.each_test_range(), evaluations_of(cell, fold), strict=True)
+    return tuple(row for part, evaluation in parts for row in _test(cell, trader, part, out, evaluation, training))
+
+
+def evaluations_of(cell: Cell, fold: Fold) -> list[str]:
+    """Folders, relative to that of the study, with the paths of each test range of a fold."""
+    folder = cell.folder if cell.seed is None else f"{cell.folder}/{EVALUATION}"
+    return [f"{folder}/test_{number}" for number in range(1, len(fold.test) + 1)] if fold.paths else [folder]
 
 
 def _test(

@@ -6,7 +6,7 @@ relative to OUT; a seed of null stands for all seeds of a fold deciding together
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -297,19 +297,37 @@ def verdict(result: WalkForward) -> list[str]:
     return sentences
 
 
-def who(result: WalkForward) -> str:
+def who(seeds: Sequence[int], ensemble: EnsembleOf | None) -> str:
     """Who decides in the headline."""
-    if result.ensemble is None:
-        return f"seed {result.seeds[0]}"
-    verb = "voting" if result.ensemble.how == "vote" else "averaged"
-    return f"{len(result.seeds)} seeds {verb}"
+    if ensemble is None:
+        return f"seed {seeds[0]}"
+    verb = "voting" if ensemble.how == "vote" else "averaged"
+    return f"{len(seeds)} seeds {verb}"
 
 
 def headings(result: WalkForward) -> tuple[str, ...]:
     """Titles of the columns of `table_rows`, with their units."""
-    tail = f"CVaR {100 * result.alpha:g}%, {result.horizon:,} bars"
     rule = always_in(result.rows[0].statistics)
-    return ("fold, seed", "test", "Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+    return ("fold, seed", "test", *account_headings(result.alpha, result.horizon, rule))
+
+
+def account_headings(alpha: float, horizon: int, rule: str) -> tuple[str, ...]:
+    """Titles of the columns of `account_cells`, with their units."""
+    tail = f"CVaR {100 * alpha:g}%, {horizon:,} bars"
+    return ("Sharpe", "total return", "worst drawdown", tail, "limit", f"{rule}: Sharpe / return")
+
+
+def account_cells(statistics: dict[str, PathStatistics], limit: FoldLimit | None, acted: bool | None) -> list[str]:
+    """Numbers of the policy, then of the rule that is always invested; acted: whether the limit acted in training."""
+    own, rule = statistics[POLICY], statistics[always_in(statistics)]
+    return [
+        plain(own.sharpe),
+        percent(own.total_return),
+        percent(-own.max_drawdown),
+        percent(own.cvar_return),
+        "-" if limit is None else limit_word(limit.kept, acted),
+        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
+    ]
 
 
 def table_rows(result: WalkForward) -> list[list[str]]:
@@ -326,17 +344,11 @@ def table_rows(result: WalkForward) -> list[list[str]]:
 def _line(
     result: WalkForward, folds: str, row: FoldRow | StitchedPath, first: str, last: str, acted: bool | None
 ) -> list[str]:
-    own, rule = row.statistics[POLICY], row.statistics[always_in(row.statistics)]
     speaker = "ensemble" if row.seed is None else f"seed {row.seed}"
     return [
         f"{folds}, {speaker}" + (f", {row.account}" if len(result.symbols) > 1 else ""),
         f"{first[:10]} to {last[:10]}",
-        plain(own.sharpe),
-        percent(own.total_return),
-        percent(-own.max_drawdown),
-        percent(own.cvar_return),
-        "-" if row.limit is None else limit_word(row.limit.kept, acted),
-        f"{plain(rule.sharpe)} / {percent(rule.total_return)}",
+        *account_cells(row.statistics, row.limit, acted),
     ]
 
 
@@ -359,7 +371,7 @@ def _earns(result: WalkForward, one: StitchedPath) -> str:
     sentence = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
     ratio = "undefined" if one.statistics[POLICY].sharpe is None else plain(sharpe.estimate)
     return (
-        f"{_of(result, one)}{who(result)}: {sentence[0].lower()}{sentence[1:]}. "
+        f"{_of(result, one)}{who(result.seeds, result.ensemble)}: {sentence[0].lower()}{sentence[1:]}. "
         f"Log-return {percent(mean.estimate)} per year, {_interval(mean, percent)}; "
         f"Sharpe ratio {ratio}, {_interval(sharpe, plain)}."
     )

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, data_hash_of
 from tailwise.bars.frequency import Calendar, Frequency, describe_step, parse_rule
 from tailwise.core.config import parse
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored
 from tailwise.features.config import FeaturesConfig
-from tailwise.features.contract import Column
+from tailwise.features.contract import CLOSE, OPEN, Column
 from tailwise.features.registry import load_registry
 from tailwise.features.stream import FeatureStream
 from tailwise.features.table import FeatureTable, Fitted, Views
@@ -43,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class TrainWindow:
-    """The bars of one symbol that the spec was fitted on."""
+    """The bars of one symbol that the spec was fitted on; of several ranges the outer times and all rows."""
 
     first: str  # open time of the first bar, UTC
     last: str  # open time of the last bar, UTC
@@ -85,9 +85,22 @@ class FeatureSpec:
     def fit(cls, config: FeaturesConfig, bars: Sequence[Bars], *, folder: str | Path | None = None) -> FeatureSpec:
         """Fit on the TRAIN rows of all symbols: `bars` must hold nothing else. `folder` is where the paths of
         config.modules start (default: the working directory)."""
-        if not bars:
+        return cls.fit_ranges(config, [(one,) for one in bars], folder=folder)
+
+    @classmethod
+    def fit_ranges(
+        cls, config: FeaturesConfig, ranges: Sequence[Sequence[Bars]], *, folder: str | Path | None = None
+    ) -> FeatureSpec:
+        """Fit on several ranges of TRAIN rows per symbol, in the order of time: ranges[symbol][range].
+
+        Columns are computed range by range, each after a warm-up of its own, so that no value spans a gap; means and
+        deviations are those of all rows together. What a feature fits itself (GARCH) sees the ranges joined without a
+        jump (`_joined`).
+        """
+        bars = [one for parts in ranges for one in parts]
+        if not bars or not all(ranges):
             raise DataError("features cannot be fitted on no bars; give the train bars of at least one symbol.")
-        symbols = [one.symbol for one in bars]
+        symbols = [parts[0].symbol for parts in ranges]
         if len(set(symbols)) < len(symbols):
             raise DataError(f"features are fitted on {', '.join(symbols)}: one symbol occurs twice; give each once.")
         step = bars[0].frequency.bar_ns
@@ -98,12 +111,15 @@ class FeatureSpec:
                     f"{bars[0].symbol} one of {describe_step(step)}; features need one step for all symbols: resample."
                 )
         columns = columns_of(config, folder)
-        views = [Views.of(one, columns) for one in bars]
+        by_symbol = [[Views.of(one, columns) for one in parts] for parts in ranges]
+        views = [view for parts in by_symbol for view in parts]
         first = [view.first_valid(columns) for view in views]
         fitted = {
             column.name: {
-                view.symbol: column.feature.fit(view.by_timeframe[column.timeframe].bars, _place(view.symbol, column))
-                for view in views
+                symbol: column.feature.fit(
+                    _joined([view.by_timeframe[column.timeframe].bars for view in parts]), _place(symbol, column)
+                )
+                for symbol, parts in zip(symbols, by_symbol, strict=True)
             }
             for column in columns
             if column.feature.fit is not None
@@ -119,10 +135,14 @@ class FeatureSpec:
             for column in columns
         )
         windows = {
-            one.symbol: TrainWindow(
-                f"{one.time[0]}Z", f"{one.time[-1]}Z", len(one), one.frequency.calendar, one.data_hash()
+            parts[0].symbol: TrainWindow(
+                f"{parts[0].time[0]}Z",
+                f"{parts[-1].time[-1]}Z",
+                sum(len(one) for one in parts),
+                parts[0].frequency.calendar,
+                data_hash_of(parts),
             )
-            for one in bars
+            for parts in ranges
         }
         return cls(config, step, columns, scales, fitted, windows)
 
@@ -309,6 +329,21 @@ def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: i
 
 def _place(symbol: str, column: Column) -> str:
     return symbol if column.timeframe is None else f"{symbol} in bars of {column.timeframe}"
+
+
+def _joined(ranges: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Bars [K, 6] of several ranges as one series, each range scaled to open at the close before it.
+
+    The move of the price over a gap of many bars is no return of one bar; a fit would take it for a shock.
+    """
+    if len(ranges) == 1:
+        return ranges[0]
+    parts = [ranges[0]]
+    for part in ranges[1:]:
+        scaled = part.copy()
+        scaled[:, OPEN : CLOSE + 1] *= parts[-1][-1, CLOSE] / part[0, OPEN]
+        parts.append(scaled)
+    return np.concatenate(parts)
 
 
 def _scale_of(parts: list[NDArray[np.float64]], standardise: bool) -> Scale:

@@ -2,21 +2,34 @@
 
 Features of a window are computed from all bars before its end, so that a test window needs no warm-up of its own; what
 is fitted (means, deviations, GARCH) saw the train window alone.
+
+With `data.split.kind: ranges` a purpose has several ranges. A train range may follow a test range, so it is a table of
+its own whose features see its own bars alone: no bar outside the train ranges reaches the training, and no episode
+crosses from one range into another.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.bars.bars import Bars, Moment, load_bars
-from tailwise.bars.data_config import BuiltinData, DataConfig, Purpose, SharesSplit, Split, SyntheticData
-from tailwise.core.errors import ConfigError, DataError
+from tailwise.bars.bars import Bars, Moment, data_hash_of, load_bars
+from tailwise.bars.data_config import (
+    BuiltinData,
+    DataConfig,
+    Moments,
+    Purpose,
+    RangesSplit,
+    SharesSplit,
+    Split,
+    SyntheticData,
+)
+from tailwise.core.errors import ConfigError, DataError, NotBuiltError
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
@@ -25,6 +38,7 @@ from tailwise.market.env_config import Base
 from tailwise.market.tables import SymbolTable
 
 Floats = npt.NDArray[np.float64]
+Times = tuple[np.datetime64, np.datetime64]
 Columns = dict[str, npt.NDArray[np.float64]]
 PURPOSES: tuple[Purpose, ...] = ("train", "select", "test")
 SHORTEST_WINDOW = 2  # bars; one to decide at and one to live through
@@ -48,13 +62,22 @@ class Window:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All symbols, what was fitted on their train rows, and the rows of each purpose."""
+    """All symbols, what was fitted on their train rows, and the rows of each purpose.
+
+    loaded    bars of each symbol
+    spec      what was fitted on the train rows
+    features  of all rows, one table per symbol
+    windows   one window per symbol; a purpose that was not asked for, or that has ranges, is missing
+    ranges    of data.split.kind ranges: for each symbol its ranges, in the order of time
+    bases     exposures [T] of env.base, of all rows of each symbol; empty without such a rule
+    """
 
     loaded: tuple[Loaded, ...]
     spec: FeatureSpec
-    features: tuple[FeatureTable, ...]  # of all rows, one table per symbol
-    windows: dict[Purpose, tuple[Window, ...]]  # one window per symbol; a purpose that was not asked for is missing
-    bases: tuple[Floats, ...] = ()  # exposures [T] of env.base, of all rows of each symbol; empty without such a rule
+    features: tuple[FeatureTable, ...]
+    windows: dict[Purpose, tuple[Window, ...]]
+    ranges: dict[Purpose, tuple[tuple[Window, ...], ...]] = field(default_factory=dict)
+    bases: tuple[Floats, ...] = ()
 
     @property
     def bars(self) -> tuple[Bars, ...]:
@@ -66,10 +89,10 @@ class Dataset:
         return "; ".join(dict.fromkeys(bars.label for bars in self.bars))
 
     def hashes(self) -> dict[Purpose, dict[str, str]]:
-        """Purpose -> symbol -> sha256 of the bars of its window."""
+        """Purpose -> symbol -> sha256 of the bars of its window or ranges."""
         return {
-            purpose: {b.symbol: b.slice(w.first, w.end).data_hash() for b, w in zip(self.bars, windows, strict=True)}
-            for purpose, windows in self.windows.items()
+            purpose: {b.symbol: data_hash_of(slices(b, r)) for b, r in zip(self.bars, ranges, strict=True)}
+            for purpose, ranges in self.all_ranges().items()
         }
 
     def data_hash(self) -> str:
@@ -77,7 +100,29 @@ class Dataset:
         each = sorted(f"{bars.symbol}:{bars.data_hash()}" for bars in self.bars)
         return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
+    def all_ranges(self) -> dict[Purpose, tuple[tuple[Window, ...], ...]]:
+        """Purpose -> for each symbol its ranges; one where the purpose has a window."""
+        whole = {purpose: tuple((one,) for one in windows) for purpose, windows in self.windows.items()}
+        return {purpose: both[purpose] for both in [whole | self.ranges] for purpose in PURPOSES if purpose in both}
+
+    def each_test_range(self) -> list[Dataset]:
+        """The same data once for each test range, with that one as the test window."""
+        if "test" not in self.ranges:
+            return [self]
+        others = {**self.ranges}
+        del others["test"]
+        return [
+            replace(self, windows={**self.windows, "test": windows}, ranges=others)
+            for windows in zip(*self.ranges["test"], strict=True)
+        ]
+
     def window(self, purpose: Purpose) -> tuple[Window, ...]:
+        """One window per symbol."""
+        if purpose in self.ranges:
+            raise DataError(
+                f"data.split.kind is ranges and {purpose} has {len(self.ranges[purpose][0])} of them, not one window; "
+                "the run belongs to combinatorial folds, whose folder has the tests of all ranges (tailwise report)."
+            )
         if purpose not in self.windows:
             raise DataError(f"data.split has no {purpose} window; name one, so that there are bars for it.")
         return self.windows[purpose]
@@ -88,7 +133,11 @@ class Dataset:
         The first decision is made at the close before the window, if its features are valid, so that the first bar
         traded is the first one of the window. `together`: in one account all symbols begin at the same time, the
         latest of those closes, because an asset with a gap before the window would begin long before the others.
+
+        With train ranges, one table per symbol and range, with the bars of that range and nothing else.
         """
+        if purpose == "train" and purpose in self.ranges:
+            return self._range_tables(together)
         tables = []
         windows = self.window(purpose)
         begin = max(bars.time[max(w.first - 1, 0)] for bars, w in zip(self.bars, windows, strict=True))
@@ -104,6 +153,29 @@ class Dataset:
             until_end = FeatureTable(features.values[: window.end], features.names, first)
             base = self.bases[i][: window.end] if self.bases else None
             tables.append(SymbolTable.from_bars(item.bars.slice(0, window.end), until_end, base=base))
+        return tables
+
+    def _range_tables(self, together: bool) -> list[SymbolTable]:
+        """One table per symbol and train range; features are computed from the bars of the range."""
+        if together:
+            raise NotBuiltError(
+                "data.split.kind ranges trains accounts with one asset; accounts that hold several train on one window."
+            )
+        tables = []
+        for i, (item, features, ranges) in enumerate(
+            zip(self.loaded, self.features, self.ranges["train"], strict=True)
+        ):
+            for window, bars in zip(ranges, slices(item.bars, ranges), strict=True):
+                own = self.spec.table(bars)
+                given = features.values[window.first : window.end, len(own.names) :]  # columns that came with the bars
+                if len(bars) - own.first_valid < SHORTEST_WINDOW:
+                    raise DataError(
+                        f"{bars.symbol}: a train range has {len(bars)} bars, of which the features need "
+                        f"{own.first_valid} to warm up; widen it or look back less."
+                    )
+                table = FeatureTable(np.concatenate([own.values, given], axis=1), features.names, own.first_valid)
+                base = self.bases[i][window.first : window.end] if self.bases else None
+                tables.append(SymbolTable.from_bars(bars, table, base=base))
         return tables
 
     def in_pieces(self, purpose: Purpose, length: int) -> Dataset:
@@ -139,14 +211,14 @@ class Dataset:
         Otherwise the windows may have moved (shares of another number of bars), and a test could lie in what the
         policy was trained on.
         """
-        for bars, window in zip(self.bars, self.window("train"), strict=True):
+        for bars, ranges in zip(self.bars, self.all_ranges()["train"], strict=True):
             trained = spec.windows.get(bars.symbol)
             if trained is None:
                 raise DataError(
                     f"{bars.symbol} was not among the symbols that the policy was trained on "
                     f"({', '.join(spec.windows)}); give the bars it was trained on."
                 )
-            if bars.slice(window.first, window.end).data_hash() != trained.data_hash:
+            if data_hash_of(slices(bars, ranges)) != trained.data_hash:
                 raise DataError(
                     f"{bars.symbol}: the train window now holds other bars than those that the policy was trained on "
                     f"({trained.rows} bars, {trained.first[:10]} to {trained.last[:10]}), so its other windows are not "
@@ -157,7 +229,7 @@ class Dataset:
         """A sentence per symbol: what was read, and which bars serve what."""
         sentences = []
         for i, bars in enumerate(self.bars):
-            spans = [_span(purpose, bars, windows[i]) for purpose, windows in self.windows.items()]
+            spans = [_span(purpose, bars, one) for purpose, ranges in self.all_ranges().items() for one in ranges[i]]
             sentences.append(f"{bars.symbol} ({bars.label}): {', '.join(spans)} bars. {bars.frequency.sentence}")
         return sentences
 
@@ -166,13 +238,14 @@ def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSp
     """Read the bars, cut the windows, fit the features on the train rows (unless `spec` was fitted before)."""
     loaded = load_data(data)
     bars = [item.bars for item in loaded]
-    windows = split_windows(bars, data.split)
+    windows, ranges = split_windows(bars, data.split), split_ranges(bars, data.split)
+    train = ranges["train"] if "train" in ranges else tuple((one,) for one in windows["train"])
     if spec is None:
-        spec = fit_on_train(features, bars, train_times(bars, windows["train"]))
+        spec = fit_on_train(features, bars, train_times(bars, train))
     tables = tuple(
-        with_columns(spec.table(item.bars), item.columns, w) for item, w in zip(loaded, windows["train"], strict=True)
+        with_columns(spec.table(item.bars), item.columns, own) for item, own in zip(loaded, train, strict=True)
     )
-    return Dataset(loaded, spec, tables, windows)
+    return Dataset(loaded, spec, tables, windows, ranges)
 
 
 def load_data(data: DataConfig) -> tuple[Loaded, ...]:
@@ -227,7 +300,7 @@ def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
 
 
 def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Window, ...]]:
-    """Rows of every purpose that the split has, one window per symbol.
+    """Rows of every purpose that the split has one window for, per symbol.
 
     Windows are cut by time for all symbols together, also those by shares: cut by each symbol's own rows, one symbol
     would train on the days that another is tested on.
@@ -241,9 +314,28 @@ def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Win
             if end > begin:
                 limits[purpose] = (times[begin], times[end] if end < len(times) else None)
             begin = end
+    elif isinstance(split, RangesSplit):
+        limits = {} if split.select is None else {"select": split.select}
     else:
         limits = {purpose: dates for purpose in PURPOSES if (dates := getattr(split, purpose)) is not None}
     return {purpose: tuple(_window(one, purpose, *limit) for one in bars) for purpose, limit in limits.items()}
+
+
+def split_ranges(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[tuple[Window, ...], ...]]:
+    """Rows of every purpose that the split has ranges for: for each symbol one window per range."""
+    if not isinstance(split, RangesSplit):
+        return {}
+    limits: dict[Purpose, tuple[Moments, ...]] = {"train": split.train, "test": split.test}
+    return {
+        purpose: tuple(tuple(_window(one, purpose, *limit) for limit in given) for one in bars)
+        for purpose, given in limits.items()
+        if given
+    }
+
+
+def slices(bars: Bars, ranges: Sequence[Window]) -> list[Bars]:
+    """The bars of each range."""
+    return [bars.slice(one.first, one.end) for one in ranges]
 
 
 def _window(bars: Bars, purpose: Purpose, first: Moment | None, end: Moment | None) -> Window:
@@ -258,28 +350,28 @@ def _window(bars: Bars, purpose: Purpose, first: Moment | None, end: Moment | No
     return Window(row, row + len(part))
 
 
-def train_times(bars: Sequence[Bars], windows: Sequence[Window]) -> dict[str, tuple[np.datetime64, np.datetime64]]:
-    """Symbol -> open times of the first and the last bar of its window."""
-    return {b.symbol: (b.time[w.first], b.time[w.end - 1]) for b, w in zip(bars, windows, strict=True)}
+def train_times(bars: Sequence[Bars], ranges: Sequence[Sequence[Window]]) -> dict[str, tuple[Times, ...]]:
+    """Symbol -> open times of the first and the last bar of each of its train ranges."""
+    return {b.symbol: tuple((b.time[w.first], b.time[w.end - 1]) for w in r) for b, r in zip(bars, ranges, strict=True)}
 
 
-def fit_on_train(
-    features: FeaturesConfig, bars: Sequence[Bars], times: Mapping[str, tuple[np.datetime64, np.datetime64]]
-) -> FeatureSpec:
-    """Fit the features on the bars of each symbol's train window, `times` of `train_times`, and on nothing else."""
-    parts = []
+def fit_on_train(features: FeaturesConfig, bars: Sequence[Bars], times: Mapping[str, Sequence[Times]]) -> FeatureSpec:
+    """Fit the features on the bars of each symbol's train ranges, `times` of `train_times`, and on nothing else."""
+    ranges = []
     for one in bars:
-        first, last = times[one.symbol]
-        rows = np.flatnonzero((one.time >= first) & (one.time <= last))
-        parts.append(one.slice(int(rows[0]), int(rows[-1]) + 1))
-    return FeatureSpec.fit(features, parts)
+        parts = []
+        for first, last in times[one.symbol]:
+            rows = np.flatnonzero((one.time >= first) & (one.time <= last))
+            parts.append(one.slice(int(rows[0]), int(rows[-1]) + 1))
+        ranges.append(parts)
+    return FeatureSpec.fit_ranges(features, ranges)
 
 
-def with_columns(table: FeatureTable, columns: Columns, train: Window) -> FeatureTable:
+def with_columns(table: FeatureTable, columns: Columns, train: Sequence[Window]) -> FeatureTable:
     """Append columns that came with the bars, in units of their standard deviation over the train rows."""
     if not columns:
         return table
-    scaled = [values / values[train.first : train.end].std() for values in columns.values()]
+    scaled = [v / np.concatenate([v[one.first : one.end] for one in train]).std() for v in columns.values()]
     values = np.concatenate([table.values, np.stack(scaled, axis=1).astype(np.float32)], axis=1)
     return FeatureTable(values, (*table.names, *columns), table.first_valid)
 

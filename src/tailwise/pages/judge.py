@@ -8,10 +8,13 @@ from pathlib import Path
 
 from tailwise.core.atomic import atomic_folder
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.combinatorial import SUMMARY as COMBINATORIAL_SUMMARY
+from tailwise.evaluate.combinatorial import read_combinatorial
 from tailwise.evaluate.findings import Findings, headline_of
 from tailwise.evaluate.judge import Background, Playing, RunJudgement, background_of, findings_of, save_judgement
 from tailwise.evaluate.opened_run import Team, first_free, open_team, require_market
 from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
+from tailwise.pages.combinatorial import write_combinatorial_report
 from tailwise.pages.report import write_report
 from tailwise.pages.walk_forward import write_folds_report
 from tailwise.run.worlds import MarketWorld
@@ -124,12 +127,16 @@ def write_run_report(
 
     The options are those of `tailwise.judge`; a walk-forward, whose folds have been played, has none of them.
     """
-    if (run / SUMMARY).exists():
+    if (run / SUMMARY).exists() or (run / COMBINATORIAL_SUMMARY).exists():
         if stochastic or checkpoint is not None:
             raise ConfigError(
                 f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic and "
                 "--checkpoint, or give the folder of one of its runs."
             )
+        if (run / COMBINATORIAL_SUMMARY).exists():
+            paths = read_combinatorial(run)
+            write_combinatorial_report(file, paths, run)
+            return WrittenReport(file, paths.verdict)
         folds = read_walk_forward(run)
         write_folds_report(file, folds, run)
         return WrittenReport(file, folds.verdict)

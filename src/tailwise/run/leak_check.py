@@ -77,13 +77,14 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
 
     def fit(bars: Sequence[Bars]) -> Any:
         # The very function that training uses, by time: the probe `truncate` has fewer rows.
-        return fit_on_train(features, bars, train_times(dataset.bars, dataset.window("train")))
+        return fit_on_train(features, bars, train_times(dataset.bars, dataset.all_ranges()["train"]))
 
     def build(bars: Sequence[Bars]) -> MarketEnv:
         return MarketEnv([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
 
     reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
-    last = max(b.time[w.end - 1] for b, w in zip(dataset.bars, dataset.window("train"), strict=True))
+    train = dataset.all_ranges()["train"]
+    last = max(b.time[ranges[-1].end - 1] for b, ranges in zip(dataset.bars, train, strict=True))
     end = last + dataset.bars[0].frequency.bar
     if all(bars.time[-1] >= end for bars in dataset.bars):
         reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))

@@ -262,6 +262,15 @@ class MarketWorld(World):
         pieces.dataset = self.dataset.in_pieces(purpose, length)
         return pieces
 
+    def each_test_range(self) -> list[MarketWorld]:
+        """The same market once for each test range, with that one as its test window."""
+        worlds = []
+        for dataset in self.dataset.each_test_range():
+            world = copy.copy(self)
+            world.dataset = dataset
+            worlds.append(world)
+        return worlds
+
     @property
     def portfolio(self) -> bool:
         """Whether each account holds all symbols."""
