@@ -223,7 +223,7 @@ def _evaluation_elsewhere(folder: Path) -> Patient:
     case, elsewhere = patient(), Dials()
     evaluated = EvaluateConfig(every=2, episodes=4)
     case.trainer.config = case.trainer.config.model_copy(update={"evaluate": evaluated})
-    case.trainer.world.eval_env = lambda purpose, *, episodes, seed: make_driver(  # type: ignore[method-assign]
+    case.trainer.world.eval_env = lambda purpose, *, episodes, seed, report=False: make_driver(  # type: ignore[method-assign]
         lambda: Dialled(elsewhere), num_envs=episodes, streams=Streams(seed), purpose=purpose
     )
     case.go(WARMUP)

@@ -227,6 +227,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("time/steps_per_second", "steps/s", "environment steps per wall-clock second of this update"),
     MetricSpec("time/rollout", "s", "wall-clock time of collecting this update's rollout"),
     MetricSpec("time/update", "s", "wall-clock time of the optimisation of this update"),
+    MetricSpec("time/select_share", "share", "wall-clock time of evaluations on the select episodes, of time/elapsed"),
     MetricSpec("time/health", "s", "wall-clock time of signals, rules and actions in this update"),
 )
 

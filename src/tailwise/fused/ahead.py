@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from tailwise.core.compiled import compiled_for, kernel
 from tailwise.core.loops import BROKEN_OBSERVATION, ENDED
@@ -47,8 +48,8 @@ class Policy(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What `act` draws with, and where it writes: noise [T, B, 1]; choice [T, B], log_prob [T, B], params [T, B, K],
-    features [T+1, B, H], state [B, S, H]."""
+    """What `act` draws with, and where it writes: noise [T, B, 1], [T, 0, 0] for the most likely action; choice [T, B],
+    log_prob [T, B], params [T, B, K], features [T+1, B, H], state [B, S, H]."""
 
     noise: np.ndarray
     choice: np.ndarray
@@ -209,6 +210,12 @@ class FusedAhead:
         )
         memory = backend.workers.step_memories(envs)[0]
         self._find((*self._arguments(decisions, shown, memory), 0, 0, envs, True))
+
+    def begin(self, noise: np.ndarray, state: Tensor) -> Decisions:
+        """See `Ahead.begin`."""
+        backend = self._backend
+        backend.lay_out(backend.bound.laid.to_act)
+        return Decisions(backend.model, noise, state)
 
     def run(self, decisions: Decisions, shown: Shown, *, finite: bool) -> Stretch:
         """See `Ahead.run`."""

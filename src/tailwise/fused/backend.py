@@ -45,7 +45,7 @@ from tailwise.learner.ppo import action_noise
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision
+from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, check_finite
 from tailwise.model.config import quantile_midpoints
 
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
@@ -202,6 +202,12 @@ class FusedBackend:
             features=torch.from_numpy(outputs.features),
             state=torch.from_numpy(outputs.state),
         )
+
+    def play(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.play`; the kernel adds up each row in the same order, however many there are."""
+        decision = self.act(obs, state, start, mask, uniform)
+        check_finite(decision, obs)
+        return decision
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""

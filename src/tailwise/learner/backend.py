@@ -114,6 +114,10 @@ class Backend(Protocol):
         """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] (None: most likely action)."""
         ...
 
+    def play(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """`act` for playback: no row depends on the rows beside it; raises DataError where a decision is not finite."""
+        ...
+
     def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
         """Memory for a rollout from state [B, S, H], with the random numbers of that update; environments [B]: ids."""
         ...

@@ -15,13 +15,13 @@ from tailwise.model.actor_critic import ActorCritic, Decision
 class Decisions:
     """Decisions of T steps of B environments.
 
-    noise [T, B, draws] float64: random numbers that decide, as the implementation wants them; action [T, B, A],
-    log_prob [T, B], params [T, B, P]; features [T+1, B, H]: at the observations that were acted on, and at the last
-    ones; state [B, S, H]: before the next step, changed in place.
+    noise [T, B, draws] float64: random numbers that decide, as the implementation wants them, [T, 0, 0] where the most
+    likely action is taken; action [T, B, A], log_prob [T, B], params [T, B, P]; features [T+1, B, H]: at the
+    observations that were acted on, and at the last ones; state [B, S, H]: before the next step, changed in place.
     """
 
     def __init__(self, model: ActorCritic, noise: npt.NDArray[np.float64], state: Tensor) -> None:
-        steps, envs = noise.shape[:2]
+        steps, envs = len(noise), len(state)
         law = model.law
         self.noise = noise
         self.state = state.clone()
@@ -99,6 +99,9 @@ class Ahead(Protocol):
 
     def compile(self, envs: int) -> None:
         """Have the code compiled for `envs` environments, without a step."""
+
+    def begin(self, noise: npt.NDArray[np.float64], state: Tensor) -> Decisions:
+        """Memory for a playback of T steps from state [B, S, H] with the present weights; noise: of `Decisions`."""
 
     def run(self, made: Decisions, shown: Shown, *, finite: bool) -> Stretch:
         """All steps of the rollout that `made` began; finite: whether the observations of step 0 are."""

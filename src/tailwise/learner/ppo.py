@@ -37,7 +37,7 @@ from tailwise.learner.optimisers import (
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, decide
+from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, decide, decide_padded
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 
@@ -227,6 +227,10 @@ class TorchBackend:
     def act(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
         """See `Backend.act`."""
         return decide(self.model, obs, state, start, mask, uniform)
+
+    def play(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Decision:
+        """See `Backend.play`."""
+        return decide_padded(self.model, obs, state, start, mask, uniform)
 
     def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`."""

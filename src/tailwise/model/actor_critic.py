@@ -378,7 +378,7 @@ def decide_padded(
         decision = Decision(
             made.action[:rows], made.log_prob[:rows], made.params[:rows], made.features[:rows], made.state[:rows]
         )
-        _check_finite(decision, obs[block], first)
+        check_finite(decision, obs[block], first)
         blocks.append(decision)
     if len(blocks) == 1:
         return blocks[0]
@@ -386,8 +386,8 @@ def decide_padded(
     return Decision(*(torch.cat([getattr(block, name) for block in blocks]) for name in names))
 
 
-def _check_finite(decision: Decision, obs: Tensor, first: int) -> None:
-    """Raise unless the law, the action and the hidden state of every row are finite; `first` is the number of row 0."""
+def check_finite(decision: Decision, obs: Tensor, first: int = 0) -> None:
+    """Raise DataError unless law, action and hidden state of every row are finite; `first` is the number of row 0."""
     parts = (decision.params, decision.action.to(decision.params.dtype), decision.state)
     if surely_finite(*(part.numpy() for part in parts)):
         return

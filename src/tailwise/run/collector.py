@@ -48,7 +48,7 @@ class Collector:
         driver, backend, model = self.driver, self.backend, self.backend.model
         steps, dtype = self.steps, torch.get_default_dtype()
         decisions = backend.begin(update, self.environment, steps, self.state)
-        rows = _Rows(driver, steps)
+        rows = RolloutRows(driver, steps)
         first_state = self.state.clone()
         self.facts = StepFacts()
         masks: list[npt.NDArray[np.bool_]] = []
@@ -118,7 +118,7 @@ class Collector:
             self.past = Past(tensors[PAST_REWARD], tensors[AGE])
 
     def _step_by_step(
-        self, decisions: Decisions, rows: _Rows, masks: list[npt.NDArray[np.bool_]]
+        self, decisions: Decisions, rows: RolloutRows, masks: list[npt.NDArray[np.bool_]]
     ) -> tuple[int, list[_Final]]:
         """(anomalies, what truncated episodes are continued with); masks are appended, if there are any."""
         driver, backend = self.driver, self.backend
@@ -141,7 +141,7 @@ class Collector:
                 finals.append(self._encode_final(t, ended, step.final_obs[ended], decisions.states[ended]))
         return anomalies, finals
 
-    def _run_ahead(self, ahead: Ahead, decisions: Decisions, rows: _Rows) -> tuple[int, list[_Final]]:
+    def _run_ahead(self, ahead: Ahead, decisions: Decisions, rows: RolloutRows) -> tuple[int, list[_Final]]:
         """`_step_by_step` where the backend can do it by itself."""
         driver = self.driver
         memory = rows.shown(*driver.running())
@@ -163,7 +163,7 @@ class Collector:
         return features, torch.stack([torch.full_like(where, t), where], dim=-1)
 
 
-class _Rows:
+class RolloutRows:
     """Memory of a rollout into which the driver writes its steps, and what step 0 decides on, copied into it.
 
     obs float32 [T, B, D], start bool [T, B]: what is decided on; reward float64, terminated, truncated, valid bool

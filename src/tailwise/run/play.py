@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.path import AccountPath
-from tailwise.model.actor_critic import ActorCritic, decide_padded
+from tailwise.model.actor_critic import ActorCritic, Decision, decide_padded
 from tailwise.run.envs import EnvDriver, StepResult
 
 LONGEST_EPISODE = 1_000_000  # steps
+
+#: (obs [B, D], state [B, S, H], start [B], mask [B, K] or None, uniform [B, noise] or None) -> decision, as `decide`.
+Decide = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Decision]
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,20 @@ class Player(Protocol):
 
 
 class ModelPlayer:
-    """One model with its hidden state. stream: name of the random stream of sampled actions."""
+    """One model with its hidden state. stream: name of the random stream of sampled actions; decide: in which no row
+    may depend on the rows beside it, by default `decide_padded` of the model."""
 
-    def __init__(self, model: ActorCritic, *, deterministic: bool, seed: int, stream: str = "play") -> None:
+    def __init__(
+        self,
+        model: ActorCritic,
+        *,
+        deterministic: bool,
+        seed: int,
+        stream: str = "play",
+        decide: Decide | None = None,
+    ) -> None:
         self.model, self.deterministic, self.stream = model, deterministic, stream
+        self.decide = decide or partial(decide_padded, model)
         self.streams = Streams(seed)
         self.state = model.initial_state(1)
 
@@ -71,22 +86,25 @@ class ModelPlayer:
     def act(
         self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int
     ) -> npt.NDArray[Any]:
-        model, uniform = self.model, None
-        if not self.deterministic:
-            draws = self.streams.uniforms(
-                self.stream, update=0, environments=len(obs), steps=1, draws=model.law.noise, first_step=step
-            )
-            uniform = torch.from_numpy(draws[0])
-        decision = decide_padded(
-            model,
+        draws = self.uniforms(len(obs), first_step=step, steps=1)
+        decision = self.decide(
             torch.from_numpy(obs).to(torch.get_default_dtype()),
             self.state,
             torch.from_numpy(episode_start),
             None if mask is None else torch.from_numpy(mask),
-            uniform,
+            None if draws is None else torch.from_numpy(draws[0]),
         )
         self.state = decision.state
-        return model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
+        return self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
+
+    def uniforms(self, rows: int, *, first_step: int, steps: int) -> npt.NDArray[np.float64] | None:
+        """Numbers in (0, 1) [steps, rows, draws] that decide from `first_step` on; None: the most likely action."""
+        if self.deterministic:
+            return None
+        draws = self.model.law.noise
+        return self.streams.uniforms(
+            self.stream, update=0, environments=rows, steps=steps, draws=draws, first_step=first_step
+        )
 
 
 def played_by(
@@ -122,6 +140,41 @@ def played_by(
         step += 1
 
 
+class EpisodeSet:
+    """Episodes that are fixed before the first step: environment i of B plays i, i + B, i + 2B, ..."""
+
+    def __init__(self, episodes: int, envs: int) -> None:
+        self._episodes, self._envs = episodes, envs
+        self._ended = [0] * envs
+        self._finished: dict[int, tuple[float, int]] = {}
+
+    def add(self, env: int, episode_return: float, length: int) -> None:
+        """Count the next episode of an environment, unless all of its own are there."""
+        episode = env + self._ended[env] * self._envs
+        self._ended[env] += 1
+        if episode < self._episodes:
+            self._finished[episode] = (episode_return, length)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all episodes have ended."""
+        return len(self._finished) == self._episodes
+
+    def played(self, observation: np.ndarray) -> Played:
+        """All of them; observation [D]: mean over all steps."""
+        ordered = [self._finished[i] for i in range(self._episodes)]
+        return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), observation)
+
+
+def check_length(lengths: npt.NDArray[np.int64]) -> None:
+    """Raise when a running episode does not seem to end; lengths [B], steps."""
+    if int(lengths.max()) >= LONGEST_EPISODE:
+        raise EnvironmentContractError(
+            f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
+            "set of episodes to evaluate is finite"
+        )
+
+
 def play_episodes(model: ActorCritic, driver: EnvDriver, *, episodes: int, deterministic: bool, seed: int) -> Played:
     """`episodes_played_by` of one model."""
     return episodes_played_by(ModelPlayer(model, deterministic=deterministic, seed=seed), driver, episodes=episodes)
@@ -132,11 +185,8 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
 
     The set of episodes is fixed before the first step, so short episodes are not over-represented.
     """
-    envs = driver.num_envs
-    quota = np.array([len(range(i, episodes, envs)) for i in range(envs)])
+    envs, wanted = driver.num_envs, EpisodeSet(episodes, driver.num_envs)
     returns, lengths = np.zeros(envs), np.zeros(envs, dtype=np.int64)
-    finished: dict[int, tuple[float, int]] = {}
-    count = np.zeros(envs, dtype=np.int64)
     observed, steps = np.zeros(driver.spaces.observation.size), 0
     for result in played_by(player, driver):
         returns += result.reward
@@ -144,19 +194,12 @@ def episodes_played_by(player: Player, driver: EnvDriver, *, episodes: int) -> P
         observed += result.obs.mean(0)
         steps += 1
         for i in np.flatnonzero(result.terminated | result.truncated).tolist():
-            if count[i] < quota[i]:
-                finished[i + int(count[i]) * envs] = (float(returns[i]), int(lengths[i]))
-            count[i] += 1
+            wanted.add(i, float(returns[i]), int(lengths[i]))
             returns[i], lengths[i] = 0.0, 0
-        if len(finished) == episodes:
+        if wanted.complete:
             break
-        if int(lengths.max()) >= LONGEST_EPISODE:
-            raise EnvironmentContractError(
-                f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; set env.time_limit, so that the "
-                "set of episodes to evaluate is finite"
-            )
-    ordered = [finished[i] for i in range(episodes)]
-    return Played(np.array([r for r, _ in ordered]), np.array([n for _, n in ordered]), observed / steps)
+        check_length(lengths)
+    return wanted.played(observed / steps)
 
 
 def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -> list[AccountPath]:

@@ -33,16 +33,15 @@ from tailwise.run.controllers import (
     controllers_of,
     narrowing,
 )
-from tailwise.run.envs import EnvDriver
 from tailwise.run.health import Alert
 from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
 from tailwise.run.health.watch import HealthWatch
 from tailwise.run.lock import RunLock
 from tailwise.run.notify import notifiers_of
-from tailwise.run.play import play_episodes
 from tailwise.run.policy_files import policy_json, policy_tensors
 from tailwise.run.run_files import check_state, stored_by_this_version
 from tailwise.run.run_folder import RunWriter
+from tailwise.run.selection import Selection
 from tailwise.run.worlds import World
 
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
@@ -116,7 +115,7 @@ class Trainer:
         self.alerts: list[Alert] = []  # that were raised
         self.stopped_by_rule: str | None = None  # why, a sentence
         self.writer = None if run_dir is None else RunWriter(run_dir, config.run, self.lock)
-        self._evaluation: EnvDriver | None = None
+        self.selection = Selection(world)
         self._fresh = True  # whether the environments still have to be reset
 
     # ---------------------------------------------------------------- loop
@@ -155,7 +154,7 @@ class Trainer:
 
     def _until_it_ends(self, total: int) -> str:
         """All updates up to `total` steps; why they ended."""
-        started = time.perf_counter()
+        started, self.selection.seconds = time.perf_counter(), 0.0
         for callback in self.callbacks:
             callback.on_start(self.update, self.steps, total)
         while self.steps < total:
@@ -243,7 +242,9 @@ class Trainer:
         acted, totals = self.health.finish(self.update, intervention)
         alerts += acted
         metrics |= totals
-        return metrics | self._evaluate(alerts), alerts
+        metrics |= self._evaluate(alerts)
+        metrics["time/select_share"] = self.selection.seconds / (time.perf_counter() - started)
+        return metrics, alerts
 
     def _carry_out(
         self,
@@ -329,16 +330,8 @@ class Trainer:
         settings = self.config.evaluate
         if settings.every is None or self.update % settings.every:
             return {}
-        if self._evaluation is None:
-            self._evaluation = self.world.eval_env("select", episodes=settings.episodes, seed=self.config.seed)
         try:
-            played = play_episodes(
-                self.model,
-                self._evaluation,
-                episodes=self.world.episodes(settings.episodes),
-                deterministic=self.config.plays_most_likely(discrete=self.model.law.discrete),
-                seed=self.config.seed,
-            )
+            played = self.selection.play(self.backend, self.config)
         except DataError as error:
             advice = "fix the environment, or lower learner.learning_rate where the policy itself is broken"
             alerts.append(Alert(self.update, "evaluation_broken", "error", str(error), advice))

@@ -66,8 +66,11 @@ class World:
         """`run.environments` environments to train in."""
         raise NotImplementedError
 
-    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
-        """Environments for playback over fixed episodes.
+    def eval_env(
+        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+    ) -> EnvDriver:
+        """Environments for playback over fixed episodes. report: whether the steps of a market report every component,
+        which paths of accounts are made of, and which takes time.
 
         "select" serves early stopping and the best checkpoint, "test" the evaluation afterwards: no policy is judged
         on the episodes that it was selected by.
@@ -138,7 +141,7 @@ def trade_window(
     player: Player, world: MarketWorld, purpose: Literal["select", "test"], *, seed: int
 ) -> list[AccountPath]:
     """A window of a market, whole: one path per account."""
-    driver = world.eval_env(purpose, episodes=1, seed=seed)
+    driver = world.eval_env(purpose, episodes=1, seed=seed, report=True)
     try:
         return windows_played_by(player, driver, world.dataset.bars)
     finally:
@@ -190,7 +193,9 @@ class GymWorld(World):
             )
         return driver
 
-    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+    def eval_env(
+        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+    ) -> EnvDriver:
         if self.settings.id is None:
             raise ConfigError(
                 "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
@@ -244,9 +249,12 @@ class MarketWorld(World):
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
-    def eval_env(self, purpose: Literal["select", "test"], *, episodes: int, seed: int) -> EnvDriver:
+    def eval_env(
+        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+    ) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
-        env = MarketEnv(tables, self.settings.whole_window(), self.costs, num_envs=self.episodes(episodes))
+        settings = self.settings.whole_window().model_copy(update={"report": report})
+        env = MarketEnv(tables, settings, self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
 
     def in_pieces(self, purpose: Literal["select", "test"], length: int) -> MarketWorld:
