@@ -42,7 +42,6 @@ SHORTFALL = -0.10  # of the base's return
 GAP_SHARE = 0.5  # of the gap of the old recipe
 CPU_MINUTES = 120.0
 QUICK = ("SP500", "NASDAQ")
-QUICK_STEPS = 8_192
 POOLED = "pooled"
 
 
@@ -120,7 +119,7 @@ def measure(names: tuple[str, ...], split: int, which: Recipe, *, quick: bool) -
         cut = split_config(names, bars, split, which, Path(place))
         members, gaps = [], []
         for seed in _seeds(which, quick=quick):
-            config = cut.seeded(seed, steps=QUICK_STEPS if quick else None)
+            config = cut.seeded(seed, smoke=quick)
             folder = Path(place, f"seed-{seed}")
             agent = tailwise.PPO(config=config, run_dir=folder)
             agent.learn()

@@ -47,7 +47,7 @@ def recipe(files: list[Path]) -> Config:
     return parse_config(load_yaml(out), source=str(out))
 
 
-def tested_windows(clock: npt.NDArray[np.datetime64]) -> list[Range]:
+def windows_tested(clock: npt.NDArray[np.datetime64]) -> list[Range]:
     """Rows of the clock that each split tests: they depend on nothing but the number of bars."""
     return [fold.test[0] for fold in walk_forward(len(clock), folds=SPLITS, purge=0, tested=TESTED)]
 
@@ -59,7 +59,7 @@ def split_config(names: Sequence[str], bars: Sequence[Bars], split: int, which: 
     end of the test window, cut into the windows of the split.
     """
     clock = common_clock([one.time for one in bars])
-    test = tested_windows(clock)[split]
+    test = windows_tested(clock)[split]
     seen = [one.slice(0, rows_of_symbol(one.time, clock, Range(0, test.first)).end) for one in bars]
     known = [write_bars(name, one, folder / "before") for name, one in zip(names, seen, strict=True)]
     chosen = recipe(known) if which == "init" else old_init(known, seen)
@@ -82,11 +82,12 @@ class SplitConfig:
     def __init__(self, data: dict[str, Any], plan: Plan, fold: Fold) -> None:
         self.data, self.plan, self.fold = data, plan, fold
 
-    def seeded(self, seed: int, *, steps: int | None = None) -> Config:
-        """With this seed. steps: of a smoke run, in place of those of the recipe."""
+    def seeded(self, seed: int, *, smoke: bool = False) -> Config:
+        """With this seed. smoke: a few updates in place of the steps of the recipe."""
         data = {**self.data, "seed": seed}
-        if steps is not None:
-            data["run"] = {"total_steps": steps}
+        if smoke:
+            data["run"] = {"total_steps": 4096, "environments": 16, "rollout_steps": 64, "tensorboard": False}
+            data["evaluate"] = {"every": 2}
         return parse_config(data, source=f"split {self.fold.number}, seed {seed}")
 
 
