@@ -116,7 +116,7 @@ BY_NAME = {one.name: one for one in INSTRUMENTS}
 
 
 def bars_of(name: str, *, quick: bool) -> Bars:
-    """The bars of an instrument. quick: the oldest half alone, in which no split of a whole run tests."""
+    """The bars of an instrument. quick: the oldest half alone, whose first split ends before any test window."""
     bars = BY_NAME[name].load()
     return bars.slice(0, len(bars) // 2) if quick else bars
 
