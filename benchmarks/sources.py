@@ -77,6 +77,8 @@ SUBJECTS = {
     "Faults: presets": Subject("faults", (*TRAINING, PRESETS, *BARS), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
     "Evidence: walk-forward": Subject("evidence", EVERYTHING, ("walk_forward",)),
+    # What `init` writes is what is measured, so the file that writes it counts.
+    "Real": Subject("real", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
     "Risk: cliff": Subject("risk", TRAINING, ("cliff",)),
     "Risk: ownership": Subject("risk", TRAINING, ("ownership",)),
@@ -150,7 +152,7 @@ def digests(subject: Subject, sources: Sources) -> dict[str, str]:
     for part in subject.parts:
         prefix = PACKAGE + part
         chosen = [path for path in files if path == prefix or path.startswith(f"{prefix}/")]
-        chosen = [path for path in chosen if path.removeprefix(PACKAGE) not in BESIDE]
+        chosen = [path for path in chosen if path == prefix or path.removeprefix(PACKAGE) not in BESIDE]
         if part == "run":
             chosen = [path for path in chosen if not path.startswith(f"{PACKAGE}{PRESETS}/")]
         found[part] = sources.digest(chosen)
