@@ -199,7 +199,7 @@ class Dataset:
                 bases += [self.bases[i][first - 1 : end]] if self.bases else []
         if not loaded:
             raise DataError(f"The {purpose} window has no bar after the warm-up of the features; widen it.")
-        return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)}, tuple(bases))
+        return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)}, bases=tuple(bases))
 
     def with_base(self, base: Base | None) -> Dataset:
         """The same with the exposures of another rule."""
