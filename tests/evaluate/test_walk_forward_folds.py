@@ -6,14 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import tailwise
 from tailwise.bars.bars import Bars, save_bars
 from tailwise.bars.synthetic import random_walk
-from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.errors import ConfigError, DataError, NotBuiltError
 from tailwise.evaluate.splits import Range
 from tailwise.evaluate.walk_forward_folds import (
+    CombinatorialSettings,
     Plan,
     Settings,
     check_fitted,
@@ -168,3 +172,57 @@ def test_what_cannot_be_cut_is_a_sentence(changes: dict[str, Any], settings: Set
 def test_walk_forward_needs_bars() -> None:
     with pytest.raises(ConfigError, match=r"walk-forward cuts bars into folds, and env\.kind is gym"):
         make_plan(parse_config({"env": {"id": "CartPole-v1"}}, source="test"), Settings())
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    folds=st.integers(2, 5),
+    test_folds=st.integers(1, 3),
+    embargo=st.integers(0, 15),
+    select=st.sampled_from([0.0, 0.1]),
+)
+def test_no_training_bar_lies_within_the_purge_of_a_test_bar(
+    folds: int, test_folds: int, embargo: int, select: float
+) -> None:
+    """By the times of the bars in the tables that train, of the market that each run is built on."""
+    base = config(evaluate={"every": 1 if select else None})
+    try:
+        plan = make_plan(base, CombinatorialSettings(folds, test_folds, embargo=embargo, select=select))
+    except ConfigError:
+        assume(False)
+        return
+    assert plan.purge == 20
+    for fold in plan.folds:
+        world = world_of(base, plan, fold.number)
+        check_world(world, plan, fold)
+        ranges = world.each_test_range()
+        assert len(ranges) == test_folds
+        trained = np.unique(np.concatenate([one.time for one in world.dataset.tables("train")]))
+        hour = np.timedelta64(1, "h")
+        for one in ranges:
+            window, bars = one.dataset.window("test")[0], world.dataset.bars[0]
+            first, last = bars.time[window.first], bars.time[window.end - 1]
+            before, after = trained[trained < first], trained[trained > last]
+            assert len(before) + len(after) == len(trained)
+            assert not len(before) or first - before[-1] > plan.purge * hour
+            assert not len(after) or after[0] - last > (plan.purge + embargo) * hour
+
+
+def test_a_combinatorial_run_that_was_built_on_other_bars_is_caught() -> None:
+    """The planted mistakes: train ranges of another fold, features fitted on one of several train ranges."""
+    base = config()
+    plan = make_plan(base, CombinatorialSettings(4, 2))
+    with pytest.raises(DataError, match="fold 2: the train window of .* on another cut"):
+        check_world(world_of(base, plan, 0), plan, plan.folds[1])
+    world, fold = world_of(base, plan, 1), plan.folds[1]
+    assert base.features is not None and len(fold.train) == 2
+    first = fold.train[0]
+    spec = FeatureSpec.fit(base.features, [one.slice(first.first, first.end) for one in world.dataset.bars])
+    with pytest.raises(DataError, match="fold 2: the features of .* nothing else"):
+        check_fitted(spec, world.dataset.bars, plan, fold)
+
+
+def test_combinatorial_folds_of_a_portfolio_are_refused() -> None:
+    portfolio = config(env={"account": "portfolio"})
+    with pytest.raises(NotBuiltError, match="use walk-forward folds for a portfolio"):
+        tailwise.combinatorial_cv(portfolio, folds=4)

@@ -100,8 +100,8 @@ def _sharpe_panel(result: CombinatorialCV, account: str) -> Panel:
     figure.update_xaxes(title="Sharpe ratio per year", zeroline=True, showgrid=True)
     caption = (
         f"{result.folds} trainings per seed, {result.test_groups} of {result.groups} groups of bars tested in each, "
-        f"with {result.purge} bars purged on both sides of a test and {result.embargo} embargoed after it. A point is a "
-        "path. Look for whether the whole cloud lies right of 0 and of the rule, not for its best point."
+        f"with {result.purge} bars purged on both sides of a test and {result.embargo} embargoed after it. A point is "
+        "a path. Look for whether the whole cloud lies right of 0 and of the rule, not for its best point."
     )
     table = Table(sharpe_headings(result), sharpe_rows(result))
     return Panel("sharpe", "Sharpe ratio of the paths", caption, [legend(colours), Plot(figure), table])
