@@ -269,7 +269,8 @@ def _world_on(world: MarketWorld, versions: Sequence[Bars], costs: CostConfig, s
         windows[purpose] = tuple(parts)
     changed = copy.copy(world)
     features = tuple(data.spec.table(bars) for bars in versions)
-    changed.dataset = Dataset(tuple(Loaded(bars, {}) for bars in versions), data.spec, features, windows)
+    dataset = Dataset(tuple(Loaded(bars, {}) for bars in versions), data.spec, features, windows)
+    changed.dataset = dataset.with_base(world.settings.base)
     changed.costs = costs
     return changed
 
