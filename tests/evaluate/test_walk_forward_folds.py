@@ -212,13 +212,13 @@ def test_a_combinatorial_run_that_was_built_on_other_bars_is_caught() -> None:
     """The planted mistakes: train ranges of another fold, features fitted on one of several train ranges."""
     base = config()
     plan = make_plan(base, CombinatorialSettings(4, 2))
-    with pytest.raises(DataError, match="fold 2: the train window of .* on another cut"):
+    with pytest.raises(DataError, match=r"fold 2: the train window of .* on another cut"):
         check_world(world_of(base, plan, 0), plan, plan.folds[1])
     world, fold = world_of(base, plan, 1), plan.folds[1]
     assert base.features is not None and len(fold.train) == 2
     first = fold.train[0]
     spec = FeatureSpec.fit(base.features, [one.slice(first.first, first.end) for one in world.dataset.bars])
-    with pytest.raises(DataError, match="fold 2: the features of .* nothing else"):
+    with pytest.raises(DataError, match=r"fold 2: the features of .* nothing else"):
         check_fitted(spec, world.dataset.bars, plan, fold)
 
 

@@ -235,7 +235,7 @@ def test_mask_forbids_positions_that_are_less_than_an_order() -> None:
     def mask(positions: list[float], equity: float, exposure: float, minimum: float) -> list[int]:
         rules = make_rules(exposure_config(), CostConfig(lot_size=1.0, minimum_notional=minimum))[0]
         allowed = np.zeros(len(positions), dtype=np.int8)
-        allow_positions(np.array(positions), equity, 100.0, exposure, -np.inf, np.inf, False, rules, allowed)
+        allow_positions(np.array(positions), 1.0, equity, 100.0, exposure, -np.inf, np.inf, False, rules, allowed)
         return list(allowed.tolist())
 
     assert mask([-1.0, 0.0, 0.1, 1.0], 1000.0, 0.0, 200.0) == [1, 1, 0, 1]

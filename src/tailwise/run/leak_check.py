@@ -14,6 +14,7 @@ from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
+from tailwise.market.base import base_exposures
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.environment import check_environment
@@ -80,7 +81,12 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
         return fit_on_train(features, bars, train_times(dataset.bars, dataset.all_ranges()["train"]))
 
     def build(bars: Sequence[Bars]) -> MarketEnv:
-        return MarketEnv([SymbolTable.from_bars(one, table(one)) for one in bars], settings, costs, num_envs=1)
+        base = settings.base
+        tables = [
+            SymbolTable.from_bars(one, table(one), base=None if base is None else base_exposures(base, one))
+            for one in bars
+        ]
+        return MarketEnv(tables, settings, costs, num_envs=1)
 
     reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
     train = dataset.all_ranges()["train"]
