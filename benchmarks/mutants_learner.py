@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "the limit and the measure are swapped in the violation",
         "learner/constraint.py",
-        "violation = (self.config.limit - measured) / self.reference",
-        "violation = (measured - self.config.limit) / self.reference",
+        "violation = (self.config.level - measured) / self.reference",
+        "violation = (measured - self.config.level) / self.reference",
         CONSTRAINT,
     ),
     Mutant(
@@ -344,7 +344,7 @@ MUTANTS = (
     Mutant(
         "violations are counted in the limit however small it is",
         "learner/constraint.py",
-        "self.unit = max(abs(self.config.limit), SMALLEST_UNIT * spread) or 1.0",
+        "self.unit = max(abs(self.config.level), SMALLEST_UNIT * spread) or 1.0",
         "self.unit = self.reference",
         CONSTRAINT,
     ),

@@ -97,14 +97,14 @@ MUTANTS = (
     ),
     Mutant(
         "forward returns keep what lies beyond their horizon",
-        "evaluate/statistics.py",
+        "core/numerics.py",
         "return whole[: len(beyond)] - beyond",
         "return whole[: len(beyond)]",
         STATISTICS,
     ),
     Mutant(
         "forward returns look backwards",
-        "evaluate/statistics.py",
+        "core/numerics.py",
         "np.asarray(lfilter([1.0], [1.0, -gamma], returns[::-1]))[::-1]",
         "np.asarray(lfilter([1.0], [1.0, -gamma], returns))",
         STATISTICS,

@@ -135,7 +135,9 @@ def measure(names: tuple[str, ...], split: int, which: Recipe, *, quick: bool) -
 
 def cell_of(name: str, split: int, world: Any, at: int, train: Any, test: Any, gaps: Sequence[float]) -> Cell:
     """All measures of one instrument. world: the market; at: number of the instrument in it; train, test: paths."""
-    config = world.config
+    from tailwise.run.limits import with_numbers
+
+    config = with_numbers(world.config, world.dataset)
     tail = Tail(alpha_of(config), config.learner.gamma)
     on_train, on_test = (base_player(world, at, purpose) for purpose in ("train", "test"))
     unscaled = {"train": on_train.play(1.0), "test": on_test.play(1.0)}
@@ -178,7 +180,7 @@ def cell_of(name: str, split: int, world: Any, at: int, train: Any, test: Any, g
 def base_player(world: Any, at: int, purpose: str) -> BasePlayer:
     """The base rule of the configuration on the bars that the policy trades in a window."""
     bars, table = world.dataset.bars[at], world.dataset.tables(purpose)[at]
-    _, rule = base_rule(world.config)
+    rule = base_rule(world.config)
     return BasePlayer(rule(bars), bars, world.costs, world.settings, table.first_valid, len(table.close) - 1)
 
 

@@ -5,7 +5,6 @@ A configuration is chosen by what was known before the test window of its split:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +15,11 @@ import numpy.typing as npt
 from benchmarks.real_instruments import write_bars
 from benchmarks.real_old_init import old_init
 from tailwise.bars.bars import Bars
-from tailwise.evaluate.backtest import buy_and_hold, momentum, volatility_target
 from tailwise.evaluate.splits import Fold, Range, common_clock, rows_of_symbol, walk_forward
 from tailwise.evaluate.walk_forward_folds import Plan, Settings, make_plan
+from tailwise.learner.risk_config import RiskConstraint
+from tailwise.market.base import base_exposures
+from tailwise.market.env_config import VolatilityTargetBase
 from tailwise.run.config import Config, parse_config
 
 Floats = npt.NDArray[np.float64]
@@ -30,11 +31,6 @@ FEWEST_POOLED = 350  # bars in every train and test window; below, an instrument
 SELECT, LOOK_BACK = 0.15, 60  # of `init`; for the choice of the pooled instruments alone
 SHARE_OF_BASE = 0.5  # the limit where a configuration has none: this share of the base rule's tail on the train bars
 ALPHA = 0.05  # where a configuration measures no tail
-RULES: Mapping[str, Callable[..., Floats]] = {
-    "buy_and_hold": buy_and_hold,
-    "volatility_target": volatility_target,
-    "momentum": momentum,
-}
 
 
 def recipe(files: list[Path]) -> Config:
@@ -105,30 +101,23 @@ def pooled_members(bars: Mapping[str, Bars]) -> tuple[list[str], dict[str, str]]
     return members, others
 
 
-def base_rule(config: Config) -> tuple[str, Callable[[Bars], Floats]]:
-    """The rule that the configuration names as its base, with its name; without one a volatility target of 10%."""
-    section = config.model_dump(mode="json")["env"].get("base")
-    named = dict(section) if section else {"kind": "volatility_target"}
-    kind = str(named.pop("kind"))
-    if kind not in RULES:
-        raise ValueError(f"env.base.kind is {kind}; this benchmark knows {', '.join(RULES)}.")
-    rule = RULES[kind]
-    known = inspect.signature(rule).parameters
-    settings = {key: value for key, value in named.items() if key in known and value is not None}
-    return kind, lambda bars: rule(bars, **settings)
+def base_rule(config: Config) -> Callable[[Bars], Floats]:
+    """The rule that the configuration names as its base, unscaled; without one a volatility target of 10%."""
+    settings = config.env.market
+    assert settings is not None
+    named = settings.base or VolatilityTargetBase(kind="volatility_target")
+    return lambda bars: base_exposures(named.model_copy(update={"scale": 1.0}), bars)
 
 
 def limit_of(config: Config, base_tail: float) -> float | None:
-    """The limit of the configuration as a number; base_tail: of the base rule on the train bars.
+    """The limit of the configuration as a number (`with_numbers`); base_tail: of the base rule on the train bars.
 
     Without one, SHARE_OF_BASE of the base's tail, to measure against. None where the base has no loss to take a share
     of.
     """
-    limit = config.model_dump(mode="json")["risk"].get("limit")
-    if isinstance(limit, int | float):
-        return float(limit)
-    share = SHARE_OF_BASE if limit is None else float(limit["share"])
-    return share * base_tail if base_tail < 0 else None
+    if isinstance(config.risk, RiskConstraint):
+        return config.risk.level
+    return SHARE_OF_BASE * base_tail if base_tail < 0 else None
 
 
 def alpha_of(config: Config) -> float:

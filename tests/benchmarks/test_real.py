@@ -13,10 +13,11 @@ from benchmarks.real_measures import BasePlayer, Cell, Tail, factor_for, pooled_
 from benchmarks.real_recipes import SPLITS, limit_of, pooled_members, split_config, windows_tested
 from benchmarks.report import Options
 from tailwise.bars.builtin import sp500
-from tailwise.evaluate.backtest import volatility_target
+from tailwise.market.base import volatility_target
 from tailwise.market.costs import CostConfig
 from tailwise.market.dataset import build_dataset
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.run.config import parse_config
 
 
 def test_splits_are_causal_and_do_not_overlap(tmp_path: Path) -> None:
@@ -83,17 +84,11 @@ def test_a_limit_that_leverage_cannot_reach_is_told() -> None:
 
 
 def test_the_limit_is_that_of_the_configuration_or_half_the_base() -> None:
-    class Configured:
-        def __init__(self, risk: dict[str, object]) -> None:
-            self.risk = risk
-
-        def model_dump(self, mode: str) -> dict[str, object]:
-            return {"risk": self.risk}
-
-    assert limit_of(Configured({"limit": -0.03}), -0.2) == -0.03  # type: ignore[arg-type]
-    assert limit_of(Configured({"limit": {"of": "base", "share": 0.25}}), -0.2) == -0.05  # type: ignore[arg-type]
-    assert limit_of(Configured({}), -0.2) == -0.1  # type: ignore[arg-type]
-    assert limit_of(Configured({}), 0.1) is None  # type: ignore[arg-type]
+    limited = parse_config({"env": {"kind": "market"}, "risk": {"mode": "constraint", "limit": -0.03}}, source="test")
+    free = parse_config({"env": {"kind": "market"}}, source="test")
+    assert limit_of(limited, -0.2) == -0.03
+    assert limit_of(free, -0.2) == -0.1
+    assert limit_of(free, 0.1) is None
 
 
 def _cells(mean: float, *, seed: int, instruments: int = 8, days: int = 1500) -> list[Cell]:

@@ -9,10 +9,11 @@ import pytest
 
 from tailwise import backtest
 from tailwise.bars.synthetic import random_walk
+from tailwise.core.numerics import discounted_forward_returns
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, SAMPLED, forward_returns, judge_limit, judge_policy, rule_sentence
-from tailwise.evaluate.statistics import discounted_forward_returns, path_statistics
+from tailwise.evaluate.statistics import path_statistics
 from tailwise.market.costs import NO_COSTS
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath

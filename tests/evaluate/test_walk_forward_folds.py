@@ -210,7 +210,7 @@ def test_no_training_bar_lies_within_the_purge_of_a_test_bar(
 
 def test_a_combinatorial_run_that_was_built_on_other_bars_is_caught() -> None:
     """The planted mistakes: train ranges of another fold, features fitted on one of several train ranges."""
-    base = config()
+    base = config(data={"parameters": {"length": 1200}})
     plan = make_plan(base, CombinatorialSettings(4, 2))
     with pytest.raises(DataError, match=r"fold 2: the train window of .* on another cut"):
         check_world(world_of(base, plan, 0), plan, plan.folds[1])
@@ -223,6 +223,7 @@ def test_a_combinatorial_run_that_was_built_on_other_bars_is_caught() -> None:
 
 
 def test_combinatorial_folds_of_a_portfolio_are_refused() -> None:
-    portfolio = config(env={"account": "portfolio"})
+    weights = {"kind": "weights", "low": -1, "high": 1, "gross": 1.5}
+    portfolio = config(data={"parameters": {"length": 1200}}, env={"action": weights})
     with pytest.raises(NotBuiltError, match="use walk-forward folds for a portfolio"):
         tailwise.combinatorial_cv(portfolio, folds=4)

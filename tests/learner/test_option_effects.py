@@ -7,6 +7,7 @@ a choice (`path[kind]`), a configuration that selects it. The old systems had op
 from __future__ import annotations
 
 import math
+import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -46,6 +47,9 @@ def leaves(section: type[BaseModel], path: str = "") -> Iterator[str]:
                     yield from (leaf for leaf in leaves(member, f"{key}[{kind}]") if leaf != f"{key}[{kind}].{tag}")
         elif sections:
             assert len(sections) == 1, key
+            union = typing.get_origin(info.annotation) in (typing.Union, types.UnionType)
+            if union and set(typing.get_args(info.annotation)) - {sections[0], type(None)}:
+                yield key  # a plain value in place of the section
             yield from leaves(sections[0], key)
         else:
             yield key
@@ -234,6 +238,9 @@ def kl_factor(**values: Any) -> dict[str, Any]:
     return learner(kl_factor={**KL_ON, **values}, learning_rate=1e-5)
 
 
+UNIFORM = {"kind": "uniform", "weight": 0.1}
+
+
 def narrowing(**values: Any) -> dict[str, Any]:
     return learner(exploration={"kind": "narrow", **values})
 
@@ -362,6 +369,13 @@ EFFECTS: dict[str, Effect] = {
     "learner.max_grad_norm": Effect(metric("grad/norm_after"), learner(max_grad_norm=0.001)),
     "learner.target_kl": Effect(
         metric("policy/stopped_early"), learner(**{**LOUD, "target_kl": 1e-6}), learner(**LOUD)
+    ),
+    "learner.prior[auto]": Effect(weights, {}, learner(prior=UNIFORM)),
+    "learner.prior[off]": Effect(weights, learner(prior={"kind": "off"}), learner(prior=UNIFORM)),
+    "learner.prior[uniform]": Effect(weights, learner(prior=UNIFORM)),
+    "learner.prior[uniform].weight": Effect(weights, learner(prior={**UNIFORM, "weight": 0.5}), learner(prior=UNIFORM)),
+    "learner.prior[uniform].target": Effect(
+        metric("step/prior_weight"), learner(prior={**UNIFORM, "target": 0.001}), learner(prior=UNIFORM)
     ),
     "learner.exploration[auto]": Effect(metric("policy/entropy"), {}, narrowing(), env=DICT_REACH),
     "learner.exploration[learnt]": Effect(
@@ -539,7 +553,8 @@ def finished(env: str, changes: Any, folder: Path | None) -> Done:
 def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
     """A field that somebody adds without an effect is named here."""
     # test_market_option_effects.py, test_notify.py, test_geometry.py
-    elsewhere = ("data", "features", "costs", "env[market]", "notify", "run.geometry")
+    on_markets = ("data", "features", "costs", "env[market]", "learner.prior[base]", "risk[constraint].limit.")
+    elsewhere = (*on_markets, "notify", "run.geometry")
     tree = {key for key in leaves(Config) if not key.startswith(elsewhere)} - {"env[gym]"}  # all of them run on it
     assert len(tree) > 100
     assert sorted(tree - EFFECTS.keys()) == []

@@ -69,7 +69,7 @@ def train(run: Path, config: Config) -> Path:
 def forget(mark: Path) -> None:
     """Undo the training: no mark, and no module in memory that would not be executed a second time."""
     mark.unlink(missing_ok=True)
-    for name in [name for name in sys.modules if name.startswith("tailwise_features_") or name == "stranger_env"]:
+    for name in [name for name in sys.modules if name.startswith("tailwise_own_") or name == "stranger_env"]:
         del sys.modules[name]
     gym.registry.pop("Stranger-v0", None)
 

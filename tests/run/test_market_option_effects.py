@@ -16,6 +16,7 @@ import pytest
 from tailwise.bars.bars import save_bars
 from tailwise.bars.synthetic import jump_diffusion
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.run.agent import PPO
 from tailwise.run.config import Config, parse_config
 from tailwise.run.worlds import MarketWorld
 from tests.learner.test_option_effects import leaves
@@ -83,7 +84,16 @@ def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
         windows = {name: [f"{day}T00:00:00Z" for day in dates[name]] for name in ("train", "select", "test")}
         return {"split": {"kind": "times", **windows, **changes}}
 
+    def ranges(**changes: Any) -> Change:
+        """The same windows again, the train window in two pieces."""
+        middle = "2002-06-01T00:00:00Z" if kind == "builtin" else "2000-01-08T00:00:00Z"
+        windows = times()["split"]
+        begin, end = windows["train"]
+        pieces = {"train": [[begin, middle], [middle, end]], "select": windows["select"], "test": [windows["test"]]}
+        return {"split": {"kind": "ranges", **pieces, **changes}}
+
     end = f"{dates['train'][1]}T00:00:00Z"
+    pieces = ranges()["split"]
     return {
         f"{key}[shares]": ({"split": dates}, {"split": shares}),
         f"{key}[shares].select": ({"split": shares}, {"split": {**shares, "select": 0.2}}),
@@ -96,6 +106,10 @@ def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
         f"{key}[times].train": (times(), times(train=[f"{first}T12:00:00Z", end])),
         f"{key}[times].select": (times(), times(select=None)),
         f"{key}[times].test": (times(), times(test=[f"{dates['test'][0]}T00:00:00Z", f"{ends}T00:00:00Z"])),
+        f"{key}[ranges]": (times(), ranges()),
+        f"{key}[ranges].train": (ranges(), ranges(train=pieces["train"][1:])),
+        f"{key}[ranges].select": (ranges(), ranges(select=None)),
+        f"{key}[ranges].test": (ranges(), ranges(test=[])),
     }
 
 
@@ -105,6 +119,16 @@ def env(change: Change, **base: Any) -> tuple[Change, Change]:
 
 def guard(change: Change, base: Change | None = None) -> tuple[Change, Change]:
     return {"env": {"guards": base or {}}}, {"env": {"guards": {**(base or {}), **change}}}
+
+
+def base(kind: str, before: Change | None = None, **change: Any) -> tuple[Change, Change]:
+    """env.base of this kind: `change` against `before`, or against no base at all."""
+    changed = {"env": {"base": {"kind": kind, **(before or {}), **change}}}
+    return (
+        ({}, changed)
+        if before is None and not change
+        else ({"env": {"base": {"kind": kind, **(before or {})}}}, changed)
+    )
 
 
 BOX = {"kind": "exposure", "low": -1, "high": 1}
@@ -147,6 +171,17 @@ EFFECTS: dict[str, tuple[Change, Change]] = {
     "env[market].fill": env({"fill": "close"}),
     "env[market].initial_cash": env({"initial_cash": 1e9}),  # impact grows with it
     "env[market].maintenance_margin": env({"maintenance_margin": 0.495}),
+    "env[market].base[buy_and_hold]": base("buy_and_hold", scale=0.5),
+    "env[market].base[buy_and_hold].scale": base("buy_and_hold", {"scale": 0.5}, scale=0.7),
+    "env[market].base[volatility_target]": base("volatility_target"),
+    "env[market].base[volatility_target].target": base("volatility_target", {}, target=0.05),
+    "env[market].base[volatility_target].scale": base("volatility_target", {}, scale=0.5),
+    "env[market].base[volatility_target].largest": base("volatility_target", {}, largest=0.1),
+    "env[market].base[momentum]": base("momentum"),
+    "env[market].base[momentum].target": base("momentum", {"look_back": [20]}, target=0.05),
+    "env[market].base[momentum].scale": base("momentum", {"look_back": [20]}, scale=0.5),
+    "env[market].base[momentum].largest": base("momentum", {"look_back": [20]}, largest=0.1),
+    "env[market].base[momentum].look_back": base("momentum", {"look_back": [20]}, look_back=[7]),
     "env[market].start": env({"start": "first"}),
     "env[market].symbol": env({"symbol": "fixed"}),
     "env[market].stop_loss": env({"stop_loss": 0.01}),
@@ -187,6 +222,10 @@ BY_THEMSELVES = {
     "env[market].guards.stale_bars",
     "env[market].guards.absurd_gap",
     "env[market].guards.absurd_flat_bars",
+    "env[market].base[function]",
+    "env[market].base[function].function",
+    "env[market].base[function].scale",
+    "env[market].base[function].largest",
     "env[market].report",
     "features.modules",
     "features.leak_check",
@@ -201,6 +240,7 @@ def fingerprint(changes: Change) -> str:
     config = parse_config(merged(base, changes), source="test")
     world = MarketWorld(config)
     digest = hashlib.sha256(repr(world.dataset.windows).encode())
+    digest.update(repr(world.dataset.ranges).encode())
     digest.update(repr([bars.symbol for bars in world.dataset.bars]).encode())
     driver = world.training()
     driver.reset()
@@ -302,6 +342,74 @@ def test_modules_bring_features(tmp_path: Path) -> None:
     assert fingerprint({"features": features}) != fingerprint({"features": {"include": ["return_1"]}})
     with pytest.raises(ConfigError, match="mine"):
         fingerprint({"features": {"include": ["return_1", "mine"]}})
+
+
+def test_options_of_ones_own_base(tmp_path: Path) -> None:
+    path = tmp_path / "rules.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def half(bars):\n    return np.full(len(bars), 0.5)\n"
+        "def whole(bars):\n    return np.ones(len(bars))\n"
+        "def double(bars):\n    return np.full(len(bars), 2.0)\n"
+    )
+
+    def of(name: str, **options: Any) -> str:
+        return fingerprint(
+            {"env": {"maintenance_margin": 0.1, "base": {"kind": "function", "function": f"{path}:{name}", **options}}}
+        )
+
+    assert of("half") != fingerprint({"env": {"maintenance_margin": 0.1}}) and of("half") != of("whole")
+    assert of("half", scale=2.0) == of("whole")
+    with pytest.raises(DataError, match="largest"):
+        of("double")
+    assert of("double", largest=2.0, scale=0.5) == of("whole")
+
+
+LEARNING = {
+    "env": {"base": {"kind": "volatility_target"}, "action": {"kind": "exposure", "low": 0, "high": 2}},
+    "run": {"total_steps": 96},
+}
+LIMITED = merged(LEARNING, {"risk": {"mode": "constraint", "limit": {"of": "buy_and_hold", "share": 0.5}}})
+PULL = {"kind": "base", "weight": 0.5}
+DISCRETE = merged(LEARNING, {"env": {"action": {"kind": "positions", "positions": [0, 0.5, 1]}}})
+# option -> (changes of the base, changes that are compared with it): what two updates of training leave behind
+LEARNT: dict[str, tuple[Change, Change]] = {
+    "learner.prior[base]": (merged(LEARNING, {"learner": {"prior": {"kind": "off"}}}), LEARNING),
+    "learner.prior[base].weight": (LEARNING, merged(LEARNING, {"learner": {"prior": PULL}})),
+    "learner.prior[base].target": (
+        merged(LEARNING, {"learner": {"prior": PULL}}),
+        merged(LEARNING, {"learner": {"prior": {**PULL, "target": 0.001}}}),
+    ),
+    "learner.prior[base].std": (
+        merged(LEARNING, {"learner": {"prior": PULL}}),
+        merged(LEARNING, {"learner": {"prior": {**PULL, "std": 0.1}}}),
+    ),
+    "learner.prior[base].mass": (
+        merged(DISCRETE, {"learner": {"prior": PULL}}),
+        merged(DISCRETE, {"learner": {"prior": {**PULL, "mass": 0.5}}}),
+    ),
+    "risk[constraint].limit.of": (LIMITED, merged(LIMITED, {"risk": {"limit": {"of": "base"}}})),
+    "risk[constraint].limit.share": (LIMITED, merged(LIMITED, {"risk": {"limit": {"share": 0.4}}})),
+}
+
+
+def test_table_has_every_option_that_is_learnt_with() -> None:
+    assert {key for key in leaves(Config) if key.startswith(("learner.prior[base]", "risk[constraint].limit."))} == set(
+        LEARNT
+    )
+
+
+@pytest.mark.parametrize("option", list(LEARNT))
+def test_option_changes_what_is_learnt(option: str) -> None:
+    def learnt(changes: Change) -> tuple[Any, ...]:
+        agent = PPO(config=parse_config(merged(BASE, changes), source="test"))
+        agent.learn()
+        limits = [row.get("risk/limit") for row in agent.trainer.history]
+        return (limits, *(part.detach().numpy().tobytes() for part in agent.trainer.model.parameters()))
+
+    before, after = (learnt(changes) for changes in LEARNT[option])
+    assert before != after
+    assert learnt(LEARNT[option][1]) == after
 
 
 def test_report_is_refused_in_a_run() -> None:

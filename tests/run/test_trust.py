@@ -163,7 +163,7 @@ def test_an_own_checkpoint_whose_spec_was_changed_is_a_strangers(place: str, tmp
 
 def loaded_features() -> list[str]:
     """Files of feature modules that were executed."""
-    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith("tailwise_features_")]
+    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith("tailwise_own_")]
 
 
 def test_runs_without_signature_open_unless_they_name_code(tmp_path: Path) -> None:

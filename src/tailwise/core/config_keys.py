@@ -266,7 +266,9 @@ def _entries(model: type[BaseModel], *, prefix: str, kind: str, switch: str, pat
             default = getattr(field.default, tag, None)
             yield Entry(f"{key}.{tag}", kind, switch, _text(default), ", ".join(kinds), field.description or "", False)
         elif below:
-            yield Entry(key, kind, switch, "-", "a section", field.description or "", True)
+            plain = [_word(member) for member in members(field.annotation) if not _is_model(member)]
+            default = _default(field) if plain else "-"
+            yield Entry(key, kind, switch, default, " or ".join([*plain, "a section"]), field.description or "", True)
         else:
             yield Entry(key, kind, switch, _default(field), _allowed(field), field.description or "", False)
         for member in below:

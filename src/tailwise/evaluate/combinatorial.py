@@ -210,7 +210,7 @@ def plan_combinatorial(
     study = plan_folds(CombinatorialStudy, effective, settings, seeds=seeds)
     if study.world.portfolio:
         raise NotBuiltError(
-            "combinatorial folds train accounts with one asset each, and env.account holds all symbols in one; use "
+            "combinatorial folds train accounts with one asset each, and env.action gives weights of all symbols in one account; use "
             "walk-forward folds for a portfolio."
         )
     return study

@@ -276,15 +276,17 @@ class FunctionBase(BaseRule):
         return found  # type: ignore[no-any-return]
 
 
-Base = Annotated[BuyAndHoldBase | VolatilityTargetBase | MomentumBase | FunctionBase, Field(discriminator="kind")]
+Base = BuyAndHoldBase | VolatilityTargetBase | MomentumBase | FunctionBase
 
 
 class MarketEnvConfig(Section):
     """An account and its rules. docs/market.md tells what happens in a bar, docs/portfolio.md with several assets."""
 
     action: Action = Field(default=PositionsAction(), description="how the policy names its target exposure")
-    base: Base | None = Field(
-        None, description="a rule whose exposure actions multiply; null: actions are exposures themselves"
+    base: BuyAndHoldBase | VolatilityTargetBase | MomentumBase | FunctionBase | None = Field(
+        None,
+        discriminator="kind",
+        description="a rule whose exposure actions multiply; null: actions are exposures themselves",
     )
     fill: Literal["next_open", "close"] = Field(
         "next_open",
