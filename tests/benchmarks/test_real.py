@@ -84,8 +84,9 @@ def test_a_limit_that_leverage_cannot_reach_is_told() -> None:
 
 
 def test_the_limit_is_that_of_the_configuration_or_half_the_base() -> None:
-    limited = parse_config({"env": {"kind": "market"}, "risk": {"mode": "constraint", "limit": -0.03}}, source="test")
-    free = parse_config({"env": {"kind": "market"}}, source="test")
+    market = {"env": {"kind": "market"}, "data": {"kind": "builtin"}}
+    limited = parse_config({**market, "risk": {"mode": "constraint", "limit": -0.03}}, source="test")
+    free = parse_config(market, source="test")
     assert limit_of(limited, -0.2) == -0.03
     assert limit_of(free, -0.2) == -0.1
     assert limit_of(free, 0.1) is None

@@ -210,8 +210,8 @@ def plan_combinatorial(
     study = plan_folds(CombinatorialStudy, effective, settings, seeds=seeds)
     if study.world.portfolio:
         raise NotBuiltError(
-            "combinatorial folds train accounts with one asset each, and env.action gives weights of all symbols in one account; use "
-            "walk-forward folds for a portfolio."
+            "combinatorial folds train accounts with one asset each, and env.action gives weights of all symbols in "
+            "one account; use walk-forward folds for a portfolio."
         )
     return study
 
