@@ -86,13 +86,15 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
     for name, (got, wanted) in amounts.items():
         if abs(float(got) - float(wanted)) > RELATIVE * max(abs(float(wanted)), 1e-6 * scale):
             return f"{name}: engine {got!r}, reference {wanted:.15g}"
-    # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure.
+    # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure. A
+    # position is the sum of orders: one that is nearly closed has the rounding of the order that closed it.
     for name, found, listed, floor in (
         ("units", "units", expected.units, 1e-6),
         ("order", "order_units", expected.orders, 1e-3),
     ):
         for a, wanted in enumerate(listed):
-            size = max(abs(float(wanted)), floor * max(abs(float(ledger["units"][a])), 1.0))
+            traded = max(abs(float(ledger["units"][a])), abs(float(ledger["order_units"][a])), 1.0)
+            size = max(abs(float(wanted)), floor * traded)
             if abs(float(ledger[found][a]) - float(wanted)) > RELATIVE * size:
                 return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
     if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
