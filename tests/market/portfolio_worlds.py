@@ -89,7 +89,7 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
     # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure. A
     # position is the sum of orders: one that is nearly closed has the rounding of the order that closed it.
     for name, found, listed, floor in (
-        ("units", "units", expected.units, 1e-6),
+        ("units", "units", expected.units, 1e-5),
         ("order", "order_units", expected.orders, 1e-3),
     ):
         for a, wanted in enumerate(listed):
