@@ -411,7 +411,7 @@ FAULTS: tuple[Fault, ...] = (
         "shaping larger than the return", "shaping_dominates", 6, "goes on", _from_start(7, Dials(shaping=5.0)), goes_on
     ),
     Fault("equity x 10 in one step", "equity_jump", 1, "goes on", _from_start(3, Dials(equity_factor=10.0)), goes_on),
-    Fault("limit out of reach", "limit_out_of_reach", 14, "goes on", _from_start(15, risk=LIMIT | NOW), goes_on),
+    Fault("limit out of reach", "limit_out_of_reach", 24, "goes on", _from_start(25, risk=LIMIT | NOW), goes_on),
     Fault(
         "constraint without calibration",
         "constraint_uncalibrated",

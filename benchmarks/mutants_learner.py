@@ -307,6 +307,20 @@ MUTANTS = (
         CONSTRAINT,
     ),
     Mutant(
+        "a policy on its way to the limit counts as stuck",
+        "learner/constraint.py",
+        "stuck = violated and at_cap and not self.pid.progressing(-self.config.level / self.unit)",
+        "stuck = violated and at_cap",
+        CONSTRAINT,
+    ),
+    Mutant(
+        "noise far from the limit counts as progress",
+        "learner/constraint.py",
+        "return self.costs[0] - self.cost > PROGRESS * (self.costs[0] - limit)",
+        "return self.costs[0] - self.cost > 0.0",
+        CONSTRAINT,
+    ),
+    Mutant(
         "a resumed run forgets the threshold",
         "learner/constraint.py",
         '        self.threshold = data["threshold"]\n',

@@ -113,11 +113,27 @@ def test_no_data_is_skipped_and_poisons_nothing() -> None:
 
 def test_a_limit_out_of_reach_is_counted_with_the_best_value() -> None:
     watched = constraint(max_multiplier=1.5, pid={"smoothing": 0.5})
-    feed(watched, [-9.0, -9.0, -8.0, -7.0, -8.5])
+    feed(watched, [-9.0, -9.0, -8.8, -8.6, -9.1])
     assert watched.updates_at_cap == 4
-    assert watched.metrics()["risk/best_measure"] == -7.0
+    assert watched.metrics()["risk/best_measure"] == -8.6
     feed(watched, [-1.0], first=6)
     assert watched.updates_at_cap == 0
+
+
+def test_a_policy_on_its_way_to_the_limit_is_not_stuck() -> None:
+    """The multiplier stands at its cap from the start; only what does not come closer to the limit counts.
+
+    Rejects a count of all updates at the cap, which called every limit out of reach that took ten updates to reach,
+    and a comparison without a margin, which noise around a level far from the limit resets every other update.
+    """
+    coming, noise = constraint(max_multiplier=1.5), constraint(max_multiplier=1.5)
+    feed(coming, [-9.0 * 0.96**update for update in range(30)])
+    assert coming.multiplier == 1.5 and coming.updates_at_cap < 10
+    feed(noise, [-9.0 + 0.1 * (-1) ** update for update in range(30)])
+    assert noise.updates_at_cap == 29
+    stopped = coming.updates_at_cap
+    feed(coming, [-9.0 * 0.96**29] * 25, first=31)
+    assert stopped < 10 <= coming.updates_at_cap
 
 
 def test_a_limit_that_is_broken_by_far_is_not_kept() -> None:

@@ -78,8 +78,13 @@ def reference_of(world: World, kind: type[PortfolioReference] = PortfolioReferen
     return guarded(*arguments, guards=guards, nanoseconds=lambda hour: start + hour * 3600 * 10**9)
 
 
-def disagreement(ledger: Any, reward: float, terminated: bool, expected: PortfolioResult, scale: float) -> str | None:
-    """The first number in which engine and reference differ by more than RELATIVE, as a sentence; None if none does."""
+def disagreement(
+    ledger: Any, reward: float, terminated: bool, expected: PortfolioResult, scale: float, largest: list[float]
+) -> str | None:
+    """The first number in which engine and reference differ by more than RELATIVE, as a sentence; None if none does.
+
+    largest: of each asset, the largest position or order so far; those of this step are put in.
+    """
     amounts = {name: (ledger[name], getattr(expected.parts, name)) for name in COMPONENTS}
     amounts["equity"] = (ledger["equity"], expected.equity)
     amounts["shortfall"] = (ledger["shortfall"], expected.shortfall)
@@ -87,14 +92,14 @@ def disagreement(ledger: Any, reward: float, terminated: bool, expected: Portfol
         if abs(float(got) - float(wanted)) > RELATIVE * max(abs(float(wanted)), 1e-6 * scale):
             return f"{name}: engine {got!r}, reference {wanted:.15g}"
     # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure. A
-    # position is the sum of orders: one that is nearly closed has the rounding of the order that closed it.
+    # position is the sum of all orders so far: one that is nearly closed has the rounding of the largest of them.
     for name, found, listed, floor in (
         ("units", "units", expected.units, 1e-5),
         ("order", "order_units", expected.orders, 1e-3),
     ):
         for a, wanted in enumerate(listed):
-            traded = max(abs(float(ledger["units"][a])), abs(float(ledger["order_units"][a])), 1.0)
-            size = max(abs(float(wanted)), floor * traded)
+            largest[a] = max(abs(float(expected.units[a])), abs(float(expected.orders[a])), largest[a])
+            size = max(abs(float(wanted)), floor * largest[a])
             if abs(float(ledger[found][a]) - float(wanted)) > RELATIVE * size:
                 return f"{name} of asset {a}: engine {ledger[found][a]!r}, reference {wanted:.15g}"
     if abs(reward - float(expected.reward)) > RELATIVE * max(abs(float(expected.reward)), 1e-3):
@@ -117,6 +122,7 @@ def first_disagreement(
     simulator = portfolio_of(world.assets, world.config, world.costs)
     reference = reference_of(world, kind)
     seen: set[str] = set()
+    largest = [1.0] * len(world.assets)
     for number, weights in enumerate(world.weights):
         step = simulator.step(np.array([weights]), autoreset=False)
         expected = reference.step([exact(weight) for weight in weights])
@@ -125,7 +131,12 @@ def first_disagreement(
         assert step.ledger is not None
         seen |= set(expected.events)
         difference = disagreement(
-            step.ledger[0], float(step.reward[0]), bool(step.terminated[0]), expected, world.config.initial_cash
+            step.ledger[0],
+            float(step.reward[0]),
+            bool(step.terminated[0]),
+            expected,
+            world.config.initial_cash,
+            largest,
         )
         if difference is not None:
             return f"step {number}: {difference}", reference.narrowest, seen

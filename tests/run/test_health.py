@@ -73,7 +73,7 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "step_at_lower_bound": ({"step/at_low_bound": 0.0}, {"step/at_low_bound": 1.0}),
     "step_at_upper_bound": ({"step/at_high_bound": 0.0}, {"step/at_high_bound": 1.0}),
     "multiplier_at_cap": ({"risk/updates_at_cap": 0.0}, {"risk/updates_at_cap": 3.0}),
-    "limit_out_of_reach": ({"risk/updates_at_cap": 0.0}, {"risk/updates_at_cap": 10.0, **RISK}),
+    "limit_out_of_reach": ({"risk/updates_at_cap": 0.0}, {"risk/updates_at_cap": 20.0, **RISK}),
     "constraint_uncalibrated": ({"risk/began_calibrated": 1.0, **ACTING}, {"risk/began_calibrated": 0.0, **ACTING}),
     "calibration_off": ({"calibration/coverage_05": 0.14, **ACTING}, {"calibration/coverage_05": 0.3, **ACTING}),
     "observation_shift": ({"obs/drift_mean": 1.0}, {"obs/drift_mean": 50.0}),

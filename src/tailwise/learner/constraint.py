@@ -12,6 +12,7 @@ from tailwise.core.errors import CheckpointError
 from tailwise.learner.risk_config import Pid, RiskConstraint, RiskPenalty
 
 DELAY = 10  # updates over which the derivative looks back
+PROGRESS = 0.1  # of the violation: what it must lose in DELAY updates to count as shrinking while at the cap
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class PidState:
     violation: float = 0.0  # moving average of cost - limit
     cost: float = 0.0  # moving average of the cost
     costs: tuple[float, ...] = (0.0,) * DELAY  # that average in the last DELAY updates, oldest first
+
+    def progressing(self, limit: float) -> bool:
+        """Whether the cost came at least a tenth closer to the limit within the updates that are remembered.
+
+        A policy moves a bounded step per update, so it may need many although the multiplier stands at its cap.
+        """
+        return self.costs[0] - self.cost > PROGRESS * (self.costs[0] - limit)
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -83,7 +91,7 @@ class Constraint:
         self.best: float | None = None  # highest measure since then
         self.excess: float | None = None  # moving average of the violation since it acts, in units of the reference
         self.updates_broken = 0  # in a row, with that average above what counts as kept
-        self.updates_at_cap = 0  # in a row, with the limit violated
+        self.updates_at_cap = 0  # in a row, with the limit violated and no progress
         self.threshold: float | None = None  # moving average of the pooled return's VaR, reward units
 
     @property
@@ -131,7 +139,8 @@ class Constraint:
             self.excess = known + EXCESS_RATE * (violation - known)
             self.updates_broken = 0 if self.kept else self.updates_broken + 1
             violated = measured < self.config.level
-            stuck = violated and self.multiplier >= AT_CAP * self.config.max_multiplier
+            at_cap = self.multiplier >= AT_CAP * self.config.max_multiplier
+            stuck = violated and at_cap and not self.pid.progressing(-self.config.level / self.unit)
             self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
         return {"risk/violation": self.config.level - measured, **self.metrics()}
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = (*NUMBER_RULES, *LEARNING_RULES, *DATA_RULES)
 
-CAP_PATIENCE = 10  # updates at the cap before the limit is called out of reach
+CAP_PATIENCE = 20  # updates at the cap without progress before the limit is called out of reach: twice its look back
 BROKEN_PATIENCE = 50  # updates with the limit broken, wherever the multiplier is
 
 _TERM = re.compile(r"grad/term/([^/]+)/([^/]+)")

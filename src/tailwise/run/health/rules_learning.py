@@ -236,7 +236,7 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "error",
         "no policy found so far keeps this limit: lower risk.limit to what was achieved. Where exposure makes the tail "
         "worse, smaller positions help; where the limit is above the tail of doing nothing, larger ones",
-        "10 updates at the cap, or 50 with the limit broken",
+        "20 updates at the cap without coming a tenth closer to the limit within 10, or 50 with the limit broken",
     ),
     Rule(
         "constraint_uncalibrated",
