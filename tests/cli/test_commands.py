@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tailwise.run.presets import preset_names
+from tailwise.run.run_folder import read_config
 from tests.cli.terminal import SMALL, Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -218,8 +219,11 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
 def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) -> None:
     assert tailwise("demo", "--steps", "16384", "--out", "d") == 0
     assert "train 1999-01-04 to 2009-12-31" in tailwise.out and "test 2013-01-02 to 2018-12-31 (1,510)" in tailwise.out
-    for shown in ("buy and hold", "flat", "volatility target 10%", "momentum", "CVaR 5%, bar", "CVaR 5%, 100 bars"):
+    for shown in ("with the limit", "without it", "buy and hold", "CVaR 5%, 100 bars", "net exposure"):
         assert shown in tailwise.out
+    assert "on the train bars" in tailwise.out and "d-no-limit" in tailwise.out
+    assert read_config(Path("d-no-limit")).risk.mode == "report"
+    assert read_config(Path("d")).env.base == read_config(Path("d-no-limit")).env.base, "only the limit differs"
     page = Path("d/evaluations/demo/report.html").read_text()
     for name in ("policy", "buy and hold", "flat", "momentum", "random, same turnover"):
         assert page.count(f'"name":"{name}"') >= 2, name  # in the picture: equity and drawdown

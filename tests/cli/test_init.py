@@ -99,11 +99,11 @@ def test_daily_bars_of_an_exchange_and_hours_of_a_market_that_never_closes(tailw
     assert tailwise("init", "coin.csv", "--out", "coin.yaml") == 0
     stock, coin = read("stock.yaml"), read("coin.yaml")
     assert (stock["env"]["episode_length"], coin["env"]["episode_length"]) == (252, 512)
-    assert (stock["learner"]["gamma"], coin["learner"]["gamma"]) == (0.99, 0.97)
+    assert (stock["learner"]["gamma"], coin["learner"]["gamma"]) == (0.97, 0.97)
     assert coin["costs"]["taker_fee_bps"] > stock["costs"]["taker_fee_bps"]
     assert coin["costs"]["borrow_rate"] > stock["costs"]["borrow_rate"]
     # The same number as in the tables of evaluate: rejects 1 / (1 - gamma), which called 300 bars a horizon of 100.
-    for name, gamma, words in (("stock", 0.99, "300 bars (300 trading days)"), ("coin", 0.97, "100 bars (4.17 days)")):
+    for name, gamma, words in (("stock", 0.97, "100 bars (100 trading days)"), ("coin", 0.97, "100 bars (4.17 days)")):
         assert f"the horizon of tails in all tables is {words}" in Path(f"{name}.yaml").read_text()
         assert words.startswith(f"{tail_horizon(gamma)} bars")
     assert stock["features"] == coin["features"] == {"include": list(DEFAULT_COLUMNS)}

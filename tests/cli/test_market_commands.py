@@ -87,8 +87,8 @@ def test_a_limit_is_explained_watched_and_judged(tailwise: Terminal) -> None:
 def test_a_limit_out_of_reach_is_said_at_the_end(tailwise: Terminal) -> None:
     """Rejects a run that only says by how much it missed a limit that no policy could keep."""
     beyond = ["-s", "risk={mode: constraint, limit: 5.0, max_multiplier: 0.5, warmup: {updates: 1, longest: 1}}"]
-    assert tailwise("train", "sine", *MARKET, *beyond, "-s", "run.total_steps=896", "--out", "r") == 0
-    last = tailwise.out.split("all 896 steps are done")[1]
+    assert tailwise("train", "sine", *MARKET, *beyond, "-s", "run.total_steps=1792", "--out", "r") == 0
+    last = tailwise.out.split("all 1,792 steps are done")[1]
     assert "limit out of reach: the multiplier sits at its cap 0.5 for " in last and "best achieved: " in last
     assert "this limit demands a gain" in tailwise.out
 

@@ -54,9 +54,7 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     told = json.loads(Path("w/walk_forward.json").read_text())
     assert told["verdict"][0].startswith("Tested on 350 bars (synthetic: sine(")
     # A policy after three updates is not praised, and it is said why.
-    assert "updates only, which leaves it close to its random start" in told["verdict"][1].replace(
-        "1 update ", "1 updates "
-    )
+    assert "updates only, which leaves it close to its start" in told["verdict"][1].replace("1 update ", "1 updates ")
     assert [(row["fold"], row["seed"]) for row in told["rows"]] == [
         *((1, 0), (2, 0), (1, 1), (2, 1)),
         *((1, None), (2, None)),

@@ -91,8 +91,8 @@ def disagreement(
     for name, (got, wanted) in amounts.items():
         if abs(float(got) - float(wanted)) > RELATIVE * max(abs(float(wanted)), 1e-6 * scale):
             return f"{name}: engine {got!r}, reference {wanted:.15g}"
-    # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure. A
-    # position is the sum of all orders so far: one that is nearly closed has the rounding of the largest of them.
+    # An order is the difference of two positions: a small one has their rounding, a thousandth of them is its measure.
+    # A position is the sum of all orders so far: one that is nearly closed has the rounding of the largest of them.
     for name, found, listed, floor in (
         ("units", "units", expected.units, 1e-5),
         ("order", "order_units", expected.orders, 1e-3),

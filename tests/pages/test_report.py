@@ -179,7 +179,7 @@ def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> No
     early, colour = headline(evidence(0.1, 0.3), {"flat": better}, {}, reservations(0.8, 5))
     assert colour == "" and early.startswith(
         "Its log-return is above 0 beyond noise (20.0% per year), but it was trained for 5 updates only, which leaves "
-        "it close to its random start"
+        "it close to its start"
     )
     idle, _ = headline(evidence(0.1, 0.3), {}, {POLICY: limit(-0.04)}, [], limit_acted=False)
     assert idle.endswith(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 from tailwise.learner.backend import UpdateReport
 from tailwise.run.health import RULES, Alert, Health, Rule
@@ -270,7 +271,7 @@ def test_a_limit_that_fifty_updates_did_not_reach_is_told() -> None:
 def test_a_limit_out_of_reach_is_told_with_the_best_value() -> None:
     """CartPole cannot return 1,000 with gamma .99 (its largest is 100): the multiplier goes to its cap and stays."""
     risk = {"mode": "constraint", "alpha": 0.25, "limit": 1000.0, "max_multiplier": 1.0}
-    trainer = small_trainer(risk=risk | {"warmup": {"updates": 0, "longest": 0}}, run={"total_steps": 32 * 15})
+    trainer = small_trainer(risk=risk | {"warmup": {"updates": 0, "longest": 0}}, run={"total_steps": 32 * 25})
     trainer.train()
     (alert,) = [alert for alert in trainer.alerts if alert.rule == "limit_out_of_reach"]
     best = max(row["risk/measure"] for row in trainer.history[: alert.update])
@@ -300,3 +301,15 @@ def test_an_advantage_that_is_usual_in_a_run_is_no_warning() -> None:
     assert [event.rule for event in told] == ["advantage_large"]
     (alert,) = health.judge_row(61, {"advantage/largest_normalised": 70.0, "return/largest_normalised": 9.0})
     assert alert.rule == "advantage_outlier" and alert.severity == "warn"
+
+
+def test_a_policy_that_is_exactly_its_prior_is_no_alert() -> None:
+    """The pull has no gradient there. Rejects the alert that every run with a base rule began with."""
+    first = small_trainer(
+        learner={"prior": {"kind": "uniform", "weight": 0.1}, "entropy": {"kind": "constant", "weight": 0}}
+    )
+    with torch.no_grad():
+        for parameter in first.backend.model.actor.parameters():
+            parameter.zero_()
+    first.train()
+    assert "loss_without_gradient" not in {alert.rule for alert in first.alerts}

@@ -1,4 +1,4 @@
-"""`tailwise evaluate`, `report`, `compare` and `demo`: policies on data that they were not trained on."""
+"""`tailwise evaluate`, `report` and `compare`: policies on data that they were not trained on."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
-from tailwise.cli.training import begin, print_facts, train
 from tailwise.core.errors import ConfigError, number
 from tailwise.evaluate.compare import PAIR_HEADS, Compared, pair_rows
 from tailwise.evaluate.findings import Findings, headline_of
-from tailwise.evaluate.judge import CAVEAT
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team, play_and_keep
-from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.evaluate.words import columns, costly_impact, ruins
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team, write_run_report
-from tailwise.run.config import effective_config, warnings_of
 
-DEMO_PRESET = "sp500"
 LABELS = (
     ("episodes", "episodes"),
     ("mean_return", "mean return"),
@@ -157,24 +152,3 @@ def _print_compared(compared: Compared, leaks: Mapping[str, LeakVerdict | None])
     print_table("pair by pair", PAIR_HEADS, pair_rows(compared))
     for sentence in compared.sentences():
         print(sentence)
-
-
-def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
-    """Train, judge, print, write the page. The exit code says whether it ran, not whether the policy earned money."""
-    config = effective_config(DEMO_PRESET, [] if steps is None else [f"run.total_steps={steps}"]).config
-    started = begin(config, out, "demo", silent=quiet)
-    for sentence in warnings_of(config):
-        note(f"warning: {sentence}")
-    if not quiet:
-        print_facts(started)
-    code = train(started, as_json=False)
-    if code:
-        return code
-    team = open_team([started.folder])  # the checkpoint of the selection window, as `tailwise evaluate` would take
-    out = started.folder / EVALUATIONS / "demo"
-    judged = judge_team(team, out=out, name="Tailwise demo: S&P 500, out of sample")
-    for findings in judged.accounts:
-        print_findings(findings)
-    print(f"page: {out / PAGE}")
-    print(CAVEAT)
-    return 0

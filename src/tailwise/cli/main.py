@@ -166,7 +166,7 @@ def demo(
     quiet: QuietOption = False,
 ) -> None:
     """Train on S&P 500 bars, judge the policy out of sample against simple rules, write a page (about two minutes)."""
-    from tailwise.cli.evaluating import run_demo
+    from tailwise.cli.demo import run_demo
 
     raise typer.Exit(run_demo(out=out, steps=steps, quiet=quiet))
 

@@ -81,9 +81,19 @@ def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str]
     return train(started, as_json=as_json)
 
 
-def train(started: Started, *, as_json: bool) -> int:
-    """Train to the end or until Ctrl-C, and print the result; return the exit code."""
-    agent, recorder, folder = started.agent, started.recorder, started.folder
+@dataclass(frozen=True)
+class Learned:
+    """How a training ended: why, after how many seconds, whether by Ctrl-C, and with which exit code."""
+
+    reason: str
+    seconds: float
+    interrupted: bool
+    code: int
+
+
+def learn(started: Started) -> Learned:
+    """Train to the end or until Ctrl-C."""
+    agent, recorder = started.agent, started.recorder
     clock = time.perf_counter()
     try:
         with stop_after_update(recorder):
@@ -98,19 +108,24 @@ def train(started: Started, *, as_json: bool) -> int:
     interrupted = recorder.stop and over is None
     if recorder.stop:
         reason = "interrupted" if over is None else over
-    seconds = time.perf_counter() - clock
+    code = INTERRUPTED if interrupted else CHECK_FAILED if agent.trainer.failed else DONE
+    return Learned(reason, time.perf_counter() - clock, interrupted, code)
+
+
+def train(started: Started, *, as_json: bool) -> int:
+    """Train to the end or until Ctrl-C, and print the result; return the exit code."""
+    agent, recorder, folder = started.agent, started.recorder, started.folder
+    ended = learn(started)
     if as_json:
-        print_json(summarise_run(agent, recorder, folder, reason=reason, seconds=seconds).to_json())
+        print_json(summarise_run(agent, recorder, folder, reason=ended.reason, seconds=ended.seconds).to_json())
+        return ended.code
+    for sentence in end_sentences(agent, recorder, folder, reason=ended.reason, seconds=ended.seconds):
+        print(sentence)
+    if ended.interrupted:
+        print(f"continue {where_to_continue(folder)} with: tailwise resume {folder}")
     else:
-        for sentence in end_sentences(agent, recorder, folder, reason=reason, seconds=seconds):
-            print(sentence)
-        if interrupted:
-            print(f"continue {where_to_continue(folder)} with: tailwise resume {folder}")
-        else:
-            print(f"evaluate it with: tailwise evaluate {folder}")
-    if interrupted:
-        return INTERRUPTED
-    return CHECK_FAILED if agent.trainer.failed else DONE
+        print(f"evaluate it with: tailwise evaluate {folder}")
+    return ended.code
 
 
 def print_facts(started: Started) -> None:

@@ -158,11 +158,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("risk/integral", "1", "the multiplier's integral part"),
     MetricSpec("risk/active", "0/1", "whether the warm-up is over and the constraint acts"),
     MetricSpec("risk/began_calibrated", "0/1", "whether it began because predicted and realised tails agreed"),
-    MetricSpec(
-        "risk/updates_at_cap", "updates", "in a row at the cap with the limit broken and no closer", (0, 19)
-    ),
+    MetricSpec("risk/updates_at_cap", "updates", "in a row at the cap with the limit broken and no closer", (0, 19)),
     MetricSpec("risk/updates_broken", "updates", "in a row in which the smoothed measure broke the limit", (0, 49)),
-    MetricSpec("risk/out_of_reach", "0/1", "20 updates at the cap without progress or 50 with the limit broken", (0, 0)),
+    MetricSpec("risk/out_of_reach", "0/1", "20 updates at the cap and no closer, or 50 with the limit broken", (0, 0)),
     MetricSpec("risk/best_measure", "reward", "highest value of the measure since the constraint acts"),
     MetricSpec("risk/advantage_std", "reward", "standard deviation of raw risk advantages"),
     MetricSpec("risk/advantage_share", "share", "size of the risk part in the mixed advantages"),

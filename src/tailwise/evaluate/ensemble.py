@@ -59,7 +59,7 @@ class Ensemble:
 
     def trade(
         self,
-        purpose: Literal["select", "test"] = "test",
+        purpose: Literal["train", "select", "test"] = "test",
         *,
         deterministic: bool | None = None,
         seed: int | None = None,

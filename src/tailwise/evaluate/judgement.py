@@ -233,7 +233,7 @@ def always_in(names: Container[str]) -> str:
 
 def judge_policy(
     policy: Trader,
-    purpose: Literal["select", "test"] = "test",
+    purpose: Literal["train", "select", "test"] = "test",
     *,
     deterministic: bool = True,
     seed: int | None = None,
@@ -288,7 +288,7 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -
 
 
 def _baselines(
-    world: MarketWorld, purpose: Literal["select", "test"], played: Sequence[AccountPath]
+    world: MarketWorld, purpose: Literal["train", "select", "test"], played: Sequence[AccountPath]
 ) -> list[dict[str, AccountPath]]:
     """Play the rules for each account that a policy has in this window: paths by name. played: its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)

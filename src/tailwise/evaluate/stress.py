@@ -205,7 +205,7 @@ def rule_player(
 def policy_player(
     policy: Trader,
     *,
-    purpose: Literal["select", "test"] = "test",
+    purpose: Literal["train", "select", "test"] = "test",
     symbol: int = 0,
     deterministic: bool = True,
     seed: int | None = None,

@@ -14,7 +14,7 @@ from tailwise.market.path import AccountPath
 
 EXPOSURES = "exposure: long / short / net"
 HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
-FEW_UPDATES = 20  # of training, below which a policy is close to its random start
+FEW_UPDATES = 20  # of training, below which a policy is close to its start
 RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
 NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
 Column = tuple[str, Callable[[PathStatistics], str]]
@@ -79,7 +79,7 @@ def reservations(gross_exposure: float, updates: int | None) -> list[str]:
         reasons.append(f"it hardly held anything (gross exposure {gross_exposure:.2g} on average)")
     if updates is not None and updates < FEW_UPDATES:
         count = "1 update" if updates == 1 else f"{updates} updates"
-        reasons.append(f"it was trained for {count} only, which leaves it close to its random start")
+        reasons.append(f"it was trained for {count} only, which leaves it close to its start")
     return reasons
 
 

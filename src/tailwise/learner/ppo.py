@@ -380,7 +380,10 @@ class TorchEpochs:
 
     def measure_terms(self, losses: Losses) -> None:
         """Keep the gradient norm of every loss term on every parameter group; once per update."""
-        self.term_gradients = term_gradients({**losses.terms, **losses.probes}, self.backend.model)
+        terms = {**losses.terms, **losses.probes}
+        if "prior" in terms and float(terms["prior"].detach()) == 0.0:
+            del terms["prior"]  # a policy that is exactly its prior is not pulled anywhere
+        self.term_gradients = term_gradients(terms, self.backend.model)
         self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
 
     def _inputs(self, part: batches.Part) -> Inputs:

@@ -135,7 +135,7 @@ class Policy:
 
     def trade(
         self,
-        purpose: Literal["select", "test"] = "test",
+        purpose: Literal["train", "select", "test"] = "test",
         *,
         deterministic: bool | None = None,
         seed: int | None = None,

@@ -121,7 +121,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
     pair, doubt = currency_pair(first.symbol), _volume_doubt(bars)
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
-    gamma = 0.99 if per_day <= 1.5 else 0.97
+    gamma = 0.97  # with 0.99 a tail takes 300 bars to be seen: rollouts and test windows hold too few of them
     horizon = tail_horizon(gamma)
     options = {
         "repair": how.repair if how.repair != "none" else None,

@@ -67,7 +67,7 @@ class World:
         raise NotImplementedError
 
     def eval_env(
-        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+        self, purpose: Literal["train", "select", "test"], *, episodes: int, seed: int, report: bool = False
     ) -> EnvDriver:
         """Environments for playback over fixed episodes. report: whether the steps of a market report every component,
         which paths of accounts are made of, and which takes time.
@@ -138,7 +138,7 @@ def play_world(player: Player, world: World, *, episodes: int, seed: int) -> Pla
 
 
 def trade_window(
-    player: Player, world: MarketWorld, purpose: Literal["select", "test"], *, seed: int
+    player: Player, world: MarketWorld, purpose: Literal["train", "select", "test"], *, seed: int
 ) -> list[AccountPath]:
     """A window of a market, whole: one path per account."""
     driver = world.eval_env(purpose, episodes=1, seed=seed, report=True)
@@ -194,7 +194,7 @@ class GymWorld(World):
         return driver
 
     def eval_env(
-        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+        self, purpose: Literal["train", "select", "test"], *, episodes: int, seed: int, report: bool = False
     ) -> EnvDriver:
         if self.settings.id is None:
             raise ConfigError(
@@ -250,14 +250,14 @@ class MarketWorld(World):
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
     def eval_env(
-        self, purpose: Literal["select", "test"], *, episodes: int, seed: int, report: bool = False
+        self, purpose: Literal["train", "select", "test"], *, episodes: int, seed: int, report: bool = False
     ) -> EnvDriver:
         tables = self.dataset.tables(purpose, together=self.portfolio)
         settings = self.settings.whole_window().model_copy(update={"report": report})
         env = MarketEnv(tables, settings, self.costs, num_envs=self.episodes(episodes))
         return EnvDriver(env, Streams(seed), name=f"environment/{purpose}")
 
-    def in_pieces(self, purpose: Literal["select", "test"], length: int) -> MarketWorld:
+    def in_pieces(self, purpose: Literal["train", "select", "test"], length: int) -> MarketWorld:
         """The same market with the window of `purpose` cut into pieces of `length` bars, each traded by an account of
         its own, side by side.
 
