@@ -108,6 +108,12 @@ def report_run(
 def print_findings(findings: Findings) -> None:
     """Print the table, whether the result is more than noise, and the limit."""
     print_judgement(findings.judged, findings.leak_check)
+    if findings.windows is not None and len(findings.windows.statistics) > 1:
+        print_table(
+            "the policy in each window", ("after all costs", *findings.windows.statistics), findings.windows.rows()
+        )
+        for sentence in findings.windows.sentences():
+            print(sentence)
     print(headline_of(findings)[0])
     say_leak_check(findings.leak_check)
 

@@ -22,6 +22,7 @@ from tailwise.evaluate.evidence import (
 from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED, Judgement, LimitVerdict
 from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
+from tailwise.evaluate.windows import Windows
 from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent, plain, reservations
 from tailwise.market.base import buy_and_hold
 from tailwise.market.leaks.features import LeakVerdict
@@ -58,12 +59,14 @@ class Findings:
     rhythm: str = ""  # a sentence: bars per year, and where that number came from
     trained: Training | None = None  # the training behind the policy; None for a rule
     leak_check: LeakVerdict | None = None  # of the policy's own features; None: it has none
+    windows: Windows | None = None  # the policy on train, select and test bars; None for a rule
 
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
         return {
             **self.judged.to_json(),
             "evidence": self.evidence.to_json(),
+            **({} if self.windows is None else self.windows.to_json()),
             "leak_check": None if self.leak_check is None else self.leak_check.model_dump(mode="json"),
             "against": {name: comparison.to_json() for name, comparison in self.against.items()},
             "odds": {name: asdict(odds) for name, odds in self.odds.items()},
@@ -86,6 +89,7 @@ def weigh(
     rhythm: str = "",
     trained: Training | None = None,
     leak_check: LeakVerdict | None = None,
+    windows: Windows | None = None,
     seed: int = 0,
 ) -> Findings:
     """Compute intervals of the policy, its differences to every baseline, and odds; stressed: of stress tests."""
@@ -115,6 +119,7 @@ def weigh(
         rhythm=rhythm,
         trained=trained,
         leak_check=leak_check,
+        windows=windows,
     )
 
 

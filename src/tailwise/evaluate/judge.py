@@ -7,13 +7,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailwise.bars.data_config import Purpose
 from tailwise.core.atomic import write_json
 from tailwise.core.config import dump_yaml
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
-from tailwise.evaluate.judgement import judge_policy
+from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
 from tailwise.evaluate.opened_run import Team
 from tailwise.evaluate.path_files import save_paths
+from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.stress import StressResult
+from tailwise.evaluate.windows import Windows, play_other_windows
+from tailwise.market.path import AccountPath
 from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.leak_check import read_leak_verdict, worst_verdict
@@ -133,9 +137,11 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
     counted = count_trials(team.run)
     trials = Trials(counted.counted, counted.sharpes, counted.file.name)
     leaks = worst_verdict(read_leak_verdict(one.run, world.features) for one in team.runs)
-    for number, judged in enumerate(
-        judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
-    ):
+    accounts = judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
+    others = play_other_windows(
+        policy, world, accounts=len(accounts), deterministic=played.deterministic, seed=played.seed
+    )
+    for number, (judged, other) in enumerate(zip(accounts, others, strict=True)):
         results: dict[str, list[StressResult]] = {}
         reason = None
         if stressed and number < MOST_STRESSED:
@@ -154,9 +160,19 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
                 rhythm=rhythm,
                 trained=played.trained,
                 leak_check=leaks,
+                windows=_windows(judged, other, policy.config),
             )
         )
     return findings
+
+
+def _windows(judged: Judgement, others: Mapping[Purpose, AccountPath], config: Config) -> Windows:
+    test = judged.statistics[POLICY]
+    statistics: dict[Purpose, PathStatistics] = {
+        purpose: path_statistics(path, alpha=test.alpha, gamma=config.learner.gamma) for purpose, path in others.items()
+    }
+    verdict = judged.limits.get(POLICY)
+    return Windows({**statistics, "test": test}, None if verdict is None else verdict.limit)
 
 
 def save_judgement(

@@ -13,6 +13,7 @@ from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward_result import RuleComparison
+from tailwise.evaluate.windows import Windows
 from tailwise.evaluate.words import (
     bounds,
     costly_impact,
@@ -73,6 +74,7 @@ def _panels(account: Findings, gamma: float) -> list[Panel]:
     judged, paths = account.judged, account.judged.paths
     panels = [
         lines_panel(curves_of(paths), POLICY, kind="equity"),
+        windows_panel(account.windows) if account.windows is not None else None,
         *path_panels(paths, judged.statistics[POLICY], account.against, account.repetitions),
         tail_panel(judged, gamma),
         *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
@@ -153,6 +155,7 @@ def verdict_of(account: Findings, how: str) -> Verdict:
         *ruins(judged.paths),
         *costly_impact(judged.paths[POLICY]),
         *([account.doubt] if account.doubt else []),
+        *(account.windows.sentences() if account.windows is not None else []),
         *judged.left_out,
     ]
     below = [Paragraphs(warnings, "warning")]
@@ -173,6 +176,17 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     level = account.evidence.mean_return.level
     title = f"Against the baselines, difference of log-return per year and its {100 * level:g}% interval, same bars:"
     return Verdict(sentence, colour, verdict_sentences(account, tested), against, title, below)
+
+
+def windows_panel(windows: Windows) -> Panel:
+    """The policy on its train, select and test bars."""
+    return Panel(
+        "windows",
+        "Train, select and test",
+        "The same policy, played over the bars that it was trained on, those that may have chosen its checkpoint, and "
+        "those that nobody looked at. What it learnt by heart is in the first column and not in the last.",
+        [Table(("after all costs", *windows.statistics), windows.rows())],
+    )
 
 
 def comparison_panel(against: Mapping[str, Comparison | RuleComparison], repetitions: int) -> Panel:
