@@ -192,3 +192,13 @@ def test_a_limit_that_demands_a_gain_is_allowed_and_warned_about(
     assert tailwise.error.count("are few against the") == 1
     assert not [warning for warning in recwarn if "are few" in str(warning.message)]
     assert "warning: the limit 0.01 is not below 0: it demands a gain" in tailwise.error
+
+
+def test_a_frontier_around_a_base_rule_is_continued(tailwise: Terminal) -> None:
+    """The rule is scaled to each limit when its training begins; rejects a folder that is refused because of that."""
+    data = ["-s", "data.parameters={length: 900, noise: 0.02}"]
+    rule = ["-s", "env.base={kind: volatility_target}", "-s", "env.action={kind: exposure, low: 0, high: 2}"]
+    command = ["frontier", "sine", *MARKET, *data, *rule, "--out", "f", "--seeds", "1", "--limits", "-0.05,-0.1"]
+    assert tailwise(*command) == 0, tailwise.error
+    kept = files("f")
+    assert tailwise(*command) == 0 and files("f") == kept, tailwise.error

@@ -162,6 +162,36 @@ def test_a_folder_of_something_else_is_refused(tailwise: Terminal) -> None:
     assert [path.name for path in Path("full").iterdir()] == ["letter.txt"]
 
 
+RELATIVE = [
+    *("-s", "env.base={kind: volatility_target, target: 0.1}", "-s", "env.action={kind: exposure, low: 0, high: 2}"),
+    *("-s", "risk={mode: constraint, alpha: 0.1, limit: {of: buy_and_hold, share: 0.5}}"),
+]
+
+
+@pytest.mark.parametrize("splits", [[], ["--splits", "combinatorial", "--folds", "3", "--test-folds", "2"]])
+def test_a_relative_limit_is_a_number_of_each_fold_and_their_mean_on_a_path(
+    tailwise: Terminal, splits: list[str]
+) -> None:
+    """Rejects a limit that is asked for where no bars were seen, and that of one fold for the whole path."""
+    # Prices that fall and rise: nowhere does buy and hold gain in its tail.
+    data = ["-s", "data.parameters={length: 900, noise: 0.02}"]
+    command = [*COMMAND, *data, *RELATIVE, *splits, "--seeds", "1", "--out", "w"]
+    assert tailwise(*command) == 0, tailwise.error
+    name = "combinatorial" if splits else "walk_forward"
+    told = json.loads(Path(f"w/{name}.json").read_text())
+    levels = [row["limit"]["limit"] for row in told["rows"]]
+    assert all(level < 0 for level in levels) and len(set(levels)) > 1
+    for path in told["paths" if splits else "stitched"]:
+        rows = told["rows"] if not splits else [row for row in told["rows"] if path["limit"] is not None]
+        low, high = min(row["limit"]["limit"] for row in rows), max(row["limit"]["limit"] for row in rows)
+        assert low <= path["limit"]["limit"] <= high
+    if not splits:
+        bars = [row["windows"]["test"]["bars"] for row in told["rows"]]
+        assert told["stitched"][0]["limit"]["limit"] == pytest.approx(np.average(levels, weights=bars))
+    kept = files("w")
+    assert tailwise(*command) == 0 and files("w") == kept  # nothing is trained again, and nothing is refused
+
+
 CHOICES = ["walk-forward", "sine", *MARKET, "-s", "evaluate.every=1", "--splits", "combinatorial", "--folds", "3"]
 
 

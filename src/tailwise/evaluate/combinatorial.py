@@ -17,12 +17,18 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import DataError, NotBuiltError
 from tailwise.core.numerics import tail_horizon
 from tailwise.core.parsing import Stored
-from tailwise.evaluate.judgement import POLICY, always_in, judge_limit
+from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.path_files import read_paths, save_paths
 from tailwise.evaluate.splits import stitch
 from tailwise.evaluate.study import open_study, run_study, warn_about
 from tailwise.evaluate.walk_forward import Accounts, FoldsStudy, Rows, folder_of, plan_folds
-from tailwise.evaluate.walk_forward_folds import Cell, CombinatorialSettings, evaluations_of, iso
+from tailwise.evaluate.walk_forward_folds import (
+    Cell,
+    CombinatorialSettings,
+    evaluations_of,
+    iso,
+    stitched_limit,
+)
 from tailwise.evaluate.walk_forward_result import (
     EnsembleOf,
     FoldLimit,
@@ -245,10 +251,11 @@ def _summarise(study: CombinatorialStudy, folder: Path, rows: Sequence[FoldRow])
     plan, config, data = study.plan, study.base, study.world.dataset
     paths: list[CombinatorialPath] = []
     for seed in study.speakers:
-        for number, accounts in enumerate(_stitched_paths(study, folder, seed), start=1):
+        for number, (accounts, tests) in enumerate(_stitched_paths(study, folder, seed), start=1):
             evaluation = f"{folder_of(seed)}/path_{number}"
             save_paths(folder / evaluation, accounts)
-            paths += _judge(study, number, seed, accounts, evaluation)
+            own = [row for row in rows if row.evaluation in tests]
+            paths += _judge(study, number, seed, accounts, own, evaluation)
     symbols = tuple(accounts)
     doubts = study.doubts(accounts)
     result = CombinatorialCV(
@@ -293,27 +300,32 @@ def _summarise(study: CombinatorialStudy, folder: Path, rows: Sequence[FoldRow])
     return result.model_copy(update={"verdict": (*doubts, *_verdict(result))})
 
 
-def _stitched_paths(study: CombinatorialStudy, folder: Path, seed: int | None) -> list[Accounts]:
-    """For each path its accounts over all bars, by symbol and name."""
+def _stitched_paths(study: CombinatorialStudy, folder: Path, seed: int | None) -> list[tuple[Accounts, set[str]]]:
+    """For each path its accounts over all bars, by symbol and name, and the evaluations that it was stitched of."""
     parts: dict[int, list[tuple[int, str]]] = {}
     for fold in study.plan.folds:
         evaluations = evaluations_of(Cell(fold.number + 1, seed), fold)
         for path, test, evaluation in zip(fold.paths, fold.test, evaluations, strict=True):
             parts.setdefault(path, []).append((test.first, evaluation))
-    stitched: list[Accounts] = []
+    stitched: list[tuple[Accounts, set[str]]] = []
     for path in sorted(parts):
-        tests = [read_paths(folder / evaluation) for _, evaluation in sorted(parts[path])]
-        stitched.append(
-            {
-                account: {name: stitch([test[account][name] for test in tests]) for name in tests[0][account]}
-                for account in tests[0]
-            }
-        )
+        evaluations = [evaluation for _, evaluation in sorted(parts[path])]
+        tests = [read_paths(folder / evaluation) for evaluation in evaluations]
+        accounts = {
+            account: {name: stitch([test[account][name] for test in tests]) for name in tests[0][account]}
+            for account in tests[0]
+        }
+        stitched.append((accounts, set(evaluations)))
     return stitched
 
 
 def _judge(
-    study: CombinatorialStudy, number: int, seed: int | None, accounts: Accounts, evaluation: str
+    study: CombinatorialStudy,
+    number: int,
+    seed: int | None,
+    accounts: Accounts,
+    rows: Sequence[FoldRow],
+    evaluation: str,
 ) -> list[CombinatorialPath]:
     return [
         CombinatorialPath(
@@ -325,7 +337,7 @@ def _judge(
             bars=named[POLICY].planned,
             ruined=named[POLICY].ruined,
             statistics={name: study.statistics(one) for name, one in named.items()},
-            limit=FoldLimit.of(judge_limit(named[POLICY], study.base)),
+            limit=stitched_limit(named[POLICY], study.base, [row for row in rows if row.account == account]),
             evaluation=evaluation,
         )
         for account, named in accounts.items()

@@ -26,6 +26,7 @@ from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, Effective, parse_config, require_environment, warnings_of
+from tailwise.run.limits import with_numbers_of
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
@@ -241,7 +242,7 @@ def check_folder(folder: Path, base: Config) -> None:
     for path in sorted(folder.glob(f"*/{CONFIG}")):
         stored = read_config(path.parent)
         limit = stored.risk.level if isinstance(stored.risk, RiskConstraint) else None
-        own = cell_config(base, Cell(limit, stored.seed))
+        own = with_numbers_of(cell_config(base, Cell(limit, stored.seed)), stored)
         differing = differences(stored.model_dump(mode="json"), own.model_dump(mode="json"))
         if differing:
             raise DataError(

@@ -118,10 +118,11 @@ class LimitVerdict:
         return {**asdict(self), "kept": self.kept}
 
 
-def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
+def judge_limit(path: AccountPath, config: Config, *, level: float | None = None) -> LimitVerdict | None:
     """Judge the limit on one path; None unless risk acts as a constraint.
 
-    It is judged on the measure that the run was given, whichever that is.
+    It is judged on the measure that the run was given, whichever that is. level: the limit as a number, where that of
+    the configuration is relative to train bars which it has not seen.
     """
     constraint = config.risk
     if not isinstance(constraint, RiskConstraint):
@@ -133,7 +134,7 @@ def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
     return LimitVerdict(
         measure=measure.kind,
         statistic=_statistic(measure, constraint.alpha, horizon),
-        limit=constraint.level,
+        limit=constraint.level if level is None else level,
         alpha=constraint.alpha,
         gamma=gamma,
         horizon=horizon,

@@ -15,7 +15,7 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
 from tailwise.evaluate.ensemble import EnsembleMethod
 from tailwise.evaluate.evidence import BLOCKS, compare_paths, odds_of_next_year, overfitting, path_evidence
-from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, judge_limit
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
 from tailwise.evaluate.splits import Fold, stitch
 from tailwise.evaluate.statistics import Floats, PathStatistics, annualisation_doubt, path_statistics, window_returns
@@ -44,13 +44,13 @@ from tailwise.evaluate.walk_forward_folds import (
     judge_cell,
     judge_ensemble,
     make_plan,
+    stitched_limit,
 )
 from tailwise.evaluate.walk_forward_result import (
     FORMAT,
     SUMMARY,
     AcrossSeeds,
     EnsembleOf,
-    FoldLimit,
     FoldRow,
     FoldWindows,
     Headline,
@@ -319,7 +319,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
         rows=tuple(rows),
         ensemble=None if study.ensemble is None else EnsembleOf(how=study.ensemble, seeds=study.seeds),
         stitched=tuple(
-            _stitched(study, account, seed, named, counted, trials)
+            _stitched(study, account, rows, seed, named, counted, trials)
             for seed in study.speakers
             for account, named in paths[seed].items()
         ),
@@ -377,10 +377,17 @@ def _count_trials(
 
 
 def _stitched(
-    study: WalkForwardStudy, account: str, seed: int | None, named: Paths, counted: int, trials: Trials
+    study: WalkForwardStudy,
+    account: str,
+    rows: Sequence[FoldRow],
+    seed: int | None,
+    named: Paths,
+    counted: int,
+    trials: Trials,
 ) -> StitchedPath:
     """Judge one stitched path; the one that speaks for the study is compared with the rules and given odds."""
     path, speaks = named[POLICY], seed == study.speakers[-1]
+    own = [row for row in rows if (row.account, row.seed) == (account, seed)]
     evidence = path_evidence(path, alpha=study.alpha, trials=counted, trial_sharpes=trials.sharpes)
     against = {}
     if speaks:
@@ -394,7 +401,7 @@ def _stitched(
         bars=path.planned,
         ruined=path.ruined,
         statistics={name: study.statistics(one) for name, one in named.items()},
-        limit=FoldLimit.of(judge_limit(path, study.base)),
+        limit=stitched_limit(path, study.base, own),
         evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
         against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
         odds=odds_of_next_year(path) if speaks else None,

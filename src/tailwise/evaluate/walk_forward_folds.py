@@ -19,7 +19,7 @@ from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored
 from tailwise.evaluate.ensemble import Ensemble, EnsembleMethod, Trader
-from tailwise.evaluate.judgement import POLICY, judge_policy
+from tailwise.evaluate.judgement import POLICY, judge_limit, judge_policy
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import (
     Fold,
@@ -45,6 +45,7 @@ from tailwise.evaluate.walk_forward_result import (
 )
 from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
 from tailwise.market.dataset import PURPOSES, SHORTEST_WINDOW, Purpose, load_data
+from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config, parse_config
@@ -415,6 +416,20 @@ def judge_ensemble(
     rows = _test_ranges(cell, ensemble, world, out, fold, training)
     _write_result(path, {"format": FORMAT, "how": how, "members": checkpoints}, rows)
     return rows
+
+
+def stitched_limit(path: AccountPath, base: Config, rows: Sequence[FoldRow]) -> FoldLimit | None:
+    """Judge the limit on a path that was stitched of the tests of `rows`.
+
+    A relative limit is another number on the train bars of every fold; the path is held against their mean, weighted by
+    the bars of each test.
+    """
+    limits = [row.limit.limit for row in rows if row.limit is not None]
+    if not limits:
+        return None
+    same = len(set(limits)) == 1
+    level = limits[0] if same else float(np.average(limits, weights=[row.windows.test.bars for row in rows]))
+    return FoldLimit.of(judge_limit(path, base, level=level))
 
 
 def _write_result(path: Path, head: dict[str, Any], rows: Sequence[FoldRow]) -> None:

@@ -45,6 +45,17 @@ def with_numbers(config: Config, dataset: Dataset) -> Config:
     return config
 
 
+def with_numbers_of(config: Config, run: Config) -> Config:
+    """The configuration with the scale of its base rule as a run of it has found it; as it was where it is a number."""
+    market, theirs = config.env.market, run.env.market
+    if market is None or market.base is None or market.base.scale is not None:
+        return config
+    if theirs is None or theirs.base is None:
+        return config
+    base = market.base.model_copy(update={"scale": theirs.base.scale})
+    return config.model_copy(update={"env": config.env.model_copy(update={"base": base})})
+
+
 def rule_returns(
     tables: Sequence[SymbolTable], settings: MarketEnvConfig, costs: CostConfig
 ) -> list[tuple[Floats, bool]]:
