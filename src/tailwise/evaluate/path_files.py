@@ -71,6 +71,11 @@ UNITS: Mapping[str, tuple[str, str]] = {  # column -> (unit, meaning)
     "costs": (_MONEY, "of its fills"),
     "carry": (_MONEY, "borrow, funding and dividends, as received"),
     "profit": (_MONEY, "after costs and carry"),
+    "entered": ("units of the asset", "bought or sold short to open it and to add to it"),
+    "left": ("units of the asset", "sold or bought back to reduce and to close it"),
+    "entry_price": ("price", "mean of what opened it and added to it, without costs"),
+    "exit_price": ("price", "mean of what reduced and closed it; what is open at the end counts at the last close"),
+    "return": ("fraction", "profit over entered x entry_price"),
 }
 
 Paths = Mapping[str, Mapping[str, AccountPath]]  # account -> name of policy or rule -> path

@@ -30,7 +30,7 @@ _OF_FILLS = components_of("fills", sign=-1)
 _RECEIVED, _PAID = components_of("holding", sign=1), components_of("holding", sign=-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AccountPath:
     """n bars in which one account lived, with A assets (1 but for a portfolio).
 
@@ -102,6 +102,15 @@ class AccountPath:
 
     def __len__(self) -> int:
         return len(self.time)
+
+    def __repr__(self) -> str:
+        """One line; a path has thousands of numbers."""
+        first, last = (str(moment)[:10] for moment in (self.time[0], self.time[-1]))
+        end = ", ruined" if self.ruined else ""
+        return (
+            f"<{type(self).__name__} of {self.symbol}: {len(self):,} bars, {first} to {last}, equity "
+            f"{self.equity[0]:,.0f} to {self.equity[-1]:,.0f}{end}>"
+        )
 
     @property
     def ruined(self) -> bool:
@@ -184,6 +193,15 @@ class RoundTrip:
     costs: float  # of its fills
     carry: float  # borrow, funding and dividends, as received
     profit: float  # after costs and carry; interest on the account's cash belongs to no trip
+    entered: float = 0.0  # units that opened it or added to it
+    left: float = 0.0  # units that reduced or closed it
+    entry_price: float = 0.0  # mean price of the former, without costs
+    exit_price: float | None = None  # mean price of the latter; what is open at the end counts at the last close
+
+    @property
+    def gain(self) -> float:
+        """Profit as a fraction of what was entered for."""
+        return self.profit / (self.entered * self.entry_price)
 
     @property
     def bars(self) -> int:
@@ -222,6 +240,7 @@ def trips_frame(path: AccountPath, trips: Sequence[RoundTrip]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame([asdict(trip) for trip in trips], columns=list(RoundTrip.__dataclass_fields__))
+    frame["return"] = [trip.gain for trip in trips]
     for name in ("first", "last"):
         frame[f"{name}_time"] = pd.DatetimeIndex(path.time[frame[name].to_numpy(dtype=np.int64)], tz="UTC")
     return frame
@@ -277,6 +296,7 @@ def _trips_of_asset(
                 _fill(trip, target if turned else target - units, price, rate[t])
     if trip is not None:
         trip.profit += float(after[-1] * path.close[-1, a])
+        _average(trip, -float(after[-1]), float(path.close[-1, a]))
         _close(trip, len(path) - 1, carry[-1] - carry[begun], closed=False)
         trips.append(trip)
     return trips
@@ -285,8 +305,20 @@ def _trips_of_asset(
 def _fill(trip: RoundTrip, units: float, price: float, rate: float) -> None:
     """Pay for `units` at `price`, and the costs of doing so."""
     cost = float(abs(units) * price * rate)
+    _average(trip, float(units), float(price))
     trip.costs += cost
     trip.profit -= float(units * price) + cost
+
+
+def _average(trip: RoundTrip, units: float, price: float) -> None:
+    """Take `units` at `price` into the mean price of the entry or of the exit."""
+    if units * trip.side > 0:
+        trip.entered += abs(units)
+        trip.entry_price += (price - trip.entry_price) * abs(units) / trip.entered
+    else:
+        trip.left += abs(units)
+        mean = 0.0 if trip.exit_price is None else trip.exit_price
+        trip.exit_price = mean + (price - mean) * abs(units) / trip.left
 
 
 def _close(trip: RoundTrip, last: int, carry: float, *, closed: bool) -> None:

@@ -4,33 +4,92 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, load_bars
 from tailwise.core.errors import ConfigWarning
 from tailwise.evaluate.backtest import Rule, play_rule
 from tailwise.evaluate.findings import weigh
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, POLICY, judge_rule
 from tailwise.evaluate.path_files import save_paths
+from tailwise.evaluate.statistics import PathStatistics, drawdowns, path_statistics
 from tailwise.evaluate.stress import StressResult, default_scenarios, rule_player, stress
 from tailwise.evaluate.words import costly_impact
 from tailwise.market.base import buy_and_hold
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.path import AccountPath
+from tailwise.market.path import AccountPath, round_trips, trips_frame
+from tailwise.pages.account_panels import Curve
+from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
 from tailwise.pages.report import write_report
 
 GAMMA = 0.99  # discount per bar of the long tail; a rule has none of its own
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Backtest(AccountPath):
+    """The path of an account that followed a rule, with what one asks of it first."""
+
+    def statistics(self, *, alpha: float = DEFAULT_ALPHA, gamma: float = GAMMA) -> PathStatistics:
+        """Everything that is measured of a path; alpha: tail probability, gamma: discount per bar of the long tail."""
+        return path_statistics(self, alpha=alpha, gamma=gamma)
+
+    @property
+    def stats(self) -> pd.Series:
+        """The same as a Series by name; docs/backtest.md says what each is."""
+        return pd.Series(asdict(self.statistics()), name=self.symbol, dtype=object)
+
+    @property
+    def trades(self) -> pd.DataFrame:
+        """One row per round trip: side, entry and exit with times and prices, costs, profit and return."""
+        frame = trips_frame(self, round_trips(self))
+        order = ["asset", "side", "first_time", "last_time", "entry_price", "exit_price", "return", "profit"]
+        return frame[order + [name for name in frame.columns if name not in order]]
+
+    def plot(self, file: str | Path | None = None) -> go.Figure:
+        """Draw equity, drawdown and exposure beside buy and hold of the same bars before costs; `file`: write HTML."""
+        figure = account_figure(self)
+        if file is not None:
+            figure.write_html(str(file), include_plotlyjs=True)
+        return figure
+
+
+def account_figure(path: AccountPath) -> go.Figure:
+    """Equity, drawdown and exposure of a path, one above the other."""
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.6, 0.2, 0.2], vertical_spacing=0.04)
+    curve = Curve(path.time, path.wealth, path.periods_per_year)
+    rows = thin(curve.wealth)
+    figure.add_trace(line(curve.times[rows], curve.wealth[rows], "account", OWN, width=1.8), row=1, col=1)
+    if len(path.assets) == 1:
+        closes = path.close[:, 0] / path.close[0, 0] * path.wealth[1]
+        kept = thin(closes)
+        figure.add_trace(line(path.time[kept], closes[kept], f"{path.symbol} itself", QUIET), row=1, col=1)
+    under = -drawdowns(curve.wealth)
+    figure.add_trace(line(curve.times[rows], under[rows], "drawdown", LIMIT), row=2, col=1)
+    kept = thin(path.exposure)
+    figure.add_trace(line(path.time[kept], path.exposure[kept], "exposure", OWN), row=3, col=1)
+    figure.update_traces(showlegend=False, row=2)
+    figure.update_traces(showlegend=False, row=3)
+    opaque = {"paper_bgcolor": "white", "plot_bgcolor": "white"}  # shown by itself, whatever lies behind it
+    legend = {"orientation": "h", "y": 1.06, "x": 1, "xanchor": "right"}
+    layout(figure, height=560, showlegend=True, legend=legend, title={"text": path.symbol, "x": 0.02}, **opaque)
+    for row, (title, shape) in enumerate([("wealth", ".2f"), ("drawdown", ".0%"), ("exposure", ".2f")], start=1):
+        figure.update_yaxes(title_text=title, tickformat=shape, row=row, col=1)
+    return figure
+
+
 def backtest(
     rule: Rule | Sequence[float] | npt.NDArray[Any],
-    bars: Bars,
+    bars: Bars | pd.DataFrame | str | Path,
     costs: CostConfig | None = None,
     *,
     config: MarketEnvConfig | None = None,
@@ -38,12 +97,13 @@ def backtest(
     last: int | None = None,
     out: str | Path | None = None,
     report: str | Path | None = None,
-) -> AccountPath:
-    """Trade `bars` by a rule: the path of the account.
+) -> Backtest:
+    """Trade `bars` by a rule: the path of the account, with its statistics, trades and picture.
 
     rule     a function that is given the bars up to and including the close of the decision, and returns the target
              exposure (a multiple of equity, negative for a short); or the targets themselves, one for each bar, the
              entry of bar t being decided at its close and filled as `config.fill` says
+    bars     what `load_bars` gave, or what it reads: a DataFrame, a CSV or a Parquet file
     costs    default: those of `CostConfig`
     config   account and execution; its action is not used. A target beyond what the margin can hold is refused
     first    bar at whose close the first decision is made
@@ -53,7 +113,9 @@ def backtest(
 
     A warning is given when impact was the largest cost, which ticks in place of units make it.
     """
-    path = play_rule(rule, bars, costs, config=config, first=first, last=last)
+    if not isinstance(bars, Bars):
+        bars = load_bars(bars)
+    path = Backtest(**vars(play_rule(rule, bars, costs, config=config, first=first, last=last)))
     for sentence in costly_impact(path):
         warnings.warn(sentence, ConfigWarning, stacklevel=2)
     if out is not None:
