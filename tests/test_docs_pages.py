@@ -44,6 +44,16 @@ def test_the_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest
     assert names["result"].folder == Path("runs/limits") and (tmp_path / "runs/limits/frontier.html").exists()
 
 
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_the_snippets_of_the_migration_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (DOCS / "migration.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for snippet in snippets:
+        exec(snippet, names)
+    assert len(snippets) == 3 and names["agent"].model.encoder.out_features == 16
+
+
 def test_every_public_function_has_its_section() -> None:
     """Rejects an export without a section, and one whose docstring shows no call of it."""
     import tailwise

@@ -18,6 +18,7 @@ __all__ = [
     "check_bars",
     "combinatorial_cv",
     "compare",
+    "evaluate_policy",
     "frontier",
     "judge",
     "leak_check",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
     from tailwise.run.leak_check import leak_check
+    from tailwise.run.scores import evaluate_policy
 
 _HOMES = {
     "PPO": "tailwise.run.agent",
@@ -51,6 +53,7 @@ _HOMES = {
     "combinatorial_cv": "tailwise.evaluate.combinatorial",
     "frontier": "tailwise.pages.frontier",
     "compare": "tailwise.pages.compare",
+    "evaluate_policy": "tailwise.run.scores",
     "judge": "tailwise.pages.judge",
     "leak_check": "tailwise.run.leak_check",
     "check_bars": "tailwise.bars.check_bars",
@@ -65,4 +68,10 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(_HOMES[name]), name)
+    if not name.startswith("_"):
+        from tailwise.run.habits import unknown_name
+
+        habit = unknown_name(name)
+        if habit is not None:
+            raise AttributeError(habit)
     raise AttributeError(f"module 'tailwise' has no attribute {name!r}")

@@ -97,7 +97,7 @@ def learn(started: Started) -> Learned:
     clock = time.perf_counter()
     try:
         with stop_after_update(recorder):
-            reason = agent.learn()
+            reason = agent.learn(progress=False)
     except KeyboardInterrupt:
         reason = "interrupted"
     finally:

@@ -102,7 +102,7 @@ def check_repetition(core: str | None) -> list[Check]:
             PPO(config=config, run_dir=folders["cut"], callbacks=[_CutAfter(2)]).learn()
         except _Cut:
             agent, _ = PPO.resume(folders["cut"])
-            agent.learn()
+            agent.learn(progress=False)
         same = _differences(folders["first"], folders["second"])
         resumed = _differences(folders["first"], folders["cut"])
     which = f"({backend}, core {config.model.core.kind})"
@@ -180,7 +180,7 @@ def check_kernels(*, everything: bool) -> KernelChecks:
         seconds = 0.0 if kept else time.perf_counter() - clock
         plain = PPO(config=tiny_config(backend="torch", core=core))
         for agent in (plain, fused):
-            agent.learn()
+            agent.learn(progress=False)
         checks.append(_compared(name, plain, fused, seconds))
         compiling, ready = compiling + seconds, core
     return KernelChecks(tuple(checks), compiling, ready)

@@ -23,13 +23,15 @@ from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
-from tailwise.run.config import Config, parse_config, warnings_of
+from tailwise.run.config import GEOMETRY, Config, ConfigLike, effective_config, parse_config, warnings_of
 from tailwise.run.controllers import Hyperparameters
+from tailwise.run.habits import callbacks_of, check_order, one_of, refuse_keywords
 from tailwise.run.health import Alert
 from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore, restore_metrics
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors, policy_spec
+from tailwise.run.progress import PlainProgress, labels_of, to_standard_error
 from tailwise.run.run_folder import (
     append_alerts,
     create_run_folder,
@@ -43,7 +45,16 @@ from tailwise.run.run_folder import (
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
-from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
+from tailwise.run.worlds import (
+    Environment,
+    MarketWorld,
+    World,
+    builder_of,
+    copies_of,
+    make_world,
+    play_world,
+    trade_window,
+)
 
 
 class Policy:
@@ -172,22 +183,26 @@ class PPO(Policy):
     """Recurrent distributional PPO on any Gymnasium environment.
 
     env: an id, a function that builds an environment, an environment, or a vector environment; None for the one that
-    the configuration names, a market for instance. config: a `Config` or a nested dictionary of what differs from the
-    defaults. run_dir: keep metrics and checkpoints there. trials: where a training on bars is written down; default:
-    beside run_dir.
+    the configuration names, a market for instance. config: a `Config`, a nested dictionary of what differs from the
+    defaults, the path of a YAML file or the name of a preset. run_dir: keep metrics and checkpoints there. trials:
+    where a training on bars is written down; default: beside run_dir. Keywords of other libraries are refused with the
+    key of the configuration that is meant.
     """
 
     def __init__(
         self,
         env: Environment | None = None,
-        config: Config | Mapping[str, Any] | None = None,
+        config: ConfigLike | None = None,
         *,
         run_dir: str | Path | None = None,
         callbacks: Sequence[Callback] = (),
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
         trials: TrialBook | None = None,
+        **unknown: Any,
     ) -> None:
-        full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
+        refuse_keywords(unknown)
+        check_order(env, config)
+        full = effective_config(config or {}).config
         full, env = _one_environment(full, env)
         copies = copies_of(env)
         if copies is not None:
@@ -374,11 +389,27 @@ class PPO(Policy):
         threads = differences(stored["run"]["threads"], own["run"]["threads"], "run.threads")
         return "; ".join([*([] if reason is None else [reason]), *threads]) or None
 
-    def learn(self, steps: int | None = None) -> str:
+    def learn(
+        self,
+        steps: int | None = None,
+        *,
+        total_timesteps: int | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
+        progress: bool | None = None,
+        progress_bar: bool | None = None,
+    ) -> str:
         """Train for `steps` more environment steps (default: up to run.total_steps); why it ended, as a sentence.
 
-        Where the configuration names no run.total_steps, the first call is the budget that the geometry is chosen for.
+        callback: for this call, beside those that the agent was built with. progress: lines on standard error
+        (default: where the agent has no callbacks of its own). Where the configuration names no run.total_steps, the
+        first call is the budget that the geometry is chosen for. total_timesteps and progress_bar are other names of
+        steps and progress.
         """
+        steps = one_of(steps=steps, total_timesteps=total_timesteps)
+        shown = one_of(progress=progress, progress_bar=progress_bar)
+        extra = callbacks_of(callback)
+        if shown or (shown is None and not self.trainer.given_callbacks and not extra):
+            extra.insert(0, PlainProgress(labels_of(self.config), to_standard_error))
         named = "total_steps" in self.config.run.model_fields_set
         if steps is not None and self.trainer.update == 0 and not named:
             self._refit(self.config.fitted(total_steps=steps, environments=self.world().copies))
@@ -386,7 +417,50 @@ class PPO(Policy):
         data = None if self._trials is None or folder is None else self.world().data_hash()
         if self._trials is not None and folder is not None and data is not None:
             self._trials.begin(folder, self.config, data=data)
-        return self.trainer.train(None if steps is None else self.trainer.steps + steps)
+        trainer = self.trainer
+        kept = list(trainer.callbacks)
+        trainer.callbacks += extra
+        try:
+            return trainer.train(None if steps is None else trainer.steps + steps)
+        finally:
+            trainer.callbacks = kept
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        env: Environment | None = None,
+        *,
+        run_dir: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
+        trust: Trust = False,
+    ) -> PPO:
+        """An agent that learns on from a checkpoint or a run folder; `tailwise.load` gives the policy alone.
+
+        Without env it goes on exactly where the checkpoint was written. env: another environment with the same spaces;
+        the weights and what the model knows of observations are taken over, and training begins anew.
+        """
+        folder = Path(path)
+        if (folder / "checkpoints").is_dir():
+            folder, _ = choose_checkpoint(folder)
+        files = load_policy(folder, trust=trust)
+        if env is None:
+            agent = cls(None, files.config, run_dir=run_dir, callbacks=callbacks)
+            agent.restore(folder)
+            return agent
+        agent = cls(env, _for_another(files.config, env), run_dir=run_dir, callbacks=callbacks)
+        if agent.model.action != files.model.action:
+            raise CheckpointError(f"{folder}: its policy has other actions than this environment; train a new one.")
+        match_tensors(files.model.state_dict(), agent.model.state_dict(), source=str(folder))
+        load_policy_tensors(agent.model, files.model.state_dict(), source=str(folder))
+        return agent
+
+    def set_env(self, env: Environment) -> None:
+        """Refuse: an agent keeps its environment, whose state is a part of every checkpoint."""
+        raise ConfigError(
+            "an agent keeps its environment, because its state belongs to every checkpoint; save the agent and write "
+            "agent = tailwise.PPO.load(path, env=the_other_environment)."
+        )
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint folder: policy and training state, whole or not at all."""
@@ -430,6 +504,17 @@ def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
     return newest, rejected
 
 
+def _for_another(config: Config, env: Environment) -> Config:
+    """The configuration for another environment; one that is built already brings its number, and a geometry for it."""
+    data = config.model_dump(mode="json", by_alias=True)
+    if config.env.market is None:
+        data["env"]["id"] = env if isinstance(env, str) else None
+    if copies_of(env) is not None:
+        for section, keys in GEOMETRY.items():
+            data[section] = {key: value for key, value in data[section].items() if key not in keys}
+    return parse_config(data, source="config")
+
+
 def _one_environment(config: Config, env: Environment | None) -> tuple[Config, Environment | None]:
     """The configuration with the id of an environment passed by it, and the environment if it was built in Python."""
     if config.env.market is not None:
@@ -448,10 +533,10 @@ def _one_environment(config: Config, env: Environment | None) -> tuple[Config, E
             f"env.id is {config.env.gym_id!r} and an environment was passed from Python too, which would be evaluated "
             "in another one; remove env.id from the configuration, or pass the id instead of the environment"
         )
-    if config.evaluate.every is not None:
+    if config.evaluate.every is not None and builder_of(env) is None:
         raise ConfigError(
-            "evaluate.every rebuilds the environment by its id, and an environment passed from Python has none; "
-            "register it with gymnasium and pass the id, or set evaluate.every to null"
+            "evaluate.every needs environments of its own, and nothing tells how to build another one like that which "
+            "was passed; pass a function that builds it, or set evaluate.every to null"
         )
     return config, env
 

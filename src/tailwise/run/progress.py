@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tailwise.core.errors import duration, number
+from tailwise.features.spec import FeatureSpec
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff
+from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
 from tailwise.run.health import Alert
 from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.risk_words import bars_in_a_day, limit_sentences, tail_name, training_verdict
 from tailwise.run.run_folder import ALERTS, CONFIG, read_alerts
+from tailwise.run.trainer import Trainer
 from tailwise.run.worlds import World
+
+
+class Agent(Protocol):
+    """A `tailwise.PPO`, as far as sentences about a run need one."""
+
+    config: Config
+    trainer: Trainer
+    model: ActorCritic
+    features: FeatureSpec | None
+
+    def world(self) -> World:
+        """Where it trains."""
+
 
 PLAIN_LINE_EVERY = 5.0  # seconds
 SPEED_WINDOW = 20  # updates over which steps/s are averaged
@@ -170,6 +186,12 @@ class PlainProgress(Watcher):
         return None
 
 
+def to_standard_error(text: str) -> None:
+    """Print a line beside the results of a program, which belong to standard output."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 def alert_sentence(alert: Alert) -> str:
     """Rule, evidence and advice in one line."""
     return f"{alert.severity} {alert.rule}: {alert.evidence}; {alert.advice}"
@@ -189,7 +211,7 @@ class Recorder(Callback):
         return False if self.stop else None
 
 
-def run_facts(agent: PPO, folder: Path) -> list[tuple[str, str]]:
+def run_facts(agent: Agent, folder: Path) -> list[tuple[str, str]]:
     """(name, sentence): what is trained, where, and whether it can be resumed exactly."""
     config, driver, world = agent.config, agent.trainer.driver, agent.world()
     action, critic = driver.spaces.action, config.model.critic
@@ -249,7 +271,7 @@ class RunSummary:
         return asdict(self)
 
 
-def summarise_run(agent: PPO, recorder: Recorder, folder: Path, *, reason: str, seconds: float) -> RunSummary:
+def summarise_run(agent: Agent, recorder: Recorder, folder: Path, *, reason: str, seconds: float) -> RunSummary:
     """The summary of a training that ended; `recorder` was among its callbacks."""
     return RunSummary(
         run_dir=str(folder),
@@ -263,7 +285,7 @@ def summarise_run(agent: PPO, recorder: Recorder, folder: Path, *, reason: str, 
     )
 
 
-def end_sentences(agent: PPO, recorder: Recorder, folder: Path, *, reason: str, seconds: float) -> list[str]:
+def end_sentences(agent: Agent, recorder: Recorder, folder: Path, *, reason: str, seconds: float) -> list[str]:
     """Why a training ended, its return, its limit, its alerts."""
     trainer = agent.trainer
     sentences = [f"{reason}: {trainer.steps:,} steps in {trainer.update} updates, {duration(seconds)}"]
@@ -290,7 +312,7 @@ def _loud_alerts(folder: Path) -> list[dict[str, Any]]:
     return [alert for alert in read_alerts(folder) if alert["severity"] != "info"]
 
 
-def _limit_at_the_end(agent: PPO, recorder: Recorder, alerts: Sequence[Mapping[str, Any]]) -> list[str]:
+def _limit_at_the_end(agent: Agent, recorder: Recorder, alerts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whether the limit was kept in training; that it is out of reach, if it still is."""
     verdict = training_verdict(agent.config, list(recorder.newest))
     if verdict is None or recorder.last is None:

@@ -55,7 +55,7 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
     agent = PPO(config=config, run_dir=again, callbacks=[StopWhen(lambda done: done.update >= updates), *callbacks])
     try:
         agent.world().check_same_bars(read_manifest(run), run=str(run))
-        agent.learn()
+        agent.learn(progress=False)
     finally:
         agent.trainer.driver.close()
     notes = tuple(_other_versions(read_manifest(run), config))

@@ -76,7 +76,7 @@ def trained(
             if ended is None:
                 if trainer.update:
                     lines.say(f"goes on after update {trainer.update}")
-                reason = agent.learn()
+                reason = agent.learn(progress=False)
                 ended = _finished(job, agent) or reason
                 # A stop during the last update changes nothing: the run is finished all the same.
                 if stop() and _finished(job, agent) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -35,6 +36,17 @@ def copies_of(env: Environment | None) -> int | None:
     if isinstance(env, VectorEnv):
         return int(env.num_envs)
     return 1 if isinstance(env, gym.Env) else None
+
+
+def builder_of(env: Environment) -> str | Callable[..., Any] | None:
+    """What builds an environment like the one that Python passed, for evaluations: an id, a function, or None.
+
+    One that `gymnasium.make` or `make_vec` built knows how, with its wrappers; any other is a single thing that trains.
+    """
+    if isinstance(env, str) or not isinstance(env, gym.Env | VectorEnv):
+        return env
+    spec = env.spec
+    return None if spec is None else partial(gym.make, spec)
 
 
 class World:
@@ -196,12 +208,14 @@ class GymWorld(World):
     def eval_env(
         self, purpose: Literal["train", "select", "test"], *, episodes: int, seed: int, report: bool = False
     ) -> EnvDriver:
-        if self.settings.id is None:
+        env = self.settings.id if self.env is None else builder_of(self.env)
+        if env is None:
             raise ConfigError(
-                "this policy was trained on an environment passed from Python, so it cannot be rebuilt by its id; "
-                "use tailwise.run.play.play_episodes with a driver of your own"
+                "this policy was trained on an environment that was passed from Python, and nothing tells how to build "
+                "another one like it; pass a function that builds it to PPO, or call tailwise.evaluate_policy(policy, "
+                "env)"
             )
-        return self._driver(self.settings.id, min(episodes, ROWS), seed, purpose)
+        return self._driver(env, min(episodes, ROWS), seed, purpose)
 
     def _driver(
         self, env: Environment, count: int | None, seed: int, purpose: Literal["train", "select", "test"]
