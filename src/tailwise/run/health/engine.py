@@ -106,7 +106,7 @@ def _limit(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[
         predicted = "calibration/cvar_predicted" in metrics
         gap = (
             f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
-            f"{metrics['calibration/cvar_realised']:.4g}"
+            f"{metrics['calibration/cvar_realised']:.4g}, and the mean of what was measured does not agree with it either"
             if predicted
             else "too few windows of the return are complete: the updates so far are short against the horizon"
         )

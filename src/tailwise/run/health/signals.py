@@ -30,6 +30,7 @@ REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
 USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
+LEAST_SPREAD = 0.3  # of the widest spread of returns so far: with less, what critics miss is measured by this
 
 
 def psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
@@ -140,6 +141,7 @@ class Signals:
         self.rewards_varied = False  # within one of the rollouts so far
         self.ends_told = False  # whether terminations told something, with rewards that are all equal
         self.peak_std = 0.0
+        self.farthest_return = 0.0  # from the centre of its scale, reward units
         self.returns = 0
         self.return_mean = 0.0
         self.return_variance = 0.0
@@ -209,6 +211,8 @@ class Signals:
         self.peak_std = max(self.peak_std, std)
         if self.peak_std > 0:
             signals["return/std_of_peak"] = std / self.peak_std
+            signals |= self._unexplained(metrics, std)
+        signals |= self._record(metrics)
         spread = math.sqrt(self.return_variance)
         if self.returns >= RETURN_WARMUP and spread > 0 and self.peak_std > 0:
             signals["return/decline"] = (self.return_mean - mean) / spread
@@ -220,9 +224,30 @@ class Signals:
         self.returns += 1
         return signals
 
+    def _unexplained(self, metrics: Mapping[str, float], std: float) -> dict[str, float]:
+        """What the critics miss, in the variance of returns, which counts as at least that of `LEAST_SPREAD`.
+
+        Once returns are nearly constant, an error of nothing is many times their variance.
+        """
+        explained = metrics.get("critic/explained_variance")
+        if explained is None:
+            return {}
+        missed = (1.0 - explained) * std**2
+        return {"critic/unexplained": missed / max(std, LEAST_SPREAD * self.peak_std) ** 2}
+
+    def _record(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How far the farthest return of this update lies from the centre, over the farthest one before."""
+        largest, sigma = metrics.get("return/largest_normalised"), metrics.get("return/sigma")
+        if largest is None or sigma is None or not math.isfinite(largest * sigma):
+            return {}
+        farthest, before = largest * sigma, self.farthest_return
+        self.farthest_return = max(before, farthest)
+        return {"return/record": farthest / before} if before > 0 else {}
+
     def forget_returns(self) -> None:
         """Compare the returns of the next updates with each other alone: another discount gives other returns."""
         self.peak_std, self.returns, self.return_mean, self.return_variance = 0.0, 0, 0.0, 0.0
+        self.farthest_return = 0.0
 
     def evaluation(self, mean: np.ndarray) -> dict[str, float]:
         """Shift of the evaluation's mean observation [D] against training."""
@@ -238,6 +263,7 @@ class Signals:
             "rewards_varied": self.rewards_varied,
             "ends_told": self.ends_told,
             "peak_std": self.peak_std,
+            "farthest_return": self.farthest_return,
             "returns": self.returns,
             "return_mean": self.return_mean,
             "return_variance": self.return_variance,
@@ -248,5 +274,6 @@ class Signals:
         self.drift.load({n.removeprefix("drift/"): t.numpy() for n, t in tensors.items() if n.startswith("drift/")})
         self.rollouts, self.returns = int(data["rollouts"]), int(data["returns"])
         self.largest_reward, self.peak_std = float(data["largest_reward"]), float(data["peak_std"])
+        self.farthest_return = float(data.get("farthest_return", 0.0))  # earlier checkpoints have none
         self.rewards_varied, self.ends_told = bool(data["rewards_varied"]), bool(data["ends_told"])
         self.return_mean, self.return_variance = float(data["return_mean"]), float(data["return_variance"])
