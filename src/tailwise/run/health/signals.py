@@ -23,6 +23,7 @@ DRIFT_RATE = 0.1  # of the moving moments: about ten rollouts
 DRIFT_WARMUP = 10  # rollouts before a shift is told
 SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts as constant
 LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
+SMALLEST_RATIO = math.exp(-LARGEST_LOG_RATIO)
 ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
 EMPTY = 1e-3  # share of an empty bin
 TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
@@ -81,15 +82,18 @@ class Drift:
         return metrics
 
     def _compare(self, shift: Floats, variance: Floats) -> dict[str, float]:
-        moving = ~self._constant()
-        if not moving.any():
+        usual, constant = self.variance, self._constant()
+        if constant.any():
+            moving = ~constant
+            shift, variance, usual = shift[moving], variance[moving], usual[moving]
+        if not len(usual):
             return {}
-        spread = np.sqrt(self.variance[moving])
-        now = np.sqrt(variance[moving])
-        ratio = np.log(np.maximum(now / spread, np.exp(-LARGEST_LOG_RATIO)))
+        spread = np.sqrt(usual)
+        ratio = np.sqrt(variance) / spread
+        widest, narrowest = float(ratio.max()), max(float(ratio.min()), SMALLEST_RATIO)
         return {
-            "obs/drift_mean": float((np.abs(shift[moving]) / spread).max()),
-            "obs/drift_std": float(np.abs(ratio).max()),
+            "obs/drift_mean": float(np.abs(shift / spread).max()),
+            "obs/drift_std": max(math.log(max(widest, SMALLEST_RATIO)), -math.log(narrowest)),
         }
 
     def sample(self, obs: npt.NDArray[np.float32]) -> dict[str, float]:
@@ -192,6 +196,8 @@ class Signals:
         A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong. The
         same where only the step that ends an episode pays differently (a solved InvertedPendulum).
         """
+        if varied and self.rewards_varied:
+            return False  # nothing is left to be found out
         terminated, alive = rollout.terminated.numpy(), varied  # whether rewards differ while an episode goes on
         informative = bool(terminated.any())
         if informative:
