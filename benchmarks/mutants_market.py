@@ -242,6 +242,6 @@ MUTANTS = (
         "return wanted == 0.0 or not abs(wanted - units) * price < rules.minimum_notional",
         "return not abs(wanted - units) * price < rules.minimum_notional",
         (*ENGINE, *REFERENCE),
-        "lots_minimum or " + SCRIPTED,
+        "lots_minimum or worth_less or " + SCRIPTED,
     ),
 )

@@ -65,6 +65,7 @@ def test_a_law_too_thin_by_half_is_found_out() -> None:
     assert report.pit[0] + report.pit[9] > 0.4
     assert report.pit_error > 0.1
     assert not report.calibrated(0.5)
+    assert report.agrees(CVAR_NORMAL * SD, 0.2) and not report.agrees(CVAR_NORMAL * SD / 2, 0.5)
 
 
 def test_a_shifted_law_is_found_out() -> None:

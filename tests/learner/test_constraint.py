@@ -45,6 +45,20 @@ def test_warm_up_waits_for_calibration_but_not_for_ever() -> None:
     assert watched.metrics()["risk/began_calibrated"] == 0.0
 
 
+@pytest.mark.parametrize(("came", "trusted"), [(-9.0, True), (-7.0, False)])
+def test_it_is_trusted_where_what_was_measured_agrees_with_what_came(came: float, trusted: bool) -> None:
+    """The critics' tail is off, the mean of the measured ones over the warm-up decides; the first alone, -5, or the
+    newest, -13, would not. Rejects a warning about a tail that steers nothing."""
+    watched = constraint()
+    for update, cvar in enumerate([-5.0, -9.0, -9.0, -9.0, -9.0, -13.0], start=1):
+        watched.see(
+            update, measured=cvar, spread=1.0, calibrated=False, cvar=cvar, agrees=lambda found: abs(found - came) < 1.0
+        )
+    assert watched.active_since == 6
+    assert watched.warmup_cvar == pytest.approx(-9.0)
+    assert watched.trusted == trusted
+
+
 def test_the_reference_is_fixed_when_it_begins() -> None:
     """In units of |limit|; near a limit of 0, of the return's spread. Later returns do not change it."""
     watched = constraint()

@@ -231,6 +231,15 @@ def test_lots_minimum_notional_and_tolerance_stop_small_orders() -> None:
     assert [step["units"] for step in steps] == pytest.approx([500.0, 500.0, 610.0])
 
 
+@pytest.mark.parametrize(("last", "left"), [(0.0, 0.0), (0.02, 500.0)])
+def test_a_position_that_is_worth_less_than_the_minimum_can_be_closed(last: float, left: float) -> None:
+    """500 units bought at 100 are worth 5000 at 10: less than the smallest order, and sold all the same; a part of them
+    is not. Rejects a position that nobody gets rid of any more."""
+    costs = NO_COSTS.model_copy(update={"minimum_notional": 9_500.0})
+    steps = play(flat_bars([100.0, 100.0, 10.0, 10.0, 10.0]), exposure_config(), costs, [0.5, 0.0909, last])
+    assert [step["units"] for step in steps] == [500.0, 500.0, left]
+
+
 def test_mask_forbids_positions_that_are_less_than_an_order() -> None:
     def mask(positions: list[float], equity: float, exposure: float, minimum: float) -> list[int]:
         rules = make_rules(exposure_config(), CostConfig(lot_size=1.0, minimum_notional=minimum))[0]

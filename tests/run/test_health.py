@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from tailwise import PPO
 from tailwise.learner.backend import UpdateReport
 from tailwise.run.health import RULES, Alert, Health, Rule
+from tailwise.run.presets import load_source
 from tailwise.run.trainer import Trainer
 from tests.support import small_trainer
 
@@ -41,7 +43,10 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "log_ratio_outlier": ({"policy/log_ratio_max": 5.0}, {"policy/log_ratio_max": 21.0}),
     "log_ratio_wide": ({"policy/log_ratio_max": 5.0}, {"policy/log_ratio_max": 6.0}),
     "return_scale": ({"return/sigma_over_first": 99.0}, {"return/sigma_over_first": 101.0}),
-    "return_outlier": ({"return/largest_normalised": 19.0}, {"return/largest_normalised": 21.0}),
+    "return_outlier": (
+        {"return/largest_normalised": 21.0, "return/record": 1.9},
+        {"return/largest_normalised": 21.0, "return/record": 2.1},
+    ),
     "advantage_large": ({"advantage/largest_normalised": 9.0}, {"advantage/largest_normalised": 11.0}),
     "advantage_outlier": (
         {"advantage/largest_normalised": 9.0, "return/largest_normalised": 6.0},
@@ -57,10 +62,7 @@ FIXTURES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {"return/decline": 99.0, "return/decline_of_peak": 1.0, "policy/entropy_share": 0.1},
     ),
     "entropy_plateau": ({"policy/entropy_share": 0.98}, SPREAD),
-    "value_useless": (
-        {"critic/explained_variance": 0.15, "return/std_of_peak": 0.5},
-        {"critic/explained_variance": -9.0, "return/std_of_peak": 0.5},
-    ),
+    "value_useless": ({"critic/unexplained": 1.9}, {"critic/unexplained": 10.0}),
     "value_low": ({"critic/explained_variance": 0.15}, {"critic/explained_variance": 0.05}),
     "value_falling": ({"critic/explained_variance": 0.8}, {"critic/explained_variance": 0.2}),
     "return_collapse": ({"return/std_of_peak": 0.01}, {"return/std_of_peak": 1e-6}),
@@ -100,7 +102,6 @@ TOGETHER = {
     "advantage_outlier": {"advantage_large"},
     "log_ratio_outlier": {"log_ratio_wide"},
     "limit_out_of_reach": {"multiplier_at_cap"},
-    "value_useless": {"value_low", "value_falling"},
     "actions_not_sampled": {"one_action"},
 }
 
@@ -278,6 +279,21 @@ def test_a_limit_out_of_reach_is_told_with_the_best_value() -> None:
     assert f"best achieved: {best:.4g}" in alert.evidence
     assert trainer.history[-1]["risk/multiplier"] == 1.0
     assert "constraint_uncalibrated" in {alert.rule for alert in trainer.alerts}
+
+
+def test_a_limit_that_is_steered_by_what_came_is_no_alert() -> None:
+    """The critics of this seed begin with a tail a third too thin (.64 standard deviations), and the measure, mostly
+    observed, has the tail that then came (.16). Rejects a warning about the critics alone, and one that five updates
+    with laws of the first ones raise: 7 of 20 runs of this preset had the first, one of them also the second."""
+    data = load_source("sp500").data
+    run = {**data["run"], "total_steps": 16 * 2048, "tensorboard": False}
+    agent = PPO(config={**data, "seed": 3008, "run": run})
+    agent.learn()
+    newest = agent.history[9]
+    gap = newest["calibration/cvar_predicted"] - newest["calibration/cvar_realised"]
+    assert newest["risk/active"] == 1.0 and gap > 0.5 * newest["calibration/spread"]
+    assert max(row["calibration/coverage_05"] for row in agent.history[9:]) > 0.15
+    assert [(a.update, a.rule) for a in agent.trainer.alerts if a.severity != "info"] == []
 
 
 def test_no_risk_at_all_is_no_alert() -> None:

@@ -118,6 +118,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("critic/disagreement", "return std", "mean |difference| of the twin critics' means"),
     MetricSpec("critic/explained_variance", "1", "1 - var(return - value)/var(return); 1 is perfect, 0 is useless"),
+    MetricSpec(
+        "critic/unexplained", "1", "variance that critics miss, over that of returns or .09 of its peak", (None, 2.0)
+    ),
     MetricSpec("critic/quantile_crossing", "share", "neighbouring quantiles in the wrong order", (0.0, 0.2)),
     MetricSpec("critic/mean_gap", "return std", "mean of quantiles minus the mean head: what rare events hide"),
     MetricSpec("critic/out_of_support", "share", "particles beyond the atoms of a categorical critic", (0.0, 0.05)),
@@ -133,6 +136,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("return/sigma", "reward", "width of the return scale in which critics learn"),
     MetricSpec("return/sigma_over_first", "1", "width of the return scale relative to the first rollout", (0.0, 100.0)),
     MetricSpec("return/largest_normalised", "return std", "largest |normalised lambda-return|", (0.0, 20.0)),
+    MetricSpec("return/record", "1", "farthest return from the centre over the farthest one of earlier updates"),
     MetricSpec("return/std_of_peak", "1", "standard deviation of lambda-returns over its largest so far", (1e-4, None)),
     MetricSpec(
         "return/decline", "std", "fall of the mean return below its recent mean, in its recent std", (None, 3.0)
@@ -157,7 +161,7 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("risk/multiplier", "1", "weight of the risk advantages beside the mean ones, for the next update"),
     MetricSpec("risk/integral", "1", "the multiplier's integral part"),
     MetricSpec("risk/active", "0/1", "whether the warm-up is over and the constraint acts"),
-    MetricSpec("risk/began_calibrated", "0/1", "whether it began because predicted and realised tails agreed"),
+    MetricSpec("risk/began_calibrated", "0/1", "whether the predicted tail or the measured one agreed with what came"),
     MetricSpec("risk/updates_at_cap", "updates", "in a row at the cap with the limit broken and no closer", (0, 19)),
     MetricSpec("risk/updates_broken", "updates", "in a row in which the smoothed measure broke the limit", (0, 49)),
     MetricSpec("risk/out_of_reach", "0/1", "20 updates at the cap and no closer, or 50 with the limit broken", (0, 0)),

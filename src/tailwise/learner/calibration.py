@@ -86,15 +86,19 @@ class CalibrationReport:
         return {f"calibration/{name}": value for name, value in values.items()}
 
     def calibrated(self, tolerance: float) -> bool:
-        """Whether predicted and realised CVaR differ by at most `tolerance` standard deviations of the return.
+        """Whether predicted and realised CVaR differ by at most `tolerance` standard deviations of the return."""
+        return self.agrees(self.cvar_predicted, tolerance)
+
+    def agrees(self, cvar: float, tolerance: float) -> bool:
+        """Whether a CVaR and the realised one differ by at most `tolerance` standard deviations of the return.
 
         Windows of which less than half was observed say nothing: predictions were compared with themselves.
         """
         if self.observed < LEAST_OBSERVED:
             return False
         # Where returns have no spread, float32 rounding must not decide.
-        rounding = ROUNDING * max(abs(self.cvar_predicted), abs(self.cvar_realised))
-        return abs(self.cvar_predicted - self.cvar_realised) <= tolerance * self.spread + rounding
+        rounding = ROUNDING * max(abs(cvar), abs(self.cvar_realised))
+        return abs(cvar - self.cvar_realised) <= tolerance * self.spread + rounding
 
 
 class Calibration:

@@ -4,7 +4,7 @@ the limit was kept. All state is visible."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,7 +85,8 @@ class Constraint:
         self.pid = PidState()
         self.seen = 0  # committed updates that measured something
         self.active_since: int | None = None  # update after which the constraint acts; None during warm-up
-        self.trusted = False  # whether it began because the critics were calibrated
+        self.trusted = False  # whether the critics were calibrated when it began, or what was measured was right
+        self.warmup_cvar = 0.0  # mean CVaR of the returns of the updates seen until it began, reward units
         self.reference: float | None = None  # what violations are reported in, reward units; fixed when it begins
         self.unit: float | None = None  # what the controller counts violations in, likewise
         self.best: float | None = None  # highest measure since then
@@ -112,10 +113,13 @@ class Constraint:
         spread: float,
         threshold: float | None = None,
         calibrated: bool,
+        cvar: float | None = None,
+        agrees: Callable[[float], bool] | None = None,
     ) -> dict[str, float]:
         """Take in the measure, spread and VaR (reward units) of the pooled return after an update; the metrics of it.
 
-        What is not finite is skipped: it would poison the controller.
+        calibrated: whether the critics' tail agrees with what came; agrees: whether a CVaR does; None while nothing is
+        known; cvar: that of this update's returns. What is not finite is skipped: it would poison the controller.
         """
         if threshold is not None and math.isfinite(threshold):
             known = threshold if self.threshold is None else self.threshold
@@ -124,7 +128,10 @@ class Constraint:
             return self.metrics()
         self.seen += 1
         if self.active_since is None:
-            self._begin(update, measured, spread, calibrated)
+            if cvar is not None and math.isfinite(cvar):
+                self.warmup_cvar += (cvar - self.warmup_cvar) / self.seen
+            right = agrees is not None and cvar is not None and agrees(self.warmup_cvar)
+            self._begin(update, measured, spread, calibrated, trusted=calibrated or right)
         if self.active_since is not None and self.reference is not None and self.unit is not None:
             self.multiplier, self.pid = next_multiplier(
                 self.pid,
@@ -144,13 +151,14 @@ class Constraint:
             self.updates_at_cap = self.updates_at_cap + 1 if stuck else 0
         return {"risk/violation": self.config.level - measured, **self.metrics()}
 
-    def _begin(self, update: int, measured: float, spread: float, calibrated: bool) -> None:
+    def _begin(self, update: int, measured: float, spread: float, calibrated: bool, *, trusted: bool) -> None:
         assert isinstance(self.config, RiskConstraint)
         warmup = self.config.warmup
         if self.seen < warmup.updates or not (calibrated or self.seen >= warmup.longest):
             return
         self.active_since = update
-        self.trusted = calibrated
+        # The measure is mostly observed: it may be right while the critics still learn their tail.
+        self.trusted = trusted
         self.reference = max(abs(self.config.level), SMALLEST_REFERENCE * spread) or 1.0
         self.unit = max(abs(self.config.level), SMALLEST_UNIT * spread) or 1.0
         cost = -measured / self.unit
@@ -180,6 +188,7 @@ class Constraint:
             "seen": self.seen,
             "active_since": self.active_since,
             "trusted": self.trusted,
+            "warmup_cvar": self.warmup_cvar,
             "reference": self.reference,
             "unit": self.unit,
             "best": self.best,
@@ -191,14 +200,14 @@ class Constraint:
 
     def load(self, data: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        missing = sorted(self.state().keys() - data.keys() - {"unit"})
+        missing = sorted(self.state().keys() - data.keys() - {"unit", "warmup_cvar"})  # earlier runs had none
         if missing:
             raise CheckpointError(f"the state of the risk constraint lacks {', '.join(missing)}")
         self.multiplier = float(data["multiplier"])
         self.pid = PidState.from_json(data["pid"])
         self.seen = int(data["seen"])
         self.active_since = data["active_since"]
-        self.trusted = bool(data["trusted"])
+        self.trusted, self.warmup_cvar = bool(data["trusted"]), float(data.get("warmup_cvar", 0.0))
         self.reference, self.best = data["reference"], data["best"]
         unit = data.get("unit")
         self.unit = self.reference if unit is None else unit  # earlier runs counted in the reference

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -283,7 +284,7 @@ class RiskWatch:
     def after(self, update: int, rollout: Rollout, report: UpdateReport) -> dict[str, float]:
         """Take in an update; its metrics. `update` counts it already. A refused one shows nothing."""
         metrics: dict[str, float] = {}
-        calibrated = False
+        calibrated, agrees = False, None  # as long as too few windows are complete
         if self.calibration is not None:
             self.calibration.absorb(rollout)
             calibration = self.calibration.report()
@@ -291,6 +292,7 @@ class RiskWatch:
                 metrics |= calibration.metrics()
                 if self.constraint is not None:
                     calibrated = calibration.calibrated(self.constraint.tolerance)
+                    agrees = partial(calibration.agrees, tolerance=self.constraint.tolerance)
         if self.constraint is None:
             return metrics
         if not report.committed:
@@ -301,6 +303,8 @@ class RiskWatch:
             spread=report.metrics["risk/spread"],
             threshold=report.metrics.get("risk/threshold"),
             calibrated=calibrated,
+            cvar=report.metrics.get("risk/cvar_return"),
+            agrees=agrees,
         )
 
     def known(self) -> dict[str, float]:

@@ -237,7 +237,7 @@ class Trainer:
             self.update, metrics, report, health_factor=self.controllers.health_factor
         )
         if intervention is not None:
-            with self.health.timed():
+            with self.health.timed:
                 self._carry_out(intervention, rollout, metrics, alerts, before)
         acted, totals = self.health.finish(self.update, intervention)
         alerts += acted

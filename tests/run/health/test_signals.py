@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.toy_risk import ExposureVector
-from tailwise.run.health import probes
+from tailwise.run.health import Health, probes
 from tailwise.run.health.probes import StepFacts
 from tailwise.run.health.signals import DRIFT_WARMUP, KEPT, TENTHS, Drift, psi
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
@@ -128,6 +128,44 @@ def test_a_fall_of_the_return_is_told_in_its_own_history_and_in_the_spread_of_th
     found = signals._returns({"return/mean": 99.5, "return/std": 0.1})
     assert found["return/decline"] > 30
     assert found["return/decline_of_peak"] == pytest.approx(0.025, rel=0.05)
+
+
+def returns_of(mean: float, std: float, explained: float, largest: float = 3.0) -> dict[str, float]:
+    """What a learner reports about the returns of an update."""
+    return {
+        "return/mean": mean,
+        "return/std": std,
+        "return/sigma": std,
+        "return/largest_normalised": largest,
+        "critic/explained_variance": explained,
+    }
+
+
+@pytest.mark.parametrize(("explained", "fires"), [(0.1, False), (-3.0, True)])
+def test_critics_are_useless_where_returns_differ(explained: float, fires: bool) -> None:
+    """A solved InvertedPendulum: returns hardly differ, so what critics miss is 15 times nothing; then it falls a few
+    times, returns differ again and are explained a little. Rejects the mean of explained variances over all ten
+    updates, judged by the spread of the newest one: it warned. Critics that really miss more than a constant are told.
+    """
+    signals, health = small_trainer().health.signals, Health()
+    rows = [returns_of(50.0, 15.0, 0.8)] * 40 + [returns_of(100.0, 0.05, -15.0)] * 20
+    rows += [returns_of(95.0, 10.0, explained)] * 12
+    told = [health.judge_row(update, row | signals._returns(row)) for update, row in enumerate(rows, 1)]
+    loud = [event.rule for events in told for event in events if event.severity != "info"]
+    assert loud == ["value_useless"] * fires
+
+
+def test_a_return_is_an_outlier_where_none_was_as_far_before() -> None:
+    """30 standard deviations of returns that hardly differ any more, and no farther than the falls before: no outlier.
+    A return ten times as far as any is one. Rejects the standard deviation alone."""
+    signals, health = small_trainer().health.signals, Health()
+    rows = [returns_of(50.0, 15.0, 0.8, 6.0)] * 5 + [returns_of(100.0, 3.0, 0.1, 30.0), returns_of(100.0, 3.0, 0.1)]
+    told = [health.judge_row(update, row | signals._returns(row)) for update, row in enumerate(rows, 1)]
+    assert [event.rule for events in told for event in events] == []
+    broken = returns_of(100.0, 30.0, 0.1, 30.0)
+    found = signals._returns(broken)
+    assert found["return/record"] == pytest.approx(10.0)
+    assert [event.rule for event in health.judge_row(8, broken | found)] == ["return_outlier"]
 
 
 @pytest.mark.parametrize(("last", "alive", "silent"), [(1.0, 1.0, True), (0.0, 1.0, True), (1.0, 0.0, False)])

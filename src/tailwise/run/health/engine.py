@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +44,8 @@ def derive(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, st
 
 def conclusions(metrics: Mapping[str, float], *, measured_terms: bool) -> tuple[dict[str, float], dict[str, str]]:
     """(what follows from the metrics, sentences by signal); measured_terms: whether there may be `grad/term/...`."""
-    signals, notes = dict[str, float](), dict[str, str]()
+    signals: dict[str, float] = {}
+    notes: dict[str, str] = {}
     _non_finite(metrics, signals, notes)
     if measured_terms:
         _dead_terms(metrics, signals, notes)
@@ -106,7 +108,7 @@ def _limit(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[
         predicted = "calibration/cvar_predicted" in metrics
         gap = (
             f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
-            f"{metrics['calibration/cvar_realised']:.4g}"
+            f"{metrics['calibration/cvar_realised']:.4g}, and the mean of what was measured does not agree with it either"
             if predicted
             else "too few windows of the return are complete: the updates so far are short against the horizon"
         )
@@ -130,16 +132,24 @@ def needed_now(condition: Condition) -> tuple[float, float] | None:
     return None
 
 
+PRESENT = (-np.inf, -np.inf)  # (below, above) of any finite number
+
+
 class Sieve:
     """The conditions of all rules on the newest values, compiled once: rules [R] x the most of them in one rule [P].
 
+    A rule also needs its own signal, whatever its value, where its condition on a window says nothing of the newest one.
     Each is (position in the vector of signals, below, above). Position 0 holds +inf, so that (0, -inf, finite) is
     always true: rules with fewer conditions are filled up with it.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         needed = [
-            [(signal, limits) for signal, condition in rule.reads if (limits := needed_now(condition)) is not None]
+            [
+                (signal, limits or PRESENT)
+                for signal, condition in rule.reads
+                if (limits := needed_now(condition)) is not None or condition is rule.condition
+            ]
             for rule in rules
         ]
         self.names = tuple(dict.fromkeys(signal for row in needed for signal, _ in row))
@@ -154,8 +164,8 @@ class Sieve:
 
     def pass_through(self, signals: Mapping[str, float]) -> list[int]:
         """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
-        get, missing = signals.get, np.nan
-        values: npt.NDArray[np.float64] = np.array([np.inf, *[get(name, missing) for name in self.names]])
+        newest_of = map(signals.get, self.names, repeat(np.nan))
+        values: npt.NDArray[np.float64] = np.array((np.inf, *newest_of))
         newest = values[self._position]
         holds = np.asarray(((newest > self._above) | (newest < self._below)).all(axis=1))
         passed: list[int] = holds.nonzero()[0].tolist()
@@ -259,26 +269,22 @@ class Health:
     ) -> Alert | None:
         if update <= rule.not_before:
             return None
-        measured = [self._measure(signal, condition, signals) for signal, condition in rule.reads]
-        if measured[0] is None:
+        measured = self._measure(rule.signal, rule.condition, signals)
+        if measured is None:
             return None
-        held = all(
-            value is not None and condition.holds(value)
-            for value, (_, condition) in zip(measured, rule.reads, strict=True)
-        )
-        if not held:
+        if not (rule.condition.holds(measured) and self._all_hold(rule.when, signals)):
             state.held = 0
             state.quiet += state.firing
             if state.firing and state.quiet >= rule.clear_after:
                 state.firing, state.quiet = False, 0
                 self.firing.discard(rule.name)
-                evidence = f"{rule.signal} is {measured[0]:.4g}"
-                return self._alert(rule, update, evidence, measured[0], event="cleared")
+                evidence = f"{rule.signal} is {measured:.4g}"
+                return self._alert(rule, update, evidence, measured, event="cleared")
             return None
         state.held, state.quiet = state.held + 1, 0
         if state.held == 1 and not state.firing:
             state.onset = update - rule.condition.window + 1  # what a window shows began with it
-        evidence = rule.describe(measured[0], signals, notes)
+        evidence = rule.describe(measured, signals, notes)
         if not state.firing and state.held < rule.raise_after:
             return None
         self.holding[rule.name] = evidence
@@ -286,7 +292,14 @@ class Health:
             return None
         state.firing = True
         self.firing.add(rule.name)
-        return self._alert(rule, update, evidence, measured[0], event="raised")
+        return self._alert(rule, update, evidence, measured, event="raised")
+
+    def _all_hold(self, pairs: Sequence[tuple[str, Condition]], signals: Metrics) -> bool:
+        for signal, condition in pairs:
+            measured = self._measure(signal, condition, signals)
+            if measured is None or not condition.holds(measured):
+                return False
+        return True
 
     def _measure(self, signal: str, condition: Condition, signals: Metrics) -> float | None:
         value = signals.get(signal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +93,7 @@ def _over(value: float, base: float) -> float | None:
 
 _STATISTICS: Mapping[str, Callable[[Sequence[float]], float | None]] = {
     "last": lambda v: v[-1],
-    "mean": statistics.fmean,
+    "mean": lambda v: math.fsum(v) / len(v),
     "min": min,
     "max": max,
     "slope": _slope,

@@ -23,6 +23,7 @@ DRIFT_RATE = 0.1  # of the moving moments: about ten rollouts
 DRIFT_WARMUP = 10  # rollouts before a shift is told
 SMALLEST_SPREAD = 1e-6  # relative to the entry's size; below it an entry counts as constant
 LARGEST_LOG_RATIO = 14.0  # ln of a spread that went to rounding
+SMALLEST_RATIO = math.exp(-LARGEST_LOG_RATIO)
 ROWS, ENTRIES, KEPT, BINS = 128, 16, 5, 10  # of the samples for PSI
 EMPTY = 1e-3  # share of an empty bin
 TENTHS = np.linspace(0, 1, BINS + 1)[1:-1]
@@ -30,6 +31,7 @@ REWARD_WARMUP = 5  # rollouts before a reward can be a jump
 RETURN_WARMUP = 10  # updates before a fall of the return is told
 RETURN_RATE = 0.1
 USUAL_KL = 0.05  # nats; what KL is compared with when no target is set
+LEAST_SPREAD = 0.3  # of the widest spread of returns so far: with less, what critics miss is measured by this
 
 
 def psi(reference: Floats, sample: Floats, tenths: Floats) -> float:
@@ -80,15 +82,18 @@ class Drift:
         return metrics
 
     def _compare(self, shift: Floats, variance: Floats) -> dict[str, float]:
-        moving = ~self._constant()
-        if not moving.any():
+        usual, constant = self.variance, self._constant()
+        if constant.any():
+            moving = ~constant
+            shift, variance, usual = shift[moving], variance[moving], usual[moving]
+        if not len(usual):
             return {}
-        spread = np.sqrt(self.variance[moving])
-        now = np.sqrt(variance[moving])
-        ratio = np.log(np.maximum(now / spread, np.exp(-LARGEST_LOG_RATIO)))
+        spread = np.sqrt(usual)
+        ratio = np.sqrt(variance) / spread
+        widest, narrowest = float(ratio.max()), max(float(ratio.min()), SMALLEST_RATIO)
         return {
-            "obs/drift_mean": float((np.abs(shift[moving]) / spread).max()),
-            "obs/drift_std": float(np.abs(ratio).max()),
+            "obs/drift_mean": float(np.abs(shift / spread).max()),
+            "obs/drift_std": max(math.log(max(widest, SMALLEST_RATIO)), -math.log(narrowest)),
         }
 
     def sample(self, obs: npt.NDArray[np.float32]) -> dict[str, float]:
@@ -140,6 +145,7 @@ class Signals:
         self.rewards_varied = False  # within one of the rollouts so far
         self.ends_told = False  # whether terminations told something, with rewards that are all equal
         self.peak_std = 0.0
+        self.farthest_return = 0.0  # from the centre of its scale, reward units
         self.returns = 0
         self.return_mean = 0.0
         self.return_variance = 0.0
@@ -190,6 +196,8 @@ class Signals:
         A solved CartPole has neither differences nor ends: there the ends told what was good, and nothing is wrong. The
         same where only the step that ends an episode pays differently (a solved InvertedPendulum).
         """
+        if varied and self.rewards_varied:
+            return False  # nothing is left to be found out
         terminated, alive = rollout.terminated.numpy(), varied  # whether rewards differ while an episode goes on
         informative = bool(terminated.any())
         if informative:
@@ -209,6 +217,8 @@ class Signals:
         self.peak_std = max(self.peak_std, std)
         if self.peak_std > 0:
             signals["return/std_of_peak"] = std / self.peak_std
+            signals |= self._unexplained(metrics, std)
+        signals |= self._record(metrics)
         spread = math.sqrt(self.return_variance)
         if self.returns >= RETURN_WARMUP and spread > 0 and self.peak_std > 0:
             signals["return/decline"] = (self.return_mean - mean) / spread
@@ -220,9 +230,30 @@ class Signals:
         self.returns += 1
         return signals
 
+    def _unexplained(self, metrics: Mapping[str, float], std: float) -> dict[str, float]:
+        """What the critics miss, in the variance of returns, which counts as at least that of `LEAST_SPREAD`.
+
+        Once returns are nearly constant, an error of nothing is many times their variance.
+        """
+        explained = metrics.get("critic/explained_variance")
+        if explained is None:
+            return {}
+        missed = (1.0 - explained) * std**2
+        return {"critic/unexplained": missed / max(std, LEAST_SPREAD * self.peak_std) ** 2}
+
+    def _record(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How far the farthest return of this update lies from the centre, over the farthest one before."""
+        largest, sigma = metrics.get("return/largest_normalised"), metrics.get("return/sigma")
+        if largest is None or sigma is None or not math.isfinite(largest * sigma):
+            return {}
+        farthest, before = largest * sigma, self.farthest_return
+        self.farthest_return = max(before, farthest)
+        return {"return/record": farthest / before} if before > 0 else {}
+
     def forget_returns(self) -> None:
         """Compare the returns of the next updates with each other alone: another discount gives other returns."""
         self.peak_std, self.returns, self.return_mean, self.return_variance = 0.0, 0, 0.0, 0.0
+        self.farthest_return = 0.0
 
     def evaluation(self, mean: np.ndarray) -> dict[str, float]:
         """Shift of the evaluation's mean observation [D] against training."""
@@ -238,6 +269,7 @@ class Signals:
             "rewards_varied": self.rewards_varied,
             "ends_told": self.ends_told,
             "peak_std": self.peak_std,
+            "farthest_return": self.farthest_return,
             "returns": self.returns,
             "return_mean": self.return_mean,
             "return_variance": self.return_variance,
@@ -248,5 +280,6 @@ class Signals:
         self.drift.load({n.removeprefix("drift/"): t.numpy() for n, t in tensors.items() if n.startswith("drift/")})
         self.rollouts, self.returns = int(data["rollouts"]), int(data["returns"])
         self.largest_reward, self.peak_std = float(data["largest_reward"]), float(data["peak_std"])
+        self.farthest_return = float(data.get("farthest_return", 0.0))  # earlier checkpoints have none
         self.rewards_varied, self.ends_told = bool(data["rewards_varied"]), bool(data["ends_told"])
         self.return_mean, self.return_variance = float(data["return_mean"]), float(data["return_variance"])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,20 @@ from tailwise.run.health.signals import Signals
 PREFIX = "health/"  # of tensors in a checkpoint
 
 
+class Stopwatch:
+    """Adds up the seconds of the blocks that it is the context of, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._since
+
+
 class HealthWatch:
     """What a trainer knows about its health, and the wall-clock time that this takes: `time/health`.
 
@@ -41,22 +54,15 @@ class HealthWatch:
         self.signals = Signals(model, config.learner, every=config.health.signals_every)
         every = config.run.checkpoint_every
         self.actions = Actions(config.health, rules, run_dir=run_dir, checkpoint_every=every)
-        self.seconds = 0.0  # spent on the update that goes on
+        self.timed = Stopwatch()  # of the update that goes on
         self.evaluated: dict[str, float] = {}  # signals of an evaluation, for the rules of the next update
         # What depends on the machine is left out, so that equal runs have equal metrics.
         self._loud = {rule.name for rule in rules if rule.severity != "info" and is_compared(rule.signal)}
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the time of the block."""
-        clock = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - clock
-
     def before(self, update: int, backend: Backend, controllers: Controllers) -> LearnerCopy | None:
         """Copy what the update after `update` may have to be undone with; None when no rule could want that."""
-        self.seconds = 0.0
-        with self.timed():
+        self.timed.seconds = 0.0
+        with self.timed:
             return self.actions.copy_before(update, backend, controllers)
 
     def measure(
@@ -70,8 +76,8 @@ class HealthWatch:
         observed: Moments | None = None,
     ) -> dict[str, float]:
         """Signals of this update that the learner's metrics do not have; observed: see `UpdateReport`."""
-        self.seconds += facts.seconds
-        with self.timed():
+        self.timed.seconds += facts.seconds
+        with self.timed:
             return self.signals.measure(
                 rollout, facts, metrics, kl_factor=kl_factor, target_kl=target_kl, observed=observed
             )
@@ -80,11 +86,12 @@ class HealthWatch:
         self, update: int, metrics: dict[str, float], report: UpdateReport, *, health_factor: float
     ) -> tuple[list[Alert], Intervention | None]:
         """Apply the rules: (alerts that were raised or cleared, what is to be done); derived signals join `metrics`."""
-        with self.timed():
+        with self.timed:
             evaluated, self.evaluated = self.evaluated, {}
-            derived, notes = conclusions({**evaluated, **metrics}, measured_terms=bool(report.term_gradients))
+            known = {**evaluated, **metrics} if evaluated else metrics
+            derived, notes = conclusions(known, measured_terms=bool(report.term_gradients))
             metrics |= derived
-            alerts = self.rules.judge(update, metrics, report, derived=({**evaluated, **metrics}, notes))
+            alerts = self.rules.judge(update, metrics, report, derived=(known | derived if evaluated else metrics, notes))
             decided = self.actions.decide(update, self.rules, committed=report.committed, health_factor=health_factor)
             return alerts, decided
 
@@ -99,7 +106,7 @@ class HealthWatch:
         return alerts, {
             "health/firing": float(len(self.rules.firing & self._loud)),
             "health/actions": float(self.actions.total),
-            "time/health": self.seconds,
+            "time/health": self.timed.seconds,
         }
 
     def evaluation(self, mean_observation: np.ndarray | None) -> dict[str, float]:
