@@ -9,7 +9,7 @@ import pytest
 
 import tailwise
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.ensemble import Ensemble, nearest_position, vote
+from tailwise.run.ensemble import Ensemble, nearest_position, vote
 from tailwise.evaluate.judgement import judge_policy
 from tests.support import merged
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.evidence import (
     AccountOdds,
     Comparison,
@@ -27,6 +26,7 @@ from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent
 from tailwise.market.base import buy_and_hold
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.checkpoint import Training
+from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 1000

@@ -21,7 +21,7 @@ from tailwise.run.trust import Trust
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tailwise.run.agent import Policy
+    from tailwise.run.policy import Trader
 
 EVALUATIONS = "evaluations"
 
@@ -114,7 +114,7 @@ class Run:
     def trades(self) -> pd.DataFrame:
         return self._newest.trades()
 
-    def policy(self, checkpoint: str | None = None) -> Policy:
+    def policy(self, checkpoint: str | None = None) -> Trader:
         """The policy that speaks for the run (best, else the newest), or that of a named checkpoint."""
         from tailwise.run.agent import load
 

@@ -93,13 +93,22 @@ def describe(folder: Path) -> Listed:
     )
 
 
-def last_metrics(folder: Path) -> dict[str, Any]:
-    """The newest whole line of metrics.jsonl; empty when there is none."""
+def newest_rows(folder: Path, count: int) -> list[dict[str, Any]]:
+    """The newest `count` whole lines of metrics.jsonl, the newest last, without what is undefined."""
     path = folder / METRICS
     if not path.exists():
-        return {}
-    lines = read_end(path, root=folder, count=_LAST_BYTES).split(b"\n")[:-1]  # what follows the last newline is torn
-    return parse_row(lines[-1], what=f"{path}, last line") if lines else {}
+        return []
+    limit = count * _LAST_BYTES
+    data = read_end(path, root=folder, count=limit)
+    lines = data.split(b"\n")[:-1]  # what follows the last newline is torn
+    whole = lines[1:] if len(data) == limit else lines  # and so may be what was cut off at the beginning
+    rows = [parse_row(line, what=f"{path}, one of its last lines") for line in whole[-count:]]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    """The newest whole line of metrics.jsonl; empty when there is none."""
+    return next(iter(newest_rows(folder, 1)), {})
 
 
 def _status(folder: Path, config: Config, last: dict[str, Any]) -> tuple[str, str]:
