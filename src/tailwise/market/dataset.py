@@ -315,8 +315,8 @@ def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Win
                 kept = end if end == len(times) else end - split.purge
                 if kept <= begin:
                     raise ConfigError(
-                        f"data.split.purge {split.purge} leaves none of the {end - begin} bars of the {purpose} window; "
-                        "lower it, or give that window more bars."
+                        f"data.split.purge {split.purge} leaves none of the {end - begin} bars of the {purpose} "
+                        "window; lower it, or give that window more bars."
                     )
                 limits[purpose] = (times[begin], times[kept] if kept < len(times) else None)
             begin = end

@@ -65,8 +65,8 @@ class PPO(Policy):
         full = config if isinstance(config, Config) else parse_config(dict(config or {}), source="config")
         if several(full):
             raise ConfigError(
-                f"run.seeds is {full.run.seeds}, and tailwise.PPO trains one policy; call tailwise.train(config), which "
-                "trains all of them, or set run.seeds to 1."
+                f"run.seeds is {full.run.seeds}, and tailwise.PPO trains one policy; call tailwise.train(config), "
+                "which trains all of them, or set run.seeds to 1."
             )
         full, env = _one_environment(full, env)
         copies = copies_of(env)
@@ -157,7 +157,7 @@ class PPO(Policy):
         if several(config):
             raise ConfigError(
                 f"{folder}: run.seeds is {config.run.seeds}, and tailwise.PPO trains one policy; call "
-                f"tailwise.resume({str(folder)!r}), which goes on with all of them, or resume one of the folders inside."
+                f"tailwise.resume({str(folder)!r}), which goes on with all of them, or resume a folder inside."
             )
         if env is None and config.env.from_python:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""A run with several seeds: one folder, in it the run of each seed, `seed_0`, `seed_1` and so on, whole runs themselves.
+"""A run with several seeds: one folder, in it the run of each seed, `seed_0`, `seed_1` and so on, a whole run itself.
 
 runs/sp500-1/
   config.yaml      of all of them, with run.seeds
@@ -11,9 +11,15 @@ runs/sp500-1/
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.run.config import Config
+from tailwise.run.metric_store import read
+from tailwise.run.run_folder import CONFIG, read_alerts, read_config
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def several(config: Config) -> bool:
@@ -41,3 +47,29 @@ def members_of(run: Path, config: Config) -> list[Path]:
 def alone(config: Config) -> Config:
     """The configuration of a study, which names its seeds itself: run.seeds is 1."""
     return config.model_copy(update={"run": config.run.model_copy(update={"seeds": 1})}) if several(config) else config
+
+
+def metrics_of(run: Path) -> pandas.DataFrame:
+    """The metrics of a run, one row per update; of several seeds their mean, over the seeds that came so far."""
+    folders = members_of(run, read_config(run))
+    if folders == [run]:
+        return read(run)
+    import pandas
+
+    frames = [read(one) for one in folders if (one / CONFIG).exists()]
+    if not frames:
+        raise DataError(f"{run}: none of its seeds has begun, so there are no metrics.")
+    mean = pandas.concat(frames).copy().groupby("update", as_index=False).mean()  # copied: many columns lie scattered
+    return mean.astype({"steps": "int64"})
+
+
+def alerts_of(run: Path) -> list[dict[str, Any]]:
+    """All alerts that were raised in a run, oldest first; of several seeds with the seed in front of the evidence."""
+    config = read_config(run)
+    if not several(config):
+        return read_alerts(run)
+    alerts = []
+    for seed, folder in zip(seeds_of(config), members_of(run, config), strict=True):
+        for alert in read_alerts(folder):
+            alerts.append({**alert, "seed": seed, "evidence": f"seed {seed}: {alert['evidence']}"})
+    return sorted(alerts, key=lambda alert: int(alert["update"]))
