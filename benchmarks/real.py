@@ -111,7 +111,7 @@ def measure(names: tuple[str, ...], split: int, which: Recipe, *, quick: bool) -
     """Train the seeds of one policy on one split, play their average on the test window; a cell per instrument."""
     import tailwise
     from tailwise.core.errors import ConfigWarning
-    from tailwise.evaluate.ensemble import Ensemble
+    from tailwise.run.ensemble import Ensemble
 
     bars = [bars_of(name, quick=quick) for name in names]
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():

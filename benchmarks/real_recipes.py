@@ -80,7 +80,7 @@ class SplitConfig:
 
     def seeded(self, seed: int, *, smoke: bool = False) -> Config:
         """With this seed. smoke: a few updates in place of the steps of the recipe."""
-        data = {**self.data, "seed": seed}
+        data = {**self.data, "seed": seed, "run": {**self.data["run"], "seeds": 1}}
         if smoke:
             data["run"] = {"total_steps": 4096, "environments": 16, "rollout_steps": 64, "tensorboard": False}
             data["evaluate"] = {"every": 2}

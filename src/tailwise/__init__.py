@@ -10,6 +10,7 @@ __all__ = [
     "PPO",
     "Callback",
     "Config",
+    "Ensemble",
     "Policy",
     "Run",
     "StudyStopped",
@@ -23,6 +24,8 @@ __all__ = [
     "judge",
     "leak_check",
     "load",
+    "resume",
+    "train",
     "walk_forward",
 ]
 
@@ -36,16 +39,22 @@ if TYPE_CHECKING:
     from tailwise.pages.compare import compare
     from tailwise.pages.frontier import frontier
     from tailwise.pages.judge import judge
-    from tailwise.run.agent import PPO, Policy, load
+    from tailwise.run.agent import PPO, load
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
+    from tailwise.run.ensemble import Ensemble
     from tailwise.run.leak_check import leak_check
+    from tailwise.run.policy import Policy
     from tailwise.run.scores import evaluate_policy
+    from tailwise.run.training import resume, train
 
 _HOMES = {
     "PPO": "tailwise.run.agent",
-    "Policy": "tailwise.run.agent",
+    "Policy": "tailwise.run.policy",
+    "Ensemble": "tailwise.run.ensemble",
     "load": "tailwise.run.agent",
+    "train": "tailwise.run.training",
+    "resume": "tailwise.run.training",
     "Run": "tailwise.evaluate.run_view",
     "StudyStopped": "tailwise.evaluate.study",
     "backtest": "tailwise.pages.backtest",

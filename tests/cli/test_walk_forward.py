@@ -44,7 +44,7 @@ def test_folds_and_seeds_are_trained_tested_stitched_and_continued(tailwise: Ter
     for text in (
         "fold 2, seed 1: update 3",
         "all folds, ensemble",
-        "2 seeds voting",
+        "2 seeds averaged",
         "2 trials on these bars are counted",
         "buy and hold: Sharpe / return",
         "CVaR 5%, 30 bars",
@@ -243,7 +243,7 @@ def test_combinatorial_folds_are_trained_tested_put_together_and_continued(tailw
     # The page is made from the files alone.
     assert tailwise("report", "w", "--out", "w.html") == 0
     page = Path("w.html").read_text(encoding="utf-8").split("<body>")[1]
-    assert page.index("2 seeds voting: the Sharpe ratio over 2 paths") < page.index('id="panel-sharpe"')
+    assert page.index("2 seeds averaged: the Sharpe ratio over 2 paths") < page.index('id="panel-sharpe"')
     assert 'id="panel-equity"' in page and "path 2" in page
     assert "leave out --stochastic" in tailwise.refuses("report", "w", "--stochastic")
 

@@ -26,13 +26,8 @@ def test_spaces() -> None:
     assert boxes.low.tolist() == [-0.5, 0.0] and boxes.high.tolist() == [1.0, 1.0]  # type: ignore[attr-defined]
 
 
-def test_choices_vote_and_numbers_are_averaged() -> None:
+def test_positions_alone_are_choices() -> None:
     found = {action.kind: action_kind(action) for action in (POSITIONS, EXPOSURE, WEIGHTS)}
-    assert {name: kind.together for name, kind in found.items()} == {
-        "positions": "vote",
-        "exposure": "average",
-        "weights": "average",
-    }
     assert found["positions"].choices.tolist() == [-1.0, 0.0, 0.5]
     assert found["exposure"].choices.size == found["weights"].choices.size == 0
 

@@ -123,8 +123,8 @@ def test_foreign_and_unknown_folders(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no Tailwise checkpoint"):
         read_policy(tmp_path / "photos")
     folder = write(tmp_path / "c")
-    _edit_manifest(folder, format=2)
-    with pytest.raises(CheckpointError, match="format is 2, this version of Tailwise reads format 1"):
+    _edit_manifest(folder, format=3)
+    with pytest.raises(CheckpointError, match="format is 3, this version of Tailwise reads format 1 or 2"):
         read_training(folder)
     _edit_manifest(folder, format=1, kind="something")
     with pytest.raises(CheckpointError, match="kind is 'something'"):

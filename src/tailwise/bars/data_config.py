@@ -40,6 +40,9 @@ class SharesSplit(Section):
     kind: Literal["shares"] = "shares"
     select: float = Field(0.15, ge=0, le=0.8, description="share of the bars that selects the best policy")
     test: float = Field(0.25, ge=0, le=0.8, description="share of the bars that only tests; the newest ones")
+    purge: int = Field(
+        0, ge=0, le=10**6, description="bars left out before select and before test, at the end of the window before"
+    )
 
     @model_validator(mode="after")
     def _leave_some(self) -> SharesSplit:

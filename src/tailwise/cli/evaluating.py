@@ -114,6 +114,9 @@ def print_findings(findings: Findings) -> None:
         )
         for sentence in findings.windows.sentences():
             print(sentence)
+    if findings.members is not None:
+        print_table("each seed by itself", findings.members.heads, findings.members.rows())
+        print(findings.members.sentence)
     print(headline_of(findings)[0])
     say_leak_check(findings.leak_check)
 

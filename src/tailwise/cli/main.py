@@ -22,6 +22,7 @@ from tailwise.cli.options import (
     QuietOption,
     RepairOption,
     RunArgument,
+    SeedJobsOption,
     SetOption,
     StochasticOption,
     StressOption,
@@ -57,19 +58,22 @@ def train(
         typer.Option(parser=as_path, metavar="DIR", help="Folder of the run; default: runs/NAME-N, the first free N."),
     ] = None,
     track: TrackOption = None,
+    jobs: SeedJobsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train as a configuration says, into a new run folder."""
+    """Train as a configuration says, into a new run folder; with run.seeds several policies that decide as one."""
     from tailwise.cli.training import start_run
 
-    raise typer.Exit(start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or []))
+    code = start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or [], jobs=jobs)
+    raise typer.Exit(code)
 
 
 @app.command()
 def resume(
     run: RunArgument,
     track: TrackOption = None,
+    jobs: SeedJobsOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -77,7 +81,7 @@ def resume(
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust))
+    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust, jobs=jobs))
 
 
 @app.command()

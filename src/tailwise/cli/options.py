@@ -58,6 +58,12 @@ StudyOutOption = Annotated[
         help="Folder; default: runs/COMMAND-N, the first free N. An old one is continued.",
     ),
 ]
+SeedJobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", min=1, max=256, help="Seeds side by side, a process each; default: as many as there are cores."
+    ),
+]
 JobsOption = Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")]
 
 # How bars are read.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,7 +20,8 @@ from tailwise.cli.output import note, reader_left
 from tailwise.core.errors import duration, number
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.config import Config
-from tailwise.run.progress import Labels, PlainProgress, Watcher, alert_sentence, figures, labels_of
+from tailwise.run.jobs import Line
+from tailwise.run.progress import Labels, PlainProgress, Recorder, Watcher, alert_sentence, figures, labels_of
 
 
 def make_display(config: Config, *, silent: bool) -> list[Callback]:
@@ -25,6 +30,23 @@ def make_display(config: Config, *, silent: bool) -> list[Callback]:
         return []
     labels = labels_of(config)
     return [LiveProgress(labels, Console()) if sys.stdout.isatty() else PlainProgress(labels, LinePrinter())]
+
+
+@contextlib.contextmanager
+def stop_after_update(recorder: Recorder) -> Iterator[None]:
+    """Ctrl-C ends the run after the update it is in, with a checkpoint; a second Ctrl-C ends it at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if recorder.stop:
+            raise KeyboardInterrupt
+        recorder.stop = True
+        note("stopping after this update; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class LinePrinter:
@@ -92,3 +114,35 @@ class LiveProgress(Watcher):
     def stop(self) -> None:
         """Restore the terminal, also when the run was interrupted."""
         self._live.stop()
+
+
+class SeedLines:
+    """Progress of several seeds: on a terminal the newest line of each, elsewhere their lines as they come."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._print = LinePrinter()
+        self._silent = silent
+        self._newest: dict[str, str] = {}
+        live = not silent and sys.stdout.isatty()
+        self._live = Live(console=Console(), refresh_per_second=4) if live else None
+
+    def __enter__(self) -> SeedLines:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, line: Line) -> None:
+        if line.kind == "note":
+            note(f"note: {line.label}: {line.text}")
+        elif self._live is not None:
+            self._newest[line.label] = line.text
+            table = Table.grid(padding=(0, 2))
+            for label, text in sorted(self._newest.items()):
+                table.add_row(Text(label, style="bold"), Text(text))
+            self._live.update(table)
+        elif not self._silent:
+            self._print(f"{line.label}: {line.text}")

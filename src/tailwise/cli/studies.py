@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, print_table, say_leak_check
-from tailwise.cli.training import Recorder, stop_after_update
+from tailwise.cli.progress import stop_after_update
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.combinatorial import SUMMARY as COMBINATORIAL_SUMMARY
 from tailwise.evaluate.combinatorial import (
@@ -30,6 +30,7 @@ from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward, headings
 from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.config import effective_config
 from tailwise.run.jobs import Line
+from tailwise.run.progress import Recorder
 
 StudyResult = TypeVar("StudyResult", WalkForward, CombinatorialCV, Frontier)
 SPLITS = ("walk-forward", "combinatorial")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, say_leak_check
-from tailwise.cli.progress import LiveProgress, make_display
+from tailwise.cli.progress import LiveProgress, make_display, stop_after_update
+from tailwise.cli.seeds import SeedsHow, start_seeds, train_all
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback
 from tailwise.run.config import Config, effective_config, require_environment, warnings_of
@@ -19,6 +17,7 @@ from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.progress import Recorder, end_sentences, run_facts, summarise_run, where_to_continue
 from tailwise.run.reproduction import free_folder, repeat
 from tailwise.run.run_folder import new_folder, read_config
+from tailwise.run.seeds import several
 from tailwise.run.tracking import make_trackers
 from tailwise.run.trust import open_config
 
@@ -43,11 +42,20 @@ def begin(config: Config, out: Path | None, name: str, *, silent: bool, track: S
 
 
 def start_run(
-    config: str, overrides: list[str], *, out: Path | None, as_json: bool, quiet: bool, track: Sequence[str] = ()
+    config: str,
+    overrides: list[str],
+    *,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    track: Sequence[str] = (),
+    jobs: int | None = None,
 ) -> int:
     """Train a configuration into a new folder; return the exit code."""
     effective = effective_config(config, overrides)
     require_environment(effective)
+    if several(effective.config):
+        return start_seeds(effective, SeedsHow(as_json, quiet, jobs, tuple(track)), out=out)
     started = begin(effective.config, out, effective.name, silent=as_json or quiet, track=track)
     for sentence in (*warnings_of(effective.config), *started.agent.world().warnings()):
         note(f"warning: {sentence}")
@@ -57,9 +65,19 @@ def start_run(
     return train(started, as_json=as_json)
 
 
-def resume_run(folder: Path, *, as_json: bool, quiet: bool, track: Sequence[str] = (), trust: bool = False) -> int:
+def resume_run(
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    track: Sequence[str] = (),
+    trust: bool = False,
+    jobs: int | None = None,
+) -> int:
     """Continue a run; return the exit code."""
     config = open_config(folder, training=True, trust=trust)
+    if several(config):
+        return train_all(folder, config, SeedsHow(as_json, quiet, jobs, tuple(track)))
     recorder, display = Recorder(), make_display(config, silent=as_json or quiet)
     trackers = make_trackers(track, config, folder)
     agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers], trust=trust)
@@ -132,23 +150,6 @@ def print_facts(started: Started) -> None:
     """Print what is trained, where, and whether it can be resumed exactly."""
     for name, sentence in run_facts(started.agent, started.folder):
         print(f"{name:<14} {sentence}", flush=name == "resumes")
-
-
-@contextlib.contextmanager
-def stop_after_update(recorder: Recorder) -> Iterator[None]:
-    """Ctrl-C ends the run after the update it is in, with a checkpoint; a second Ctrl-C ends it at once."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if recorder.stop:
-            raise KeyboardInterrupt
-        recorder.stop = True
-        note("stopping after this update; press Ctrl-C again to stop at once")
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def reproduce(run: Path, *, out: Path | None, trust: bool, as_json: bool) -> int:

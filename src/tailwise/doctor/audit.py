@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tailwise.core.errors import CheckpointError, DataError, NotFiniteError, TailwiseError, TrustError
 from tailwise.doctor import run_course as course
-from tailwise.doctor.check import Check, Verdict
+from tailwise.doctor.check import VERDICTS, Check, Verdict
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE, parse_row
 from tailwise.run.run_files import LARGE, read_file
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config, read_manifest, version_differences
+from tailwise.run.seeds import members_of, several
+from tailwise.run.training import seed_jobs
 from tailwise.run.trust import code_named_by, open_config
 from tailwise.run.worlds import make_world
 
@@ -27,6 +30,8 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
     if not (folder / CONFIG).exists() and not (folder / FILE).exists():
         raise DataError(f"{folder} is not the folder of a run: it has no {CONFIG}; give the folder that train made.")
     configured, config = check_config(folder)
+    if config is not None and several(config):
+        return [configured, *audit_seeds(folder, config, trust=trust)]
     versions, manifest = check_manifest(folder, config)
     metrics, rows = check_metrics_file(folder)
     saved, weights, newest = check_checkpoints(folder, config, rows)
@@ -49,6 +54,30 @@ def audit_run(run: str | Path, *, trust: bool = False) -> list[Check]:
         course.check_speed(rows),
         course.check_memory(rows),
     ]
+
+
+def audit_seeds(run: Path, config: Config, *, trust: bool) -> list[Check]:
+    """Audit the run of each seed; every check has the verdict of the seed that fares worst."""
+    folders = members_of(run, config)
+    begun = [one for one in folders if (one / CONFIG).exists()]
+    meaning = "the seeds decide together, so the policy is whole when all of them are trained"
+    advice = f"tailwise resume {run}"
+    if not begun:
+        return [Check("seeds", "unknown", f"none of {len(folders)} has begun", meaning, advice)]
+    ended = [job for job in seed_jobs(run, config) if job.finished() is not None]
+    counted = f"{len(ended)} of {len(folders)} trained to their end, {len(folders) - len(begun)} not begun"
+    whole = len(ended) == len(folders)
+    checks = [Check("seeds", "ok" if whole else "warn", counted, meaning, "" if whole else advice)]
+    found: dict[str, list[tuple[str, Check]]] = {}
+    for one in begun:
+        for check in audit_run(one, trust=trust)[1:]:  # without the configuration, which is that of the run
+            found.setdefault(check.name, []).append((one.name.replace("_", " "), check))
+    for same in found.values():
+        seed, worst = min(same, key=lambda pair: VERDICTS.index(pair[1].verdict))
+        alike = len({check.evidence for _, check in same}) == 1 and len(same) == len(begun)
+        checks.append(worst if alike else replace(worst, evidence=f"{seed}: {worst.evidence}"))
+    evaluated = course.check_evaluation(run)
+    return [evaluated if check.name == evaluated.name else check for check in checks]
 
 
 def check_config(run: Path) -> tuple[Check, Config | None]:

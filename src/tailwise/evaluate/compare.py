@@ -162,7 +162,7 @@ def compare_runs(runs: Sequence[str | Path], *, trust: bool = False) -> RunCompa
     facts = [
         f"Tested on {str(time[0])[:10]} to {str(time[-1])[:10]}, {len(time):,} bars that none of them was trained on, "
         "after all costs.",
-        *(f"{name}: checkpoint {run.checkpoint.name}, seed {run.policy.config.seed}." for name, run in opened.items()),
+        *(f"{name}: {run.sentence}." for name, run in opened.items()),
         *(f"{name}: leak-check: {verdict.sentence}." for name, verdict in leaks.items() if verdict is not None),
         f"The rule is played with the account and costs of {first}, tails with its alpha {alpha:g}, gamma {gamma:g}.",
     ]

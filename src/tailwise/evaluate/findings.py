@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.evidence import (
     AccountOdds,
     Comparison,
@@ -20,6 +19,7 @@ from tailwise.evaluate.evidence import (
     path_evidence,
 )
 from tailwise.evaluate.judgement import MOST_LIKELY, POLICY, SAMPLED, Judgement, LimitVerdict
+from tailwise.evaluate.members import Members
 from tailwise.evaluate.statistics import annualisation_doubt
 from tailwise.evaluate.stress import StressResult, policy_player, rule_player, stress
 from tailwise.evaluate.windows import Windows
@@ -27,6 +27,7 @@ from tailwise.evaluate.words import NEVER_ACTED, bounds, earned, listed, percent
 from tailwise.market.base import buy_and_hold
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.checkpoint import Training
+from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 1000
@@ -60,6 +61,7 @@ class Findings:
     trained: Training | None = None  # the training behind the policy; None for a rule
     leak_check: LeakVerdict | None = None  # of the policy's own features; None: it has none
     windows: Windows | None = None  # the policy on train, select and test bars; None for a rule
+    members: Members | None = None  # of an ensemble: each by itself; None for one policy
 
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
@@ -67,6 +69,7 @@ class Findings:
             **self.judged.to_json(),
             "evidence": self.evidence.to_json(),
             **({} if self.windows is None else self.windows.to_json()),
+            **({} if self.members is None else self.members.to_json()),
             "leak_check": None if self.leak_check is None else self.leak_check.model_dump(mode="json"),
             "against": {name: comparison.to_json() for name, comparison in self.against.items()},
             "odds": {name: asdict(odds) for name, odds in self.odds.items()},
@@ -90,6 +93,7 @@ def weigh(
     trained: Training | None = None,
     leak_check: LeakVerdict | None = None,
     windows: Windows | None = None,
+    members: Members | None = None,
     seed: int = 0,
 ) -> Findings:
     """Compute intervals of the policy, its differences to every baseline, and odds; stressed: of stress tests."""
@@ -120,6 +124,7 @@ def weigh(
         trained=trained,
         leak_check=leak_check,
         windows=windows,
+        members=members,
     )
 
 

@@ -24,12 +24,13 @@ from tailwise.evaluate.study import Study, StudyJob, leak_verdict_of, named_seed
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import Policy, policy_of
 from tailwise.run.config import Config, Effective, parse_config, require_environment, warnings_of
 from tailwise.run.limits import with_numbers_of
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
+from tailwise.run.policy import Policy, policy_of
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import CONFIG, read_config
+from tailwise.run.seeds import alone
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook
 from tailwise.run.worlds import MarketWorld, World, make_world
@@ -57,7 +58,7 @@ def plan_frontier(
         raise ConfigError(f"limits are {limits!r}; give a list of numbers, for example [-0.02, -0.05].") from error
     _check_limits(limits)
     require_environment(effective)
-    base = effective.config
+    base = alone(effective.config)
     check_base(base)
     seeds = named_seeds(seeds, first=base.seed)
     cells = cells_of(limits, seeds=seeds, unconstrained=unconstrained)

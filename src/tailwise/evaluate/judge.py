@@ -12,6 +12,7 @@ from tailwise.core.atomic import write_json
 from tailwise.core.config import dump_yaml
 from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
 from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
+from tailwise.evaluate.members import play_members
 from tailwise.evaluate.opened_run import Team
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
@@ -21,8 +22,8 @@ from tailwise.market.path import AccountPath
 from tailwise.run.checkpoint import Training
 from tailwise.run.config import Config
 from tailwise.run.leak_check import read_leak_verdict, worst_verdict
-from tailwise.run.metric_store import read
-from tailwise.run.run_folder import read_alerts, read_manifest
+from tailwise.run.run_folder import read_manifest
+from tailwise.run.seeds import alerts_of, metrics_of
 from tailwise.run.trials import count_trials
 from tailwise.run.worlds import MarketWorld
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CAVEAT = "One policy of one seed on one path of history: it shows that everything works, not that it earns."
+CAVEAT_OF_SEVERAL = "One path of history: several seeds tell how much chance of training there is, not that it earns."
 PREFIX = "calibration/"
 SUMMARY = "summary.json"
 MOST_STRESSED = 3  # symbols; each is some thirty replays
@@ -44,6 +46,11 @@ class Playing:
     seed: int
     members: tuple[str, ...] = ()  # of an ensemble: how they decide together, then run/checkpoint of each
     trained: Training | None = None  # of an ensemble: its least trained member
+
+    @property
+    def caveat(self) -> str:
+        """What the result is no evidence of."""
+        return CAVEAT_OF_SEVERAL if self.members else CAVEAT
 
     @property
     def sentence(self) -> str:
@@ -80,13 +87,13 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
         f"Core {config.model.core.kind}, {config.model.critic.kind} critic, seed {config.seed}, "
         f"{config.run.total_steps:,} steps; fills: {world.settings.fill.replace('_', ' ')}; "
         f"costs of an order: {world.costs.taker_rate * 1e4:g} bps and impact. Played: {played.sentence}.",
-        CAVEAT,
+        played.caveat,
     ]
     return Background(
         facts=facts,
-        metrics=read(run),
+        metrics=metrics_of(run),
         calibration=newest_calibration(run),
-        alerts=read_alerts(run),
+        alerts=alerts_of(run),
         configuration=dump_yaml(config),
         hashes={str(purpose): codes for purpose, codes in world.dataset.hashes().items()},
         versions=read_manifest(run)["versions"],
@@ -94,8 +101,9 @@ def background_of(config: Config, world: MarketWorld, played: Playing, run: Path
 
 
 def newest_calibration(run_dir: str | Path) -> dict[str, float] | None:
-    """Read the last calibration of a training, names without `calibration/`; None if it wrote none."""
-    rows = read(run_dir)
+    """Read the last calibration of a training, names without `calibration/`; None if it wrote none. Of several seeds
+    their mean."""
+    rows = metrics_of(Path(run_dir))
     names = [name for name in rows if name.startswith(PREFIX)]
     if not names:
         return None
@@ -141,6 +149,7 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
     others = play_other_windows(
         policy, world, accounts=len(accounts), deterministic=played.deterministic, seed=played.seed
     )
+    members = play_members(team.policies, accounts, market=world, deterministic=played.deterministic, seed=played.seed)
     for number, (judged, other) in enumerate(zip(accounts, others, strict=True)):
         results: dict[str, list[StressResult]] = {}
         reason = None
@@ -161,6 +170,7 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
                 trained=played.trained,
                 leak_check=leaks,
                 windows=_windows(judged, other, policy.config),
+                members=members[number] if members else None,
             )
         )
     return findings

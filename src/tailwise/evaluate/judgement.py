@@ -24,7 +24,6 @@ from tailwise.evaluate.backtest import (
     play_rule,
     random_matched,
 )
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.statistics import Floats, PathStatistics, empirical_cvar, forward_returns, path_statistics
 from tailwise.evaluate.words import RANDOM, held, small_percent
 from tailwise.learner.risk import utility_at
@@ -34,6 +33,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
+from tailwise.run.policy import Trader
 from tailwise.run.risk_words import share
 from tailwise.run.worlds import MarketWorld
 

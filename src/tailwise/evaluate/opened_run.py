@@ -11,31 +11,49 @@ import numpy as np
 
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, ConfigError
-from tailwise.evaluate.ensemble import Ensemble, Trader, ensemble_method
 from tailwise.evaluate.run_view import EVALUATIONS
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import Policy, choose_checkpoint, policy_of
+from tailwise.run.ensemble import Ensemble, ensemble_method
+from tailwise.run.policy import Policy, Trader, choose_checkpoint, policy_of
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_folder import read_config
+from tailwise.run.seeds import members_of, several
 
 ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """The policy that speaks for a run.
+    """The policy that speaks for a run; of a run with several seeds all of them, deciding together.
 
-    run          folder of the run
-    checkpoint   folder that the policy was read from
-    trained      the training behind it
-    notes        sentences about newer checkpoints that cannot be used
+    run           folder of the run
+    policies      of the seeds, in their order
+    checkpoints   folders that they were read from
+    policy        what decides
+    trained       the training behind it, of several seeds the least
+    notes         sentences about newer checkpoints that cannot be used
     """
 
     run: Path
-    checkpoint: Path
-    policy: Policy
+    policies: tuple[Policy, ...]
+    checkpoints: tuple[Path, ...]
+    policy: Trader
     trained: ckpt.Training
     notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its evaluations: that of the checkpoint, or "ensemble"."""
+        return self.checkpoints[0].name if len(self.checkpoints) == 1 else ENSEMBLE
+
+    @property
+    def sentence(self) -> str:
+        """Which checkpoints, and of which seeds."""
+        config = self.policy.config
+        if len(self.policies) == 1:
+            return f"checkpoint {self.name}, seed {config.seed}"
+        names = ", ".join(dict.fromkeys(one.name for one in self.checkpoints))
+        return f"{len(self.policies)} seeds from {config.seed} on deciding together, checkpoints {names}"
 
 
 def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> OpenedRun:
@@ -44,10 +62,18 @@ def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = Fa
     trust: execute the code that the run names although somebody else may have written it (docs/security.md).
     """
     place = Path(run)
-    read_config(place)  # says so when this is not the folder of a run
-    folder, notes = _find_checkpoint(place, checkpoint)
-    policy = policy_of(load_policy(folder, trust=trust))
-    return OpenedRun(place, folder, policy, ckpt.training_behind(folder), notes)
+    config = read_config(place)  # says so when this is not the folder of a run
+    chosen = [_find_checkpoint(one, checkpoint) for one in members_of(place, config)]
+    folders = tuple(folder for folder, _ in chosen)
+    policies = tuple(policy_of(load_policy(folder, trust=trust)) for folder in folders)
+    return OpenedRun(
+        run=place,
+        policies=policies,
+        checkpoints=folders,
+        policy=Ensemble(policies, config=config) if several(config) else policies[0],
+        trained=ckpt.least_trained([ckpt.training_behind(folder) for folder in folders]),
+        notes=tuple(sentence for _, notes in chosen for sentence in notes),
+    )
 
 
 def require_market(run: str | Path, otherwise: str) -> None:
@@ -73,7 +99,7 @@ class Team:
 
     trader   what plays
     name     of the evaluation: that of the checkpoint, or "ensemble"
-    how      members decide: vote or average; None for one run alone
+    how      members decide: vote or average; None for one policy alone
     """
 
     runs: tuple[OpenedRun, ...]
@@ -91,7 +117,19 @@ class Team:
         """Of an ensemble: how they decide together, then run/checkpoint of each; else empty."""
         if self.how is None:
             return ()
-        return (self.how, *(f"{one.run}/{one.checkpoint.name}" for one in self.runs))
+        places = (place for one in self.runs for place in one.checkpoints)
+        return (self.how, *(f"{place.parent.parent}/{place.name}" for place in places))
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """What decides together, by names for people; empty for one policy alone."""
+        if self.how is None:
+            return {}
+        if len(self.runs) == 1:
+            return {f"seed {one.config.seed}": one for one in self.runs[0].policies}
+        places = [place.parent.parent for one in self.runs for place in one.checkpoints]
+        every = [policy for one in self.runs for policy in one.policies]
+        return {str(place): policy for place, policy in zip(places, every, strict=True)}
 
     @property
     def trained(self) -> ckpt.Training:
@@ -115,8 +153,12 @@ def open_team(
         )
     opened = tuple(open_run(run, checkpoint, trust=trust) for run in runs)
     if ensemble is None:
-        return Team(opened, opened[0].policy, opened[0].checkpoint.name, None)
-    return Team(opened, Ensemble([one.policy for one in opened], ensemble_method(ensemble)), ENSEMBLE, ensemble)
+        (one,) = opened
+        return Team(opened, one.policy, one.name, one.policy.how if isinstance(one.policy, Ensemble) else None)
+    config = opened[0].policy.config if len(opened) == 1 else None
+    members = [policy for one in opened for policy in one.policies]
+    together = Ensemble(members, ensemble_method(ensemble), config=config)
+    return Team(opened, together, ENSEMBLE, together.how)
 
 
 def first_free(run: Path, name: str, ending: str = "") -> Path:

@@ -49,7 +49,7 @@ UNITS: Mapping[str, tuple[str, str]] = {  # column -> (unit, meaning)
     "order_units": ("units of the asset", "traded by the order"),
     "order_price": ("price", "of the order, before costs; 0: none"),
     "exit_units": ("units of the asset", "traded by a stop, a take-profit or a liquidation"),
-    "exit_price": ("price", "of that exit, before costs; 0: none"),
+    "exit_price": ("price", "of an exit; of a round trip the mean of what reduced and closed it, or the last close"),
     "event": ("", "why there was an exit"),
     "guard": ("bits", "guards that changed a target or an order"),
     "margin_call": ("1 or 0", "the account was liquidated"),
@@ -74,7 +74,6 @@ UNITS: Mapping[str, tuple[str, str]] = {  # column -> (unit, meaning)
     "entered": ("units of the asset", "bought or sold short to open it and to add to it"),
     "left": ("units of the asset", "sold or bought back to reduce and to close it"),
     "entry_price": ("price", "mean of what opened it and added to it, without costs"),
-    "exit_price": ("price", "mean of what reduced and closed it; what is open at the end counts at the last close"),
     "return": ("fraction", "profit over entered x entry_price"),
 }
 

@@ -13,15 +13,15 @@ from tailwise.evaluate.path_files import DECISIONS, EQUITY, TRADES, read_frame, 
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
-from tailwise.run.metric_store import read as read_metrics
 from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
-from tailwise.run.run_folder import read_alerts, read_config, read_manifest
+from tailwise.run.run_folder import CONFIG, read_config, read_manifest
+from tailwise.run.seeds import alerts_of, members_of, metrics_of, several
 from tailwise.run.trust import Trust
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tailwise.run.agent import Policy
+    from tailwise.run.policy import Trader
 
 EVALUATIONS = "evaluations"
 
@@ -74,18 +74,25 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per update, as far as the run has come."""
-        return read_metrics(self.path)
+        """One row per update, as far as the run has come; of several seeds their mean."""
+        return metrics_of(self.path)
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
         """Oldest first: update, rule, severity, evidence, advice."""
-        return read_alerts(self.path)
+        return alerts_of(self.path)
+
+    @property
+    def members(self) -> list[Run]:
+        """The runs of its seeds, as far as they have begun; itself where it has one."""
+        folders = members_of(self.path, self.config)
+        return [Run(one, trust=self.trust) for one in folders if (one / CONFIG).exists()]
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names, the newest first and `best` last."""
-        return [path.name for path in ckpt.checkpoints_in(self.path)]
+        """Names, the newest first and `best` last; of several seeds those that all of them have."""
+        names = [[path.name for path in ckpt.checkpoints_in(one)] for one in members_of(self.path, self.config)]
+        return [name for name in names[0] if all(name in others for others in names)]
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -114,16 +121,21 @@ class Run:
     def trades(self) -> pd.DataFrame:
         return self._newest.trades()
 
-    def policy(self, checkpoint: str | None = None) -> Policy:
+    def policy(self, checkpoint: str | None = None) -> Trader:
         """The policy that speaks for the run (best, else the newest), or that of a named checkpoint."""
         from tailwise.run.agent import load
+        from tailwise.run.ensemble import Ensemble
+        from tailwise.run.policy import policy_of
+        from tailwise.run.policy_files import load_policy
 
         if checkpoint is None:
             return load(self.path, trust=self.trust)
         if checkpoint not in self.checkpoints:
             names = ", ".join(self.checkpoints) or "none yet"
             raise DataError(f"{self.path} has no checkpoint '{checkpoint}'; it has {names}.")
-        return load(self.path / "checkpoints" / checkpoint, trust=self.trust)
+        folders = members_of(self.path, self.config)
+        policies = [policy_of(load_policy(one / "checkpoints" / checkpoint, trust=self.trust)) for one in folders]
+        return Ensemble(policies, config=self.config) if several(self.config) else policies[0]
 
 
 def _json(file: Path, root: Path) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.evaluate.backtest import play_rule
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.market.costs import CostConfig
 from tailwise.market.dataset import Dataset, Loaded, Window
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
+from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 
 Player = Callable[[Bars, CostConfig], AccountPath]

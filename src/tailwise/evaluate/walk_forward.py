@@ -13,7 +13,6 @@ from tailwise.core.atomic import write_json
 from tailwise.core.errors import DataError
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
-from tailwise.evaluate.ensemble import EnsembleMethod
 from tailwise.evaluate.evidence import BLOCKS, compare_paths, odds_of_next_year, overfitting, path_evidence
 from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
@@ -62,13 +61,14 @@ from tailwise.evaluate.walk_forward_result import (
     WalkForward,
     verdict,
 )
-from tailwise.market.action_kinds import action_kind
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.market.path import AccountPath
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config, ConfigLike, Effective, effective_config, require_environment, warnings_of
+from tailwise.run.ensemble import EnsembleMethod
 from tailwise.run.jobs import Say, Stop, never, silent
 from tailwise.run.run_files import LARGE, read_stored
+from tailwise.run.seeds import alone
 from tailwise.run.training_job import Trained, TrainingJob
 from tailwise.run.trials import TrialBook, Trials, config_hash, plan_hash
 from tailwise.run.worlds import MarketWorld, make_world
@@ -131,7 +131,7 @@ def plan_folds(
 ) -> AnyFoldsStudy:
     """Cut the folds of a study and check them, the features included."""
     require_environment(effective)
-    base = effective.config
+    base = alone(effective.config)
     seeds = named_seeds(seeds, first=base.seed)
     plan = make_plan(base, settings)
     world = _world(base, plan, plan.folds[0], seeds[0])
@@ -162,10 +162,8 @@ class FoldsStudy(Study[Rows, Outcome]):
 
     @property
     def ensemble(self) -> EnsembleMethod | None:
-        """How the seeds decide together: by vote where actions are choices, else by their mean; None with one seed."""
-        market = self.base.env.market
-        assert market is not None  # the plan refuses anything else
-        return action_kind(market.action).together if len(self.seeds) > 1 else None
+        """How the seeds decide together: by their mean, as those of a run do; None with one seed."""
+        return "average" if len(self.seeds) > 1 else None
 
     @property
     def speakers(self) -> list[int | None]:

@@ -18,7 +18,6 @@ from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.parsing import as_stored
-from tailwise.evaluate.ensemble import Ensemble, EnsembleMethod, Trader
 from tailwise.evaluate.judgement import POLICY, judge_limit, judge_policy
 from tailwise.evaluate.path_files import save_paths
 from tailwise.evaluate.splits import (
@@ -47,8 +46,9 @@ from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
 from tailwise.market.dataset import PURPOSES, SHORTEST_WINDOW, Purpose, load_data
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
-from tailwise.run.agent import Policy, choose_checkpoint, policy_of
 from tailwise.run.config import Config, parse_config
+from tailwise.run.ensemble import Ensemble, EnsembleMethod
+from tailwise.run.policy import Policy, Trader, choose_checkpoint, policy_of
 from tailwise.run.policy_files import load_policy
 from tailwise.run.run_files import LARGE, check_links, read_json, read_stored
 from tailwise.run.run_folder import CONFIG

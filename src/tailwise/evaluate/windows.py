@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tailwise.bars.data_config import Purpose
-from tailwise.evaluate.ensemble import Trader
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.words import columns, plain
 from tailwise.market.path import AccountPath
+from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 
 MOST_BARS = 20_000  # of a train or select window that is played for the comparison: more would take minutes

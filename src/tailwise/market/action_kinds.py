@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -230,12 +230,10 @@ class ActionKind(ABC):
     """How actions of one kind are read.
 
     portfolio  whether an account holds all assets, one target for each
-    together   how policies that decide together join their actions, unless something else is asked for
     choices    float64 [K]: target exposures of a discrete choice, empty for other kinds
     """
 
     portfolio: ClassVar[bool] = False
-    together: ClassVar[Literal["vote", "average"]] = "average"
     choices: Floats = _NO_CHOICES
 
     @abstractmethod
@@ -274,8 +272,6 @@ def _small_orders(costs: CostConfig) -> bool:
 
 class PositionsKind(ActionKind):
     """Discrete(K): one of K target exposures."""
-
-    together = "vote"
 
     def __init__(self, action: PositionsAction) -> None:
         self.choices = np.asarray(action.positions)

@@ -312,7 +312,13 @@ def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Win
         begin = 0
         for purpose, end in zip(PURPOSES, ends, strict=True):
             if end > begin:
-                limits[purpose] = (times[begin], times[end] if end < len(times) else None)
+                kept = end if end == len(times) else end - split.purge
+                if kept <= begin:
+                    raise ConfigError(
+                        f"data.split.purge {split.purge} leaves none of the {end - begin} bars of the {purpose} "
+                        "window; lower it, or give that window more bars."
+                    )
+                limits[purpose] = (times[begin], times[kept] if kept < len(times) else None)
             begin = end
     elif isinstance(split, RangesSplit):
         limits = {} if split.select is None else {"select": split.select}

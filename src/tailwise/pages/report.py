@@ -11,6 +11,7 @@ from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings, headline_of, verdict_sentences
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, always_in
+from tailwise.evaluate.members import Members
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward_result import RuleComparison
 from tailwise.evaluate.windows import Windows
@@ -75,6 +76,7 @@ def _panels(account: Findings, gamma: float) -> list[Panel]:
     panels = [
         lines_panel(curves_of(paths), POLICY, kind="equity"),
         windows_panel(account.windows) if account.windows is not None else None,
+        members_panel(account.members) if account.members is not None else None,
         *path_panels(paths, judged.statistics[POLICY], account.against, account.repetitions),
         tail_panel(judged, gamma),
         *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
@@ -187,6 +189,16 @@ def windows_panel(windows: Windows) -> Panel:
         "those that nobody looked at. What it learnt by heart is in the first column and not in the last.",
         [Table(("after all costs", *windows.statistics), windows.rows())],
     )
+
+
+def members_panel(members: Members) -> Panel:
+    """Each policy of an ensemble by itself, and their spread."""
+    caption = (
+        "The policies that decide together, each trading by itself, over the same bars with the same costs. Seeds of "
+        "one configuration differ in nothing but chance, so their spread is how much of a result is chance of training."
+    )
+    table = Table(members.heads, members.rows())
+    return Panel("members", "The seeds", caption, [table, Paragraphs([members.sentence])])
 
 
 def comparison_panel(against: Mapping[str, Comparison | RuleComparison], repetitions: int) -> Panel:

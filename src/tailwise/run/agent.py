@@ -6,177 +6,43 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import torch
+from typing import Any
 
 from tailwise.core.config import differences
-from tailwise.core.errors import CheckpointError, ConfigError, ConfigWarning, DataError, ShapeError
-from tailwise.core.streams import Streams
+from tailwise.core.errors import CheckpointError, ConfigError, ConfigWarning
 from tailwise.features.spec import FeatureSpec
 from tailwise.learner.losses import AuxiliaryLoss
-from tailwise.market.path import AccountPath
 from tailwise.model.action_spec import ActionSpec
-from tailwise.model.actor_critic import ActorCritic, decide_padded
-from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import GEOMETRY, Config, ConfigLike, effective_config, parse_config, warnings_of
 from tailwise.run.controllers import Hyperparameters
+from tailwise.run.ensemble import SAVED, Ensemble, load_ensemble
 from tailwise.run.habits import callbacks_of, check_order, one_of, refuse_keywords
 from tailwise.run.health import Alert
 from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore, restore_metrics
-from tailwise.run.play import ModelPlayer, Played
-from tailwise.run.policy_files import PolicyFiles, check_code, load_policy, load_policy_tensors, policy_spec
+from tailwise.run.policy import Policy, Trader, choose_checkpoint, policy_of
+from tailwise.run.policy_files import check_code, load_policy, load_policy_tensors, policy_spec
 from tailwise.run.progress import PlainProgress, labels_of, to_standard_error
 from tailwise.run.run_folder import (
+    CONFIG,
     append_alerts,
     create_run_folder,
     cut_back_alerts,
+    read_config,
     read_manifest,
     refuse_existing,
     remove_unfinished,
     version_differences,
     write_config,
 )
+from tailwise.run.seeds import members_of, several
 from tailwise.run.trainer import Trainer
 from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, code_named_by, open_config
-from tailwise.run.worlds import (
-    Environment,
-    MarketWorld,
-    World,
-    builder_of,
-    copies_of,
-    make_world,
-    play_world,
-    trade_window,
-)
-
-
-class Policy:
-    """Acts; does not learn. What `tailwise.load` gives back."""
-
-    def __init__(
-        self, model: ActorCritic, config: Config, *, masked: bool = False, features: FeatureSpec | None = None
-    ) -> None:
-        self.model = model
-        self.config = config
-        self.features = features
-        self._masked = masked
-        self.calls = 0  # stochastic predictions made: the address of the next random draw
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the policy is meant to be played by its most likely action (evaluate.deterministic)."""
-        return self.config.plays_most_likely(discrete=self.model.law.discrete)
-
-    def predict(
-        self,
-        obs: Any,
-        *,
-        state: torch.Tensor | None = None,
-        episode_start: Any = None,
-        mask: Any = None,
-        deterministic: bool = False,
-    ) -> tuple[Any, torch.Tensor]:
-        """Actions for one observation or a batch of n, as the environment takes them, and the hidden state [n, S, H].
-
-        state: what the previous call returned (None: an episode starts); episode_start [n] bool: which rows start one
-        now; mask [n, K] bool: allowed actions. The rows of a batch do not influence one another.
-        """
-        spec = self.model.observation
-        single, rows = _batch_size(spec, obs)
-        batch = spec.with_batch_axis(obs) if single else obs
-        flat = torch.from_numpy(spec.flatten(batch, rows))
-        if mask is None and spec.mask is not None:
-            mask = spec.mask_from(batch)
-        if not bool(torch.isfinite(flat).all()):
-            bad = int((~torch.isfinite(flat)).sum())
-            raise DataError(f"the observation has {bad} NaN or infinite entries; a policy cannot act on them")
-        if state is None:
-            state = self.model.initial_state(rows)
-        if state.shape != (rows, *self.model.state_shape):
-            raise ShapeError(
-                f"state has shape {tuple(state.shape)}; expected {(rows, *self.model.state_shape)}: pass what the "
-                "previous predict returned"
-            )
-        start = _row_flags(episode_start, rows)
-        uniform = None
-        if not deterministic:
-            draws = Streams(self.config.seed).uniforms(
-                "predict", update=0, environments=rows, steps=1, draws=self.model.law.noise, first_step=self.calls
-            )
-            uniform = torch.from_numpy(draws[0])
-            self.calls += 1
-        decision = decide_padded(
-            self.model, flat.to(torch.get_default_dtype()), state, start, self._mask(mask, rows), uniform
-        )
-        action = self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
-        return (action[0] if single else action), decision.state
-
-    def needs_mask(self) -> bool:
-        """Whether its environment gave action masks in training, so that `predict` must have them too."""
-        return self._masked
-
-    def world(self) -> World:
-        """Where the policy was trained, built again by its configuration, with the features that it was trained on."""
-        return make_world(self.config, features=self.features)
-
-    def evaluate(self, *, episodes: int, deterministic: bool | None = None, seed: int | None = None) -> Played:
-        """Play seeded episodes of the environment that the policy was trained in; none of them served its selection.
-
-        On a market: its test window, whole, one episode per symbol, whatever `episodes` says.
-        """
-        player, seed = self._player(deterministic, seed)
-        return play_world(player, self.world(), episodes=episodes, seed=seed)
-
-    def _player(self, deterministic: bool | None, seed: int | None) -> tuple[ModelPlayer, int]:
-        """What plays the policy, and its seed; None: as the policy is meant to be played, with the run's seed."""
-        seed = self.config.seed if seed is None else seed
-        deterministic = self.deterministic if deterministic is None else deterministic
-        return ModelPlayer(self.model, deterministic=deterministic, seed=seed), seed
-
-    def market(self) -> MarketWorld:
-        """The market that the policy was trained for; its bars are read again at every call."""
-        return self.world().market()
-
-    def trade(
-        self,
-        purpose: Literal["train", "select", "test"] = "test",
-        *,
-        deterministic: bool | None = None,
-        seed: int | None = None,
-        market: MarketWorld | None = None,
-    ) -> list[AccountPath]:
-        """Trade a window of the market that the policy was trained for: one path per symbol.
-
-        seed: of sampled actions, default the run's; market: what `market` gave, if it is at hand.
-        """
-        world = self.market() if market is None else market
-        player, seed = self._player(deterministic, seed)
-        return trade_window(player, world, purpose, seed=seed)
-
-    def _mask(self, mask: Any, rows: int) -> torch.Tensor | None:
-        """The caller's mask [rows, K], checked as training checks it; demanded where training had one."""
-        action = self.model.action
-        if mask is None:
-            if self.needs_mask():
-                raise ShapeError(
-                    f"this policy was trained with action masks; pass mask= with shape ({rows}, {action.logits}), "
-                    "True where an action is allowed"
-                )
-            return None
-        if np.size(mask) != rows * action.logits or action.kind == "box":
-            raise ShapeError(
-                f"mask has shape {np.shape(mask)}; expected ({rows}, {action.logits}), one entry per discrete choice"
-            )
-        checked = as_mask(np.asarray(mask).reshape(rows, action.logits))
-        check_mask(checked, action.sizes)
-        return torch.from_numpy(checked)
+from tailwise.run.worlds import Environment, World, builder_of, copies_of, make_world
 
 
 class PPO(Policy):
@@ -203,6 +69,11 @@ class PPO(Policy):
         refuse_keywords(unknown)
         check_order(env, config)
         full = effective_config(config or {}).config
+        if several(full):
+            raise ConfigError(
+                f"run.seeds is {full.run.seeds}, and tailwise.PPO trains one policy; call tailwise.train(config), "
+                "which trains all of them, or set run.seeds to 1."
+            )
         full, env = _one_environment(full, env)
         copies = copies_of(env)
         if copies is not None:
@@ -289,6 +160,11 @@ class PPO(Policy):
         """
         folder = Path(run_dir)
         config = open_config(folder, training=True, trust=trust)
+        if several(config):
+            raise ConfigError(
+                f"{folder}: run.seeds is {config.run.seeds}, and tailwise.PPO trains one policy; call "
+                f"tailwise.resume({str(folder)!r}), which goes on with all of them, or resume a folder inside."
+            )
         if env is None and config.env.from_python:
             raise CheckpointError(
                 f"{folder}: the environment of this run was passed from Python, so it cannot be rebuilt here; "
@@ -476,32 +352,23 @@ class PPO(Policy):
         return self.trainer.history
 
 
-def load(path: str | Path, *, trust: Trust = False) -> Policy:
-    """The policy of a checkpoint folder, or of a run folder (its best checkpoint if there is one, else its newest).
+def load(path: str | Path, *, trust: Trust = False) -> Trader:
+    """The policy of a checkpoint folder, of what `save` wrote, or of a run folder: of its best checkpoint if there is
+    one, else of its newest. The policies of a run with several seeds decide together, as an `Ensemble`.
 
     trust: execute the code that it names although somebody else may have written it (docs/security.md).
     """
     folder = Path(path)
+    if (folder / SAVED).is_file():
+        return load_ensemble(folder, trust=trust)
     if (folder / "checkpoints").is_dir():
         folder, _ = choose_checkpoint(folder)
+    elif (folder / CONFIG).is_file():
+        config = read_config(folder)
+        if several(config):
+            members = [choose_checkpoint(one)[0] for one in members_of(folder, config)]
+            return Ensemble([policy_of(load_policy(one, trust=trust)) for one in members], config=config)
     return policy_of(load_policy(folder, trust=trust))
-
-
-def policy_of(files: PolicyFiles) -> Policy:
-    """The policy that was read from a checkpoint."""
-    return Policy(files.model, files.config, masked=files.masked, features=files.features)
-
-
-def choose_checkpoint(run_dir: str | Path) -> tuple[Path, list[ckpt.Rejected]]:
-    """The checkpoint that speaks for a run (its best one if there is one, else its newest) and newer broken ones."""
-    best = ckpt.checkpoint_path(run_dir, None)
-    if best in ckpt.checkpoints_in(run_dir):
-        return best, []
-    newest, rejected = ckpt.latest_good(run_dir)
-    if newest is None:
-        why = "; ".join(item.reason for item in rejected) or "none was written yet"
-        raise CheckpointError(f"{run_dir} has no usable checkpoint: {why}")
-    return newest, rejected
 
 
 def _for_another(config: Config, env: Environment) -> Config:
@@ -539,20 +406,3 @@ def _one_environment(config: Config, env: Environment | None) -> tuple[Config, E
             "was passed; pass a function that builds it, or set evaluate.every to null"
         )
     return config, env
-
-
-def _batch_size(spec: ObservationSpec, obs: Any) -> tuple[bool, int]:
-    """Whether `obs` is one observation without batch axis, and how many rows it has."""
-    leaf = spec.leaves[0]
-    array = spec.arrays(obs)[leaf.name]
-    single = array.ndim == len(leaf.shape)
-    return single, 1 if single else int(array.shape[0])
-
-
-def _row_flags(flags: Any, rows: int) -> torch.Tensor:
-    if flags is None:
-        return torch.zeros(rows, dtype=torch.bool)
-    array = np.asarray(flags, dtype=bool).reshape(-1)
-    if array.shape != (rows,):
-        raise ShapeError(f"episode_start has {array.size} entries; expected {rows}, one per observation")
-    return torch.from_numpy(array)

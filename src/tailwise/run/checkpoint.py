@@ -8,6 +8,8 @@
       training/state.json
       signature.json               says that checkpoint.json is this user's own, see core/signature.py
 
+A folder of format 2 holds the policy alone: {format: 2, ...} and policy/, nothing to train on with.
+
 A folder is written under a temporary name, synced and renamed, so a killed process leaves the old one or the new one.
 Everything is checked on reading, and every way in which it can be broken is a sentence that names the file.
 """
@@ -37,12 +39,13 @@ from tailwise.run.run_files import LARGE, LARGEST_TENSORS, SMALL, inside, read_f
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT, POLICY_ALONE = 1, 2  # formats: of a whole checkpoint, of a policy without its training
 KIND = "tailwise-checkpoint"
 MANIFEST = "checkpoint.json"
 POLICY_TENSORS, POLICY_JSON = "policy/weights.safetensors", "policy/spec.json"
 TRAINING_TENSORS, TRAINING_JSON = "training/tensors.safetensors", "training/state.json"
 FILES = (POLICY_TENSORS, POLICY_JSON, TRAINING_TENSORS, TRAINING_JSON)
+FILES_OF = {FORMAT: FILES, POLICY_ALONE: (POLICY_TENSORS, POLICY_JSON)}
 # Tensors that must be finite, by the beginning of their names. Environments and windows may hold NaN for "nothing yet".
 FINITE = {POLICY_TENSORS: ("",), TRAINING_TENSORS: ("optimiser/", "collector/state", "collector/past_reward")}
 BEST = "best"
@@ -89,6 +92,17 @@ def write_checkpoint(
         TRAINING_TENSORS: _tensor_bytes(training_tensors),
         TRAINING_JSON: json_bytes(training_json, TRAINING_JSON),
     }
+    _write(folder, contents)
+
+
+def write_policy(folder: str | Path, tensors: Mapping[str, torch.Tensor], spec: Mapping[str, Any]) -> None:
+    """Write (or replace) a folder with the policy half alone; it is there whole or not at all."""
+    _check_finite(tensors, Path(folder) / POLICY_TENSORS, POLICY_TENSORS)
+    _write(folder, {POLICY_TENSORS: _tensor_bytes(tensors), POLICY_JSON: json_bytes(spec, POLICY_JSON)})
+
+
+def _write(folder: str | Path, contents: Mapping[str, bytes]) -> None:
+    """Write files by their names in the folder, with their digests and a signature."""
     entries = {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in contents.items()}
     with atomic_folder(folder) as temporary:
         for name, data in contents.items():
@@ -127,7 +141,7 @@ class Training:
 def training_behind(folder: str | Path) -> Training:
     """What a checkpoint says about the training behind it, whatever its name."""
     folder = Path(folder)
-    entries = _read_manifest(folder)
+    entries = _with_training(_read_manifest(folder), folder)
     state, spec = (
         _parse_json(_read_verified(folder, name, entries), folder / name) for name in (TRAINING_JSON, POLICY_JSON)
     )
@@ -149,7 +163,7 @@ def least_trained(members: Sequence[Training]) -> Training:
 def verify(folder: str | Path) -> None:
     """Read and check every file of a checkpoint."""
     folder = Path(folder)
-    entries = _read_manifest(folder)
+    entries = _with_training(_read_manifest(folder), folder)
     for name in FILES:
         data = _read_verified(folder, name, entries)
         if name.endswith(".json"):
@@ -302,6 +316,8 @@ def _read_part(folder: Path, tensors: str, data: str) -> Part:
     recover_folder(folder)
     try:
         entries = _read_manifest(folder)
+        if tensors == TRAINING_TENSORS:
+            _with_training(entries, folder)
         return Part(
             tensors=_parse_tensors(_read_verified(folder, tensors, entries), folder, tensors),
             json=_parse_json(_read_verified(folder, data, entries), folder / data),
@@ -381,13 +397,14 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         raise CheckpointError(
             f"{path}: kind is {data.get('kind')!r}, expected '{KIND}'; this folder is something else."
         )
-    if data.get("format") != FORMAT:
+    files = FILES_OF.get(data["format"]) if type(data.get("format")) is int else None
+    if files is None:
         raise CheckpointError(
-            f"{path}: format is {data.get('format')!r}, this version of Tailwise reads format {FORMAT}; "
-            "use the version of Tailwise that wrote it (manifest.json of the run names it)."
+            f"{path}: format is {data.get('format')!r}, this version of Tailwise reads format {FORMAT} or "
+            f"{POLICY_ALONE}; use the version of Tailwise that wrote it (manifest.json of the run names it)."
         )
     entries = data.get("files")
-    if not isinstance(entries, dict) or sorted(entries) != sorted(FILES) or raw != _manifest_bytes(entries):
+    if not isinstance(entries, dict) or sorted(entries) != sorted(files) or raw != _manifest_bytes(entries):
         raise CheckpointError(f"{path}: the file was changed after it was written; do not use this checkpoint.")
     sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in entries.values()]
     if not all(type(size) is int and 0 <= size <= LARGEST_TENSORS for size in sizes):
@@ -395,10 +412,21 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
+def _with_training(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries of a whole checkpoint; raise for a folder that holds the policy alone."""
+    if TRAINING_JSON not in entries:
+        raise CheckpointError(
+            f"{folder}: holds a policy without its training (format {POLICY_ALONE}); tailwise.load reads it, and a "
+            "training is continued from a checkpoint of its run."
+        )
+    return entries
+
+
 def _manifest_bytes(entries: Mapping[str, Any]) -> bytes:
     """The one exact text of checkpoint.json for these files; its digest makes any edit visible."""
     digest = _sha256(json.dumps(entries, sort_keys=True).encode())
-    manifest = {"format": FORMAT, "kind": KIND, "files": entries, "digest": digest}
+    number = FORMAT if TRAINING_JSON in entries else POLICY_ALONE
+    manifest = {"format": number, "kind": KIND, "files": entries, "digest": digest}
     return (json.dumps(manifest, indent=1) + "\n").encode()
 
 

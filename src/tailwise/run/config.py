@@ -163,6 +163,7 @@ class RunConfig(Section):
     )
     checkpoint_every: int = Field(10, ge=1, description="updates between checkpoints")
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
+    seeds: int = Field(1, ge=1, le=100, description="policies to train: seed, seed + 1, ...; several decide as one")
     threads: int = Field(1, ge=1, le=256, description=THREADS)
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")

@@ -17,13 +17,17 @@ from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
-from tailwise.features.config import DEFAULT_COLUMNS
+from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
+from tailwise.features.spec import columns_of, longest_warm_up
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
 from tailwise.market.dataset import Dataset, build_dataset, split_windows
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
+SEEDS = 5
+PATIENCE = 6  # evaluations
+MOST_PURGED = 1 / 3  # of the select window
 TOTAL_STEPS = 200_000  # more raised the result on train bars and lowered it on those that follow
 FEWEST_BARS = 500  # below, a test window would say nothing
 
@@ -36,7 +40,8 @@ data:
   paths: {paths}
 {reading}  # The oldest bars train, the next ones select the best checkpoint, the newest ones only test:
 {windows}
-  split: {{kind: shares, select: {select:g}, test: {test:g}}}
+  # purge: bars left out between them, over which features of one window would look back into the one before.
+  split: {{kind: shares, select: {select:g}, test: {test:g}, purge: {purge}}}
 
 features: # what the policy sees of the bars; docs/features.md lists all{left_out}
   include: [{features}]
@@ -69,8 +74,10 @@ risk: # the worst 5% of discounted returns may lose half of what buy and hold lo
   alpha: 0.05
   limit: {{of: buy_and_hold, share: 0.5}}
 
-run: {{total_steps: {steps}}} # environments, rollout_steps, epochs and minibatches follow from it
-evaluate: {{every: 5}} # updates between evaluations on the select window
+# Five policies from the same bars, each with a seed of its own; their mean decides. What one seed does is chance.
+run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from the steps
+# Updates between evaluations on the select window, and how many of them without a better one end the training.
+evaluate: {{every: 5, patience: {patience}}}
 """
 
 
@@ -108,17 +115,18 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
     first = bars[0]
     round_the_clock = first.frequency.calendar == "24/7"
     split = SharesSplit()
-    windows = split_windows([first], split)
-    spans = [
-        f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
-        for purpose, (w,) in windows.items()
-    ]
     traded = [float(np.mean(one.volume > 0)) for one in bars]
     names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
     left_out = "" if min(traded) > 0.5 else "; volume is mostly missing, so nothing is made of it"
     if constant:
         names = [name for name in names if name not in constant]
         left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
+    split = split.model_copy(update={"purge": _purge(bars, names, split)})
+    windows = split_windows([first], split)
+    spans = [
+        f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
+        for purpose, (w,) in windows.items()
+    ]
     pair, doubt = currency_pair(first.symbol), _volume_doubt(bars)
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
     gamma = 0.97  # with 0.99 a tail takes 300 bars to be seen: rollouts and test windows hold too few of them
@@ -136,6 +144,9 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         windows="\n".join(spans),
         select=split.select,
         test=split.test,
+        purge=split.purge,
+        seeds=SEEDS,
+        patience=PATIENCE,
         left_out=left_out,
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),
@@ -146,6 +157,13 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{TOTAL_STEPS:_}",
     )
+
+
+def _purge(bars: list[Bars], names: Sequence[str], split: SharesSplit) -> int:
+    """Bars that the features look back, at most MOST_PURGED of those that select."""
+    step = int(bars[0].frequency.bar.astype("timedelta64[ns]").astype(np.int64))
+    look_back = longest_warm_up(columns_of(FeaturesConfig(include=tuple(names))), step)
+    return min(look_back, int(MOST_PURGED * split.select * max(len(one) for one in bars)))
 
 
 def _costs(market: MarketKind, doubt: str | None) -> str:

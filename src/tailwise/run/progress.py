@@ -233,12 +233,12 @@ def run_facts(agent: Agent, folder: Path) -> list[tuple[str, str]]:
         ("model", f"core {config.model.core.kind}, {twin}{critic.kind} critic{plural}, {parameters:,} parameters"),
         ("training", f"{config.run.total_steps:,} steps, seed {config.seed}"),
         ("geometry", f"{config.run.geometry}: {config.geometry.describe(config.run.total_steps)}"),
-        *((limit_name, sentence) for sentence in _limit_words(config, world)),
+        *((limit_name, sentence) for sentence in limit_words(config, world)),
         ("resumes", f"{exact}: {driver.exact_resume_reason}"),
     ]
 
 
-def _limit_words(config: Config, world: World) -> list[str]:
+def limit_words(config: Config, world: World) -> list[str]:
     """What the limit means, with the bars of this market."""
     frequency = world.frequency()
     if frequency is None:

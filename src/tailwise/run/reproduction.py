@@ -18,6 +18,9 @@ from tailwise.run.config import Config
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
 from tailwise.run.run_folder import read_manifest, version_differences
+from tailwise.run.seeds import members_of, seeds_of, several
+from tailwise.run.training import begin_seeds
+from tailwise.run.trials import TrialBook
 from tailwise.run.trust import Trust, open_config
 
 
@@ -40,9 +43,21 @@ class Reproduction:
         return self.same_metrics and self.same_weights
 
 
-def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust: Trust = False) -> Reproduction:
-    """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare."""
+def repeat(
+    run: Path,
+    again: Path,
+    callbacks: Sequence[Callback] = (),
+    *,
+    trust: Trust = False,
+    trials: TrialBook | None = None,
+) -> Reproduction:
+    """Train `run` again into the folder `again`, as many updates as its newest checkpoint has, and compare.
+
+    trials: where the training is written down; None: beside `again`.
+    """
     config = open_config(run, training=True, trust=trust)
+    if several(config):
+        return _repeat_seeds(run, again, config, callbacks)
     if config.env.from_python:
         raise DataError(
             f"{run}: its environment was passed from Python and cannot be built again by its configuration."
@@ -52,7 +67,8 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
         raise CheckpointError(f"{run} has no checkpoint yet to compare with.")
     ckpt.verify(newest)
     updates = int(ckpt.read_training(newest).json["update"])
-    agent = PPO(config=config, run_dir=again, callbacks=[StopWhen(lambda done: done.update >= updates), *callbacks])
+    ends = StopWhen(lambda done: done.update >= updates)
+    agent = PPO(config=config, run_dir=again, callbacks=[ends, *callbacks], trials=trials)
     try:
         agent.world().check_same_bars(read_manifest(run), run=str(run))
         agent.learn(progress=False)
@@ -77,6 +93,28 @@ def repeat(run: Path, again: Path, callbacks: Sequence[Callback] = (), *, trust:
         first_difference=differences[0] if differences else weights,
         threads=config.run.threads,
         notes=notes,
+    )
+
+
+def _repeat_seeds(run: Path, again: Path, config: Config, callbacks: Sequence[Callback]) -> Reproduction:
+    """Every seed of a run, one after the other; the first difference names the seed."""
+    begin_seeds(config, again)
+    book = TrialBook(TrialBook.beside(again).file, whole=config)
+    parts = {
+        seed: repeat(one, twin, callbacks, trust=config, trials=book)
+        for seed, one, twin in zip(seeds_of(config), members_of(run, config), members_of(again, config), strict=True)
+    }
+    first = next(((seed, one.first_difference) for seed, one in parts.items() if not one.same), None)
+    return Reproduction(
+        run=str(run),
+        again=str(again),
+        updates=sum(one.updates for one in parts.values()),
+        checkpoint=f"{', '.join(dict.fromkeys(one.checkpoint for one in parts.values()))} of {len(parts)} seeds",
+        same_metrics=all(one.same_metrics for one in parts.values()),
+        same_weights=all(one.same_weights for one in parts.values()),
+        first_difference=None if first is None else f"seed {first[0]}: {first[1]}",
+        threads=config.run.threads,
+        notes=tuple(dict.fromkeys(note for one in parts.values() for note in one.notes)),
     )
 
 

@@ -16,6 +16,7 @@ from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import parse_row
 from tailwise.run.run_files import read_end
 from tailwise.run.run_folder import CONFIG, read_alerts, read_config, remove_unfinished
+from tailwise.run.seeds import members_of
 
 FINISHED, UNFINISHED, NOT_STARTED, BROKEN = "finished", "unfinished", "not started", "broken"
 _DEEPEST = 3  # runs of a walk-forward lie in its folder, which lies in runs/
@@ -68,6 +69,12 @@ def _below(folder: Path, deeper: int) -> Iterator[Path]:
 
 def describe(folder: Path) -> Listed:
     """Read what a run says about itself; a run that cannot be read is listed as broken, with the reason."""
+    try:
+        members = members_of(folder, read_config(folder))
+    except (TailwiseError, OSError):
+        members = [folder]  # the reason is told below
+    if members != [folder]:
+        return _together(folder, members)
     size, changed = _size(folder), max((one.lstat().st_mtime for one in folder.iterdir()), default=0.0)
     try:
         config = read_config(folder)
@@ -93,13 +100,54 @@ def describe(folder: Path) -> Listed:
     )
 
 
-def last_metrics(folder: Path) -> dict[str, Any]:
-    """The newest whole line of metrics.jsonl; empty when there is none."""
+def _together(folder: Path, members: list[Path]) -> Listed:
+    """A run with several seeds: steps, alerts and bytes of all, the mean of their scores, the status of the last one
+    to come."""
+    config = read_config(folder)
+    parts = [describe(one) for one in members if (one / CONFIG).exists()]
+    broken = next((one for one in parts if one.status == BROKEN), None)
+    if broken is not None:
+        status, note = BROKEN, broken.note
+    elif len(parts) == len(members) and all(one.status == FINISHED for one in parts):
+        status, note = FINISHED, f"{len(members)} seeds are trained"
+    else:
+        begun = [one for one in parts if one.status != NOT_STARTED]
+        done = sum(one.status == FINISHED for one in parts)
+        status, note = UNFINISHED if begun else NOT_STARTED, f"{done} of {len(members)} seeds are trained"
+    measured = next((name for name in _SCORES if parts and all(one.measured == name for one in parts)), None)
+    scores = [one.score for one in parts if one.score is not None]
+    return Listed(
+        folder=str(folder),
+        status=status,
+        note=note,
+        seed=config.seed,
+        updates=sum(one.updates for one in parts),
+        steps=sum(one.steps for one in parts),
+        total_steps=config.run.total_steps * len(members),
+        score=None if measured is None else sum(scores) / len(scores),
+        measured=measured,
+        alerts=sum(one.alerts for one in parts),
+        bytes=_size(folder),
+        changed=max((one.lstat().st_mtime for one in folder.iterdir()), default=0.0),
+    )
+
+
+def newest_rows(folder: Path, count: int) -> list[dict[str, Any]]:
+    """The newest `count` whole lines of metrics.jsonl, the newest last, without what is undefined."""
     path = folder / METRICS
     if not path.exists():
-        return {}
-    lines = read_end(path, root=folder, count=_LAST_BYTES).split(b"\n")[:-1]  # what follows the last newline is torn
-    return parse_row(lines[-1], what=f"{path}, last line") if lines else {}
+        return []
+    limit = count * _LAST_BYTES
+    data = read_end(path, root=folder, count=limit)
+    lines = data.split(b"\n")[:-1]  # what follows the last newline is torn
+    whole = lines[1:] if len(data) == limit else lines  # and so may be what was cut off at the beginning
+    rows = [parse_row(line, what=f"{path}, one of its last lines") for line in whole[-count:]]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    """The newest whole line of metrics.jsonl; empty when there is none."""
+    return next(iter(newest_rows(folder, 1)), {})
 
 
 def _status(folder: Path, config: Config, last: dict[str, Any]) -> tuple[str, str]:
@@ -124,6 +172,8 @@ def _newest_state(folder: Path) -> dict[str, Any] | None:
 
 def spare_checkpoints(folder: Path) -> list[Spare]:
     """Numbered checkpoints older than the newest good one. `best` and that one stay, and so do newer broken ones."""
+    if (parts := _parts(folder)) is not None:
+        return [spare for one in parts for spare in spare_checkpoints(one)]
     newest, _ = ckpt.latest_good(folder)
     if newest is None or newest.name == ckpt.BEST:
         return []  # none of the numbered ones is good: nothing is thrown away that somebody may still repair
@@ -134,6 +184,8 @@ def spare_checkpoints(folder: Path) -> list[Spare]:
 
 def remove_spare(folder: Path) -> list[Spare]:
     """Delete the checkpoints that a run no longer needs; LockedError while somebody writes there."""
+    if (parts := _parts(folder)) is not None:
+        return [spare for one in parts for spare in remove_spare(one)]
     if not spare_checkpoints(folder):
         return []  # a run in which nothing is to be deleted is not even locked
     with RunLock(folder, visiting=True).held():
@@ -142,6 +194,14 @@ def remove_spare(folder: Path) -> list[Spare]:
         for one in spare:
             _remove(one)
     return spare
+
+
+def _parts(folder: Path) -> list[Path] | None:
+    """The runs of the seeds that have begun; None for a run with one seed."""
+    if (folder / "checkpoints").is_dir():
+        return None
+    members = members_of(folder, read_config(folder))
+    return None if members == [folder] else [one for one in members if (one / CONFIG).exists()]
 
 
 def _remove(spare: Spare) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
 from tailwise.model.actor_critic import ROWS
-from tailwise.run.agent import Policy
 from tailwise.run.config import GymEnv
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import ModelPlayer, Played, episodes_played_by
+from tailwise.run.policy import Policy
 from tailwise.run.worlds import Environment, copies_of
 
 

@@ -55,17 +55,22 @@ class Trained:
 
 @contextlib.contextmanager
 def trained(
-    job: TrainingJob, stop: Stop, say: Say, *, check: Callable[[PPO], None] | None = None
+    job: TrainingJob,
+    stop: Stop,
+    say: Say,
+    *,
+    check: Callable[[PPO], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Iterator[Trained | None]:
     """Begin the run of a job, or continue it, and train to the end; None when `stop` was asked for before.
 
-    check: looks at the agent before it trains and raises when it must not.
+    check: looks at the agent before it trains and raises when it must not; callbacks: of the training, besides.
     """
     with _exclusive(job.folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # whoever planned the jobs gave them, once for all
         lines = PlainProgress(labels_of(job.config), lambda text: say(Line(job.label, text)))
         ends = StopWhen(lambda done: stop() or (job.steps is not None and done.steps >= job.steps))
-        agent, notes = _begin_or_continue(job, [ends, lines])
+        agent, notes = _begin_or_continue(job, [ends, lines, *callbacks])
         for sentence in notes:
             say(Line(job.label, sentence, "note"))
         trainer = agent.trainer

@@ -52,10 +52,15 @@ class _Line(Stored):
 
 @dataclass(frozen=True)
 class TrialBook:
-    """Where trainings are written down. cut: how the bars are cut, where that is not the run's own `data.split`."""
+    """Where trainings are written down.
+
+    cut     how the bars are cut, where that is not the run's own `data.split`
+    whole   configuration of all seeds of a run: they decide together and none is chosen, so they are one trial
+    """
 
     file: Path
     cut: str | None = None
+    whole: Config | None = None
 
     @classmethod
     def beside(cls, run_dir: Path) -> TrialBook:
@@ -64,19 +69,19 @@ class TrialBook:
 
     def begin(self, run_dir: Path, config: Config, *, data: str) -> bool:
         """Write down that the training of a run on bars with the hash `data` begins; False: it was done before."""
-        manifest = read_manifest(run_dir)
+        manifest, one = read_manifest(run_dir), self.whole or config
         line = {
             "kind": TRAINING,
             "time": _now(),
-            "run": run_dir.name if self.cut is None else f"{run_dir.parent.name}/{run_dir.name}",
+            "run": run_dir.name if self.cut is self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
             "id": manifest.get("id", str(run_dir.absolute())),
             "data": data,
-            "config": config_hash(config),
-            "cut": self.cut or split_hash(config),
-            "seed": config.seed,
+            "config": config_hash(one),
+            "cut": self.cut or split_hash(one),
+            "seed": one.seed,
         }
         with _locked(self.file) as book:
-            if any(one["kind"] == TRAINING and one["id"] == line["id"] for one in book.lines):
+            if any(written["kind"] == TRAINING and written["id"] == line["id"] for written in book.lines):
                 return False
             book.append(line)
         return True
@@ -117,6 +122,8 @@ def config_hash(config: Config) -> str:
     """sha256 (hex) of a configuration without its seed and its split."""
     data = config.model_dump(mode="json")
     data.pop("seed")
+    if data["run"]["seeds"] == 1:  # as trainings from before the key was there
+        data["run"].pop("seeds")
     if data["data"] is not None:
         data["data"].pop("split")
     return _digest(data)

@@ -22,7 +22,7 @@ from tailwise.watch.files import short_text, to_json
 from tailwise.watch.guard import query
 from tailwise.watch.history import History, Position
 from tailwise.watch.panels import CURVES, describe_metric, describe_panels
-from tailwise.watch.runs import RunEntry, Summary, find_runs, unread
+from tailwise.watch.runs import RunEntry, Summary, find_runs, summary_of, unread
 
 MOST_LISTENERS = 256
 READ_EVERY = 1.0  # seconds between two looks at a run that somebody watches
@@ -135,7 +135,9 @@ class Hub:
             self._wake()
 
     async def _refresh_run(self, run: str, entry: RunEntry) -> None:
-        summary = self._summaries.setdefault(run, Summary(entry))
+        summary = self._summaries.get(run)
+        if summary is None or summary.entry != entry:  # a seed has begun since
+            summary = self._summaries[run] = summary_of(entry)
         try:
             line, failure = await attempt(lambda: to_json(summary.read()), self._pool)
             failure = failure or self._failures.get(run)

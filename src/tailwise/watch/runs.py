@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ DEPTH = 3  # folders below a folder of runs that are searched: runs/frontier-1/l
 MOST_RUNS = 500
 MOST_FOLDERS = 5000  # looked into in one search
 _NOT_RUNS = {"checkpoints", EVALUATIONS, "tensorboard"}
+_SEED = re.compile(r"seed_\d{1,19}")
 LARGEST_CONFIG = 2**18  # bytes
 STALLED_AFTER = 60.0  # seconds without a line, or
 STALLED_UPDATES = 20  # this many times the usual time of an update, whichever is longer
@@ -46,11 +48,15 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run: its id in addresses, its name for people, its resolved folder."""
+    """One run: its id in addresses, its name for people, its resolved folder.
+
+    members: folders of the runs of its seeds, where it has several
+    """
 
     id: str
     name: str
     folder: Path
+    members: tuple[Path, ...] = ()
 
 
 def is_run(folder: Path) -> bool:
@@ -81,12 +87,19 @@ def find_runs(roots: Sequence[Path]) -> dict[str, RunEntry]:
             folder, depth = pending.popleft()
             searched += 1
             if is_run(folder):
-                entry = RunEntry(_id(folder), _name(folder, root), folder)
-                runs[entry.id] = entry
+                members = _seeds_of(folder, root)
+                for one, inner in ((folder, members), *((member, ()) for member in members)):
+                    entry = RunEntry(_id(one), _name(one, root), one, inner)
+                    runs[entry.id] = entry
                 continue
             if depth < DEPTH:
                 pending += [(child, depth + 1) for child in _folders(folder, root)]
     return dict(sorted(runs.items(), key=lambda item: item[1].name))
+
+
+def _seeds_of(folder: Path, root: Path) -> tuple[Path, ...]:
+    """The runs of the seeds inside a run that has several."""
+    return tuple(one for one in _folders(folder, root) if _SEED.fullmatch(one.name) and is_run(one))
 
 
 def _folders(folder: Path, root: Path) -> list[Path]:
@@ -172,6 +185,52 @@ class Summary:
         if self._config is None or self._config[0] != stamp:
             self._config = (stamp, read_config_loosely(self.entry))
         return self._config[1]
+
+
+class TogetherSummary(Summary):
+    """Summary of a run with several seeds: their steps, alerts and speeds together, the mean of their returns."""
+
+    def __init__(self, entry: RunEntry) -> None:
+        super().__init__(entry)
+        self._parts = [Summary(RunEntry(_id(one), one.name, one)) for one in entry.members]
+
+    def read(self, now: float | None = None) -> dict[str, Any]:
+        now = time.time() if now is None else now
+        parts = [one.read(now) for one in self._parts]
+        config = self._read_config()
+        total, seeds = whole(_dig(config, "run", "total_steps")), whole(_dig(config, "run", "seeds")) or len(parts)
+        returns = [part["return"] for part in parts if part["return"] is not None]
+        alerts: dict[str, int] = {}
+        for part in parts:
+            for severity, count in part["alerts"].items():
+                alerts[severity] = alerts.get(severity, 0) + count
+        return {
+            "id": self.entry.id,
+            "name": self.entry.name,
+            "status": _status_together([part["status"] for part in parts], seeds),
+            "update": max(part["update"] for part in parts),
+            "steps": sum(part["steps"] for part in parts),
+            "total_steps": None if total is None else total * seeds,
+            "changed": max((part["changed"] for part in parts if part["changed"] is not None), default=None),
+            "return": sum(returns) / len(returns) if returns else None,
+            "steps_per_second": sum(part["steps_per_second"] or 0.0 for part in parts if part["status"] == "running"),
+            "alerts": alerts,
+            "bad_lines": sum(part["bad_lines"] for part in parts),
+            **facts_of(config),
+        }
+
+
+def _status_together(statuses: list[str], seeds: int) -> str:
+    """The status of a run by those of its seeds that have begun."""
+    for status in ("running", UNREADABLE, "stalled"):
+        if status in statuses:
+            return status
+    return "finished" if len(statuses) == seeds and set(statuses) == {"finished"} else "stopped"
+
+
+def summary_of(entry: RunEntry) -> Summary:
+    """The summary of a run with one or several seeds."""
+    return TogetherSummary(entry) if entry.members else Summary(entry)
 
 
 def unread(entry: RunEntry, reason: str) -> dict[str, Any]:
