@@ -34,6 +34,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
+from tailwise.run.limits import limit_of
 from tailwise.run.risk_words import share
 from tailwise.run.worlds import MarketWorld
 
@@ -124,7 +125,8 @@ def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
     It is judged on the measure that the run was given, whichever that is.
     """
     constraint = config.risk
-    if not isinstance(constraint, RiskConstraint):
+    limit = limit_of(config, path.symbol)
+    if not isinstance(constraint, RiskConstraint) or limit is None:
         return None
     gamma = config.learner.gamma
     forward = forward_returns(path, gamma)
@@ -133,7 +135,7 @@ def judge_limit(path: AccountPath, config: Config) -> LimitVerdict | None:
     return LimitVerdict(
         measure=measure.kind,
         statistic=_statistic(measure, constraint.alpha, horizon),
-        limit=constraint.level,
+        limit=limit,
         alpha=constraint.alpha,
         gamma=gamma,
         horizon=horizon,

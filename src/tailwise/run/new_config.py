@@ -19,8 +19,9 @@ from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
-from tailwise.market.dataset import Dataset, build_dataset, split_windows
+from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.split import split_windows
 from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
