@@ -78,7 +78,13 @@ def test_order_adjustment_and_repair_come_before_the_open() -> None:
     turned = load_bars(frame()[::-1], close_only="previous_close")
     assert turned.open.tolist() == [10.0, 10.0, 11.0, 10.5, 10.5]
     adjusted = frame().assign(**{"Adj Close": CLOSES * [0.5, 0.5, 1, 1, 1]})
-    assert load_bars(adjusted, close_only="previous_close", adjust="consistent").open.tolist() == [5, 5, 5.5, 10.5, 10.5]
+    assert load_bars(adjusted, close_only="previous_close", adjust="consistent").open.tolist() == [
+        5,
+        5,
+        5.5,
+        10.5,
+        10.5,
+    ]
     broken = frame()
     broken.loc[2, "Close"] = -1.0
     left = load_bars(broken, close_only="previous_close", repair="drop")

@@ -79,7 +79,9 @@ def test_a_bar_keeps_its_shape_its_gap_and_its_volume() -> None:
         drawn = getattr(bars, name)[rows] / bars.close[rows - 1]
         np.testing.assert_allclose(getattr(made, name) / before, drawn, rtol=1e-11, atol=1e-14)
     assert np.array_equal(made.volume, bars.volume[rows])
-    assert (made.high >= np.maximum(made.open, made.close)).all() and (made.low <= np.minimum(made.open, made.close)).all()
+    assert (made.high >= np.maximum(made.open, made.close)).all() and (
+        made.low <= np.minimum(made.open, made.close)
+    ).all()
     levels = bars.close[rows]
     assert np.abs(np.log(levels[1:] / levels[:-1]) - np.log(bars.close[rows] / bars.close[rows - 1])[1:]).max() > 0.01
 
@@ -118,7 +120,7 @@ def test_symbols_have_the_same_blocks() -> None:
         data, loaded=(data.loaded[0], Loaded(late, {})), features=(features[0], features[1]), windows=windows
     )
     world = Resampler(three, ResampleConfig(block=8), seed=3).world(5)
-    first, second = ({t: r for t, r in zip(w.bars.time, w.rows, strict=True)} for w in world)
+    first, second = (dict(zip(w.bars.time, w.rows, strict=True)) for w in world)
     assert len(second) < len(first) - 100 and set(second) <= set(first)
     assert all(first[moment] == row + 200 for moment, row in second.items())
     alone = Resampler(three, ResampleConfig(block=8), seed=3).world(6)[0]

@@ -86,18 +86,19 @@ def resample_effects(kind: str) -> dict[str, tuple[Change, Change]]:
 def pool_effects(kind: str) -> dict[str, tuple[Change, Change]]:
     """Options of data[kind].pool, under a limit: (change of the section data, change that is compared)."""
     key = f"data[{kind}].pool"
-    symbols = {"builtin": ("SP500", "NASDAQ"), "synthetic": ("SYNTHETIC-JUMP_DIFFUSION-0", "SYNTHETIC-JUMP_DIFFUSION-1")}
+    symbols = {
+        "builtin": ("SP500", "NASDAQ"),
+        "synthetic": ("SYNTHETIC-JUMP-DIFFUSION-0", "SYNTHETIC-JUMP-DIFFUSION-1"),
+    }
     first, second = symbols.get(kind, ("a", "b"))
 
-    def units(of_second: float, scale: float) -> Change:
-        return {"pool": {"units": {first: {"unit": 1.0}, second: {"unit": of_second, "scale": scale}}}}
+    def units(of_second: float) -> Change:
+        return {"pool": {"units": {first: {"unit": 1.0}, second: {"unit": of_second}}}}
 
     return {
         f"{key}.tails": ({"pool": {"tails": "pooled"}}, {"pool": {"tails": "symbol"}}),
         f"{key}.train_only": ({"pool": {}}, {"pool": {"train_only": [second]}}),
-        f"{key}.units": (units(1.0, 1.0), units(3.0, 1.0)),
-        f"{key}.units.unit": (units(1.0, 1.0), units(3.0, 1.0)),
-        f"{key}.units.scale": (units(1.0, 0.5), units(1.0, 0.7)),
+        f"{key}.units": (units(1.0), units(3.0)),
     }
 
 
