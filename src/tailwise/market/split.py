@@ -28,7 +28,7 @@ def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Win
     Windows are cut by time for all symbols together, also those by shares: cut by each symbol's own rows, one symbol
     would train on the days that another is tested on.
     """
-    limits = _limits(bars, split)
+    limits = window_limits(bars, split)
     return {purpose: tuple(_window(one, purpose, *limit) for one in bars) for purpose, limit in limits.items()}
 
 
@@ -43,13 +43,40 @@ def helping_windows(
         return {}, {}
     if isinstance(split, RangesSplit):
         return {}, {"train": split_ranges(helping, split)["train"]}
-    first, end = _limits(judged, split)["train"]
+    first, end = window_limits(judged, split)["train"]
     if isinstance(split, SharesSplit):
         first = None
     return {"train": tuple(_window(one, "train", first, end) for one in helping)}, {}
 
 
-def _limits(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Moment | None, Moment | None]]:
+def ended_before(bars: Sequence[Bars], split: Split) -> list[Bars]:
+    """Symbols without bars in the select or the test window, which the others alone decide: they can only train."""
+    judged: list[Bars] = list(bars)
+    ended: list[Bars] = []
+    while True:
+        limits = window_limits(judged, split)
+        without = [
+            one
+            for one in judged
+            for purpose in ("select", "test")
+            if purpose in limits and not _has_bars(one, *limits[purpose])
+        ]
+        gone = [one for one in judged if any(one is other for other in without)]
+        if not gone:
+            return ended
+        ended += gone
+        judged = [one for one in judged if not any(one is other for other in gone)]
+
+
+def _has_bars(bars: Bars, first: Moment | None, end: Moment | None) -> bool:
+    try:
+        bars.between(first, end)
+    except DataError:
+        return False
+    return True
+
+
+def window_limits(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Moment | None, Moment | None]]:
     """[first, end) of every purpose that the split has one window for."""
     limits: dict[Purpose, tuple[Moment | None, Moment | None]] = {}
     if isinstance(split, SharesSplit):

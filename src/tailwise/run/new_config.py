@@ -21,7 +21,7 @@ from tailwise.features.config import DEFAULT_COLUMNS
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.split import split_windows
+from tailwise.market.split import ended_before, split_windows
 from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
@@ -38,7 +38,7 @@ data:
 {reading}  # The oldest bars train, the next ones select the best checkpoint, the newest ones only test:
 {windows}
   split: {{kind: shares, select: {select:g}, test: {test:g}}}
-
+{pool}
 features: # what the policy sees of the bars; docs/features.md lists all{left_out}
   include: [{features}]
 
@@ -109,10 +109,13 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
     first = bars[0]
     round_the_clock = first.frequency.calendar == "24/7"
     split = SharesSplit()
-    windows = split_windows([first], split)
+    helping = ended_before(bars, split)
+    judged = [one for one in bars if not any(one is other for other in helping)]
+    shown = judged[0]
+    windows = split_windows(judged, split)
     spans = [
-        f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
-        for purpose, (w,) in windows.items()
+        f"  #   {purpose} {_day(shown.time[w.first])} to {_day(shown.time[w.end - 1])} ({w.end - w.first} bars)"
+        for purpose, (w, *_) in windows.items()
     ]
     traded = [float(np.mean(one.volume > 0)) for one in bars]
     names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
@@ -129,12 +132,14 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         "adjust": how.adjust if how.adjust != "refuse" else None,
         "time_unit": how.time_unit,
         "periods_per_year": how.periods_per_year,
+        "close_only": how.close_only if how.close_only != "refuse" else None,
     }
     return _TEMPLATE.format(
         found="\n# ".join(f"{one.symbol}: {one.frequency.sentence}" for one in bars),
         paths=yaml.safe_dump(paths, default_flow_style=True, width=10_000).strip(),
         reading="".join(f"  {key}: {value}\n" for key, value in options.items() if value is not None),
         windows="\n".join(spans),
+        pool=_pool([one.symbol for one in helping]) if len(bars) > 1 else "",
         select=split.select,
         test=split.test,
         left_out=left_out,
@@ -146,6 +151,17 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         horizon=horizon,
         horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{TOTAL_STEPS:_}",
+    )
+
+
+def _pool(train_only: list[str]) -> str:
+    """The section of several symbols; train_only: those that end before the others are judged."""
+    ended = f", train_only: {yaml.safe_dump(train_only, default_flow_style=True, width=10_000).strip()}"
+    return (
+        "  # One policy for all of them. Each has a limit, and rewards, in proportion to its own tail; pooled: one "
+        "limit for all.\n"
+        "  # Symbols that only train, because their bars end before the windows above: train_only: [NAME].\n"
+        f"  pool: {{tails: symbol{ended if train_only else ''}}}\n"
     )
 
 
