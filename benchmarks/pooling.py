@@ -75,12 +75,11 @@ def run(options: Options) -> list[Check]:
         for seed in seeds
     ]
     found = dict(zip([job[1] for job in jobs], run_all(jobs, options), strict=True))
-    checks = [
+    return [
         check(f"{arm}, {symbol}", [found[arm, seed][symbol] for seed in seeds])
         for arm in dict.fromkeys(name for name, _ in found)
         for symbol in found[arm, seeds[0]]
     ]
-    return checks
 
 
 def check(name: str, played: Sequence[Played]) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,25 @@ def test_histories_of_different_length_are_pooled(files: Path, tmp_path: Path) -
     moved["data"]["paths"][2] = str(tmp_path / "ended.parquet")
     with pytest.raises(DataError, match="ended: the train window now holds other bars"):
         MarketWorld(parse_config(moved, source="test"), features=again.features)
+
+
+@pytest.mark.parametrize("world", ["resample", "pool"])
+def test_a_resumed_run_equals_an_uninterrupted_one(files: Path, tmp_path: Path, world: str) -> None:
+    """Worlds and units are found again, bit for bit, from the configuration of the run."""
+    changes: dict[str, Any] = {"run": {"keep": 10}}
+    if world == "resample":
+        changes["data"] = {"resample": {"worlds": 2, "block": 20}}
+    tree = config(files, **changes)
+    whole = tailwise.PPO(config=tree, run_dir=tmp_path / "whole")
+    whole.learn()
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for late in ("update-000002", "best"):  # as if killed after the first update
+        shutil.rmtree(tmp_path / "cut" / "checkpoints" / late, ignore_errors=True)
+    again, notes = tailwise.PPO.resume(tmp_path / "cut")
+    assert notes == [] and again.trainer.update == 1
+    again.learn()
+    for name, values in whole.model.state_dict().items():
+        assert np.array_equal(values.numpy(), again.model.state_dict()[name].numpy()), name
 
 
 def test_pooled_units_are_refused_where_nothing_reads_them(files: Path) -> None:
