@@ -184,7 +184,7 @@ def test_histories_of_different_length_are_pooled(files: Path, tmp_path: Path) -
 @pytest.mark.parametrize("world", ["resample", "pool"])
 def test_a_resumed_run_equals_an_uninterrupted_one(files: Path, tmp_path: Path, world: str) -> None:
     """Worlds and units are found again, bit for bit, from the configuration of the run."""
-    changes: dict[str, Any] = {"run": {"keep": 10}}
+    changes: dict[str, Any] = {"run": {"keep": 10, "checkpoint_every": 1}}
     if world == "resample":
         changes["data"] = {"resample": {"worlds": 2, "block": 20}}
     tree = config(files, **changes)
