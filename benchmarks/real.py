@@ -141,7 +141,7 @@ def cell_of(name: str, split: int, world: Any, at: int, train: Any, test: Any, g
     tail = Tail(alpha_of(config), config.learner.gamma)
     on_train, on_test = (base_player(world, at, purpose) for purpose in ("train", "test"))
     unscaled = {"train": on_train.play(1.0), "test": on_test.play(1.0)}
-    limit = limit_of(config, tail.of_returns(unscaled["train"]) or 0.0)
+    limit = limit_of(config, tail.of_returns(unscaled["train"]) or 0.0, world.dataset.bars[at].symbol)
     factor, reached = 0.0, False
     if limit is not None:
         factor, reached = factor_for(

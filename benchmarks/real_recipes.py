@@ -21,6 +21,7 @@ from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.base import base_exposures
 from tailwise.market.env_config import VolatilityTargetBase
 from tailwise.run.config import Config, parse_config
+from tailwise.run.limits import limit_of as own_limit
 
 Floats = npt.NDArray[np.float64]
 Recipe = Literal["init", "old"]
@@ -109,14 +110,15 @@ def base_rule(config: Config) -> Callable[[Bars], Floats]:
     return lambda bars: base_exposures(named.model_copy(update={"scale": 1.0}), bars)
 
 
-def limit_of(config: Config, base_tail: float) -> float | None:
-    """The limit of the configuration as a number (`with_numbers`); base_tail: of the base rule on the train bars.
+def limit_of(config: Config, base_tail: float, symbol: str = "") -> float | None:
+    """The limit of the configuration as a number (`with_numbers`), of a symbol where each has its own; base_tail: of
+    the base rule on the train bars.
 
     Without one, SHARE_OF_BASE of the base's tail, to measure against. None where the base has no loss to take a share
     of.
     """
     if isinstance(config.risk, RiskConstraint):
-        return config.risk.level
+        return own_limit(config, symbol)
     return SHARE_OF_BASE * base_tail if base_tail < 0 else None
 
 

@@ -173,6 +173,48 @@ def test_several_symbols(tailwise: Terminal) -> None:
     assert not Path("c.yaml").exists(), "what cannot be used is not written"
 
 
+def test_several_symbols_share_one_pooled_policy(tailwise: Terminal) -> None:
+    """A symbol that ended before the windows that judge only trains, by itself; one symbol has no pool."""
+    for name, seed in (("a", 1), ("b", 2), ("old", 3)):
+        write_bars(f"{name}.csv", seed=seed, rows=500 if name == "old" else 1000)
+    assert tailwise("init", "a.csv", "--out", "one.yaml") == 0
+    assert "pool" not in read("one.yaml")["data"]
+    assert tailwise("init", "a.csv", "b.csv", "--out", "two.yaml") == 0
+    assert read("two.yaml")["data"]["pool"] == {"tails": "symbol"}
+    assert tailwise("init", "old.csv", "a.csv", "b.csv", "--out", "three.yaml") == 0
+    assert read("three.yaml")["data"]["pool"] == {"tails": "symbol", "train_only": ["old"]}
+    assert "only trains: old" in tailwise.error + tailwise.out
+    spans = [
+        [line for line in Path(f"{name}.yaml").read_text().splitlines() if line.startswith("  #   ")]
+        for name in ("two", "three")
+    ]
+    assert spans[0] == spans[1] and len(spans[0]) == 3
+    assert tailwise("train", "three.yaml", *SMALL, "--out", "run") == 0, tailwise.error
+    assert tailwise("evaluate", "run") == 0, tailwise.error
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["train_only"] == ["old"] and set(manifest["data"]["test"]) == {"a", "b"}
+    units = read("run/config.yaml")["data"]["pool"]["units"]
+    assert set(units) == {"a", "b", "old"}, "the numbers stand in the run's configuration"
+
+
+def test_closes_alone_are_read_as_asked_and_every_artefact_says_so(tailwise: Terminal) -> None:
+    write_bars("gold.csv", rows=900)
+    pd.read_csv("gold.csv")[["time", "close"]].to_csv("gold.csv", index=False)
+    assert "--close-only" in tailwise.refuses("init", "gold.csv")
+    assert tailwise("init", "gold.csv", "--close-only", "previous_close") == 0, tailwise.error
+    label = "real, closes only (open = the close before)"
+    assert label in tailwise.error + tailwise.out
+    assert read("tailwise.yaml")["data"]["close_only"] == "previous_close"
+    assert tailwise("train", "tailwise.yaml", *SMALL, "--out", "run") == 0, tailwise.error
+    assert "orders are filled at the price they were decided at" in tailwise.error
+    assert json.loads(Path("run/manifest.json").read_text())["label"] == label
+    assert tailwise("evaluate", "run") == 0, tailwise.error
+    assert label in tailwise.out
+    assert tailwise("report", "run") == 0, tailwise.error
+    page = next(Path("run").rglob("*.html")).read_text()
+    assert f"Not whole bars: {label}." in page
+
+
 @pytest.mark.parametrize("name", ["my bars/BTC: USD.csv", "it's/# 1, [x] {y}.csv", 'é &*/- "q".csv', "12.csv"])
 def test_any_name_of_a_file_survives_the_yaml(name: str, tailwise: Terminal) -> None:
     """Rejects paths pasted into YAML without quotes."""

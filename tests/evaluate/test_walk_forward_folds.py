@@ -27,7 +27,7 @@ from tailwise.evaluate.walk_forward_folds import (
     windows_of_account,
 )
 from tailwise.features.spec import FeatureSpec
-from tailwise.market.dataset import Window
+from tailwise.market.split import Window
 from tailwise.run.config import Config, parse_config
 from tailwise.run.presets import load_source
 from tailwise.run.worlds import MarketWorld

@@ -19,7 +19,8 @@ from tailwise.core.errors import ConfigError, DataError
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
-from tailwise.market.dataset import Dataset, Loaded, Window, build_dataset, load_data, split_windows
+from tailwise.market.dataset import Dataset, Loaded, build_dataset, load_data
+from tailwise.market.split import Window, split_windows
 
 SHORT = FeaturesConfig(include=("return_1", "volatility_20"))
 DATES = DatesSplit(

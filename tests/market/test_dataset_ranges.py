@@ -19,9 +19,10 @@ from tailwise.core.config import parse
 from tailwise.core.errors import ConfigError, DataError, NotBuiltError
 from tailwise.features.config import FeaturesConfig
 from tailwise.features.spec import FeatureSpec
-from tailwise.market.dataset import Dataset, Window, build_dataset
+from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.split import Window
 from tailwise.market.tables import SymbolTable
 
 SHORT = FeaturesConfig(include=("return_1", "volatility_20"))

@@ -32,6 +32,12 @@ BASE: Change = {
     "run": {"environments": 6, "rollout_steps": 8},
 }
 GUARDED: Change = {"env": {"guards": {"drawdown": 0.01}}}
+RESAMPLED: Change = {"share": 0.5, "worlds": 3, "block": 20.0}
+UNEQUAL_LIMIT: Change = {
+    "env": {"base": {"kind": "volatility_target"}},
+    "risk": {"mode": "constraint", "limit": {"of": "buy_and_hold"}},
+    "learner": {"gamma": 0.9},
+}
 DATES: Change = {
     "kind": "dates",
     "train": ["2000-01-01", "2000-01-15"],
@@ -54,6 +60,7 @@ def write_files(folder: Path) -> Change:
     numbers = frame.reset_index(drop=True)
     numbers.insert(0, "time", np.arange(600) * 3_600_000 + 86_400_000)
     numbers.to_csv(folder / "numbers.csv", index=False)
+    frame[["close", "volume"]].to_csv(folder / "closes.csv", index_label="time")
     return {"kind": "files", "paths": [str(folder / "a.parquet")]}
 
 
@@ -64,6 +71,35 @@ def data(kind: str) -> Callable[[Path], Change]:
         return {"synthetic": BASE["data"], "builtin": {"kind": "builtin"}, "files": write_files(folder)}[kind]
 
     return make
+
+
+def resample_effects(kind: str) -> dict[str, tuple[Change, Change]]:
+    """Options of data[kind].resample: (change of the section data, change that is compared)."""
+    key = f"data[{kind}].resample"
+    changes: Change = {"share": 0.9, "worlds": 5, "block": 3.0, "drift": "remove"}
+    return {
+        f"{key}.{name}": ({"resample": RESAMPLED}, {"resample": {**RESAMPLED, name: value}})
+        for name, value in changes.items()
+    }
+
+
+def pool_effects(kind: str) -> dict[str, tuple[Change, Change]]:
+    """Options of data[kind].pool, under a limit: (change of the section data, change that is compared)."""
+    key = f"data[{kind}].pool"
+    symbols = {
+        "builtin": ("SP500", "NASDAQ"),
+        "synthetic": ("SYNTHETIC-JUMP-DIFFUSION-0", "SYNTHETIC-JUMP-DIFFUSION-1"),
+    }
+    first, second = symbols.get(kind, ("a", "b"))
+
+    def units(of_second: float) -> Change:
+        return {"pool": {"units": {first: {"unit": 1.0}, second: {"unit": of_second}}}}
+
+    return {
+        f"{key}.tails": ({"pool": {"tails": "pooled"}}, {"pool": {"tails": "symbol"}}),
+        f"{key}.train_only": ({"pool": {}}, {"pool": {"train_only": [second]}}),
+        f"{key}.units": (units(1.0), units(3.0)),
+    }
 
 
 def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
@@ -202,6 +238,8 @@ EFFECTS: dict[str, tuple[Change, Change]] = {
     "features.timeframes": ({}, {"features": {"timeframes": {"4h": ["return_1"]}}}),
     "features.standardise": ({}, {"features": {"standardise": False}}),
     "features.clip": ({}, {"features": {"clip": 0.5}}),
+    "features.scales": ({}, {"features": {"scales": "symbol"}}),
+    "features.instrument": ({}, {"features": {"instrument": True}}),
     "data[synthetic].market": ({}, {"data": {"market": "random_walk"}}),
     "data[synthetic].seeds": ({}, {"data": {"seeds": [0, 2]}}),
     "data[synthetic].parameters": ({}, {"data": {"parameters": {"length": 601}}}),
@@ -217,6 +255,7 @@ BY_THEMSELVES = {
     "data[files].symbols",
     "data[files].repair",
     "data[files].adjust",
+    "data[files].close_only",
     "data[files].time_unit",
     "data[files].periods_per_year",
     "env[market].guards.stale_bars",
@@ -230,7 +269,10 @@ BY_THEMSELVES = {
     "features.modules",
     "features.leak_check",
 }
-SPLITS = {key: kind for kind in ("builtin", "files", "synthetic") for key in split_effects(kind)}
+KINDS = ("builtin", "files", "synthetic")
+SPLITS = {key: kind for kind in KINDS for key in split_effects(kind)}
+WORLDS = {key: kind for kind in KINDS for key in resample_effects(kind)}
+POOLS = {key: kind for kind in KINDS for key in pool_effects(kind)}
 
 
 def fingerprint(changes: Change) -> str:
@@ -254,7 +296,7 @@ def fingerprint(changes: Change) -> str:
 
 def test_table_has_every_option_of_the_market_and_no_other() -> None:
     market = {key for key in leaves(Config) if key.startswith(("data", "features", "costs", "env[market]"))}
-    named = EFFECTS.keys() | BY_THEMSELVES | SPLITS.keys()
+    named = EFFECTS.keys() | BY_THEMSELVES | SPLITS.keys() | WORLDS.keys() | POOLS.keys()
     assert sorted(market - named) == []
     assert sorted(named - market) == []
 
@@ -271,6 +313,27 @@ def test_split_changes_the_windows(option: str, tmp_path: Path) -> None:
     section = data(kind)(tmp_path)
     base, change = split_effects(kind)[option]
     assert fingerprint({"data": {**section, **base}}) != fingerprint({"data": {**section, **change}})
+
+
+@pytest.mark.parametrize("option", list(WORLDS))
+def test_resampling_changes_what_is_trained_on(option: str, tmp_path: Path) -> None:
+    section = data(WORLDS[option])(tmp_path)
+    base, change = resample_effects(WORLDS[option])[option]
+    seen = [fingerprint({"data": {**section, **one}}) for one in ({}, base, change)]
+    assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize("option", list(POOLS))
+def test_pooling_changes_what_is_trained_on(option: str, tmp_path: Path) -> None:
+    section = data(POOLS[option])(tmp_path)
+    if section["kind"] == "builtin":
+        section["names"] = ["sp500", "nasdaq"]
+    if section["kind"] == "files":
+        section["paths"] = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
+    base, change = pool_effects(POOLS[option])[option]
+    assert fingerprint({"data": {**section, **base}, **UNEQUAL_LIMIT}) != fingerprint(
+        {"data": {**section, **change}, **UNEQUAL_LIMIT}
+    )
 
 
 def test_options_of_builtin_bars() -> None:
@@ -291,6 +354,10 @@ def test_options_of_files(tmp_path: Path) -> None:
     assert of("adjusted.parquet", adjust="consistent") != of("adjusted.parquet", adjust="ignore")
     assert plain != of("a.parquet", periods_per_year=100)
     assert of("numbers.csv", time_unit="ms") != of("numbers.csv", time_unit="s")
+    closes = {how: of("closes.csv", close_only=how) for how in ("previous_close", "same_close")}
+    assert closes["previous_close"] != closes["same_close"]
+    with pytest.raises(DataError, match="--close-only"):
+        of("closes.csv")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,11 @@ Floats: TypeAlias = NDArray[np.float64]
 Moment: TypeAlias = str | date | np.datetime64
 
 COLUMNS = ("open", "high", "low", "close", "volume")
+CloseOnly: TypeAlias = Literal["refuse", "previous_close", "same_close"]
+CLOSES_ONLY: dict[CloseOnly, str] = {  # what the label of such bars says
+    "previous_close": "closes only (open = the close before)",
+    "same_close": "closes only (open = high = low = close)",
+}
 FORMATS = (".csv", ".parquet", ".pq")  # endings of files that can be written
 _FIRST_DAY, _LAST_DAY = np.datetime64(f"{FIRST_YEAR}-01-01"), np.datetime64(f"{LAST_YEAR}-12-31")
 
@@ -168,6 +173,7 @@ def load_bars(
     adjust: Adjust = "refuse",
     time_unit: str | None = None,
     periods_per_year: float | None = None,
+    close_only: CloseOnly = "refuse",
 ) -> Bars:
     """Load and check bars from a CSV file, a Parquet file or a DataFrame.
 
@@ -179,29 +185,55 @@ def load_bars(
         are adjusted in place (which is refused otherwise), scale open, high and low by their factor.
     time_unit: "s", "ms", "us" or "ns" for times that are counts since 1970; by default decided from the column.
     periods_per_year: bars per year, for irregular bars; by default inferred.
+    close_only: a source without open, high and low: "refuse"; "previous_close": a bar opens at the close before, its
+        high and low are the larger and the smaller of the two; "same_close": all four prices are the close. The label
+        says so.
     """
     from tailwise.bars import dialects, validation
 
     if adjust not in get_args(validation.Adjust):
         allowed = ", ".join(get_args(validation.Adjust))
         raise DataError(f"adjust is {adjust!r}; it must be one of {allowed}.")
-    raw, known_symbol = dialects.select_symbol(dialects.read(source), symbol)
+    if close_only not in get_args(CloseOnly):
+        raise DataError(f"close_only is {close_only!r}; it must be one of {', '.join(get_args(CloseOnly))}.")
+    table_read = dialects.read(source, close_only=close_only != "refuse")
+    raw, known_symbol = dialects.select_symbol(table_read, symbol)
     if not len(raw.row):
         raise DataError(f"{raw.name}: there are no rows; bars need at least {validation.MIN_ROWS}.")
     table = validation.chronological(validation.adjust_by_column(_parse(raw, time_unit, adjust), adjust))
     table = validation.validate(validation.adjust_by_close(table, adjust), repair)
+    label = raw.label or "real"
+    if raw.close_only:
+        label = f"{label}, {CLOSES_ONLY[close_only]}"
+        table = replace(table, values=_with_range(table.values, close_only), notes=(*table.notes, label))
     time = table.time.astype("datetime64[ns]")
     frequency = infer_frequency(time, name=raw.name, periods_per_year=periods_per_year)
     return Bars(
         symbol=known_symbol or (Path(raw.name).stem if raw.name != "DataFrame" else "UNKNOWN"),
         time=time,
         **{name: table.values[name] for name in COLUMNS},  # type: ignore[arg-type]  # mypy takes them for any field
-        label=raw.label or "real",
+        label=label,
         source=raw.name,
         frequency=frequency,
         notes=table.notes,
         dividends=table.values.get("dividends"),
     )
+
+
+def _with_range(values: dict[str, Floats], close_only: CloseOnly) -> dict[str, Floats]:
+    """Open, high and low of closes alone."""
+    if close_only == "same_close":
+        return values
+    close = values["close"]
+    before = np.concatenate([close[:1], close[:-1]])
+    return {**values, "open": before, "high": np.maximum(before, close), "low": np.minimum(before, close)}
+
+
+def label_warning(label: str) -> str | None:
+    """What a page has to say about bars with this label, a sentence; None for real ones with all prices."""
+    if label == "real":
+        return None
+    return f"Not whole bars: {label}." if label.startswith("real, ") else f"Not a real market: {label}."
 
 
 def _parse(raw: RawTable, time_unit: str | None, adjust: Adjust) -> Table:

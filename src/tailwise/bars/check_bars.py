@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailwise.bars.bars import Bars, load_bars
+from tailwise.bars.bars import Bars, CloseOnly, load_bars
 from tailwise.bars.frequency import HOUR, WEEK, describe_gap, describe_step, find_gaps
 from tailwise.bars.validation import Adjust, Repair, show_time
 
@@ -109,6 +109,7 @@ class Reading:
     time_unit          of times that count since 1970: s, ms, us, ns; None: inferred
     periods_per_year   bars per year; None: inferred from the times
     symbol             name of the bars, or which symbol to take
+    close_only         files without open, high and low: "refuse", "previous_close", "same_close"
     """
 
     repair: Repair = "none"
@@ -116,6 +117,7 @@ class Reading:
     time_unit: str | None = None
     periods_per_year: float | None = None
     symbol: str | None = None
+    close_only: CloseOnly = "refuse"
 
     def load(self, source: str | Path | pd.DataFrame) -> Bars:
         """The bars of one file or frame."""
@@ -126,6 +128,7 @@ class Reading:
             adjust=self.adjust,
             time_unit=self.time_unit,
             periods_per_year=self.periods_per_year,
+            close_only=self.close_only,
         )
 
 
@@ -137,6 +140,7 @@ def check_bars(
     adjust: Adjust = "refuse",
     time_unit: str | None = None,
     periods_per_year: float | None = None,
+    close_only: CloseOnly = "refuse",
 ) -> BarFacts:
     """Read bars as training would, and say what was understood, repaired and looks odd; DataError if they are unusable.
 
@@ -145,7 +149,7 @@ def check_bars(
         facts = tailwise.check_bars("btc.csv")
         print(facts.bars, facts.frequency, facts.gaps, facts.largest_moves)
     """
-    return facts_of(Reading(repair, adjust, time_unit, periods_per_year, symbol).load(source))
+    return facts_of(Reading(repair, adjust, time_unit, periods_per_year, symbol, close_only).load(source))
 
 
 def facts_of(bars: Bars) -> BarFacts:

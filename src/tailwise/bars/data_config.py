@@ -124,8 +124,52 @@ def _follow_one_another(windows: Sequence[tuple[str, tuple[date | None, date | N
 Split = Annotated[SharesSplit | DatesSplit | TimesSplit | RangesSplit, Field(discriminator="kind")]
 
 
+class PoolUnit(Section):
+    """What one symbol is measured in, found when training begins."""
+
+    unit: float = Field(gt=0, le=1e6, description="its tail, as a multiple of the mean tail of all symbols")
+    scale: float = Field(1.0, gt=0, le=1e6, description="factor on the exposures of env.base beside env.base.scale")
+
+
+class PoolConfig(Section):
+    """One policy over many symbols, each in an account of its own. docs/pooling.md has what it does to them."""
+
+    tails: Literal["pooled", "symbol"] = Field(
+        "symbol",
+        description="pooled: one limit for all, which the most volatile symbols fill; symbol: each has a limit in "
+        "proportion to its own tail, and its rewards are divided by that",
+    )
+    train_only: tuple[str, ...] = Field(
+        (), description="symbols that train, and are neither selected by nor tested; they may end before the others"
+    )
+    units: dict[str, PoolUnit] | None = Field(
+        None, description="tail and scale of each symbol with tails symbol; null: measured on the train bars"
+    )
+
+    @model_validator(mode="after")
+    def _units_are_read(self) -> PoolConfig:
+        if self.units is not None and self.tails == "pooled":
+            raise ConfigError("data.pool.units is read with tails symbol alone, and tails is pooled; remove one.")
+        if self.units is not None and not self.units:
+            raise ConfigError("data.pool.units is empty; name every symbol, or set it to null to have them measured.")
+        return self
+
+
+class ResampleConfig(Section):
+    """Further training worlds: the train bars in random blocks (stationary bootstrap). docs/pooling.md tells how."""
+
+    share: float = Field(0.5, gt=0, le=1, description="share of the training episodes that begin in resampled worlds")
+    worlds: int = Field(16, ge=1, le=1024, description="resampled histories, each as long as the train bars")
+    block: float = Field(60.0, ge=1, le=1e6, description="mean length of a block of consecutive bars; 1: single bars")
+    drift: Literal["keep", "remove"] = Field(
+        "keep", description="remove: the mean log-return of the train bars is taken out of each resampled bar"
+    )
+
+
 class _Data(Section):
     split: Split = Field(default=SharesSplit(), description="which bars train, select and test")
+    pool: PoolConfig | None = Field(None, description="one policy over many symbols; null: their returns as they are")
+    resample: ResampleConfig | None = Field(None, description="further training worlds; null: the train bars alone")
 
 
 class BuiltinData(_Data):
@@ -150,6 +194,11 @@ class FilesData(_Data):
         "refuse",
         description="an adjusted close beside the close: refuse, scale all prices by it, or ignore it; all: scale also "
         "where the closes are adjusted in place and open, high and low are not",
+    )
+    close_only: Literal["refuse", "previous_close", "same_close"] = Field(
+        "refuse",
+        description="files without open, high and low: an error; previous_close: open is the close before, so an order "
+        "is filled at the price it was decided at; same_close: all four are the close, so it waits for the next one",
     )
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None, description="unit of numeric times; null: seconds or milliseconds as their size allows only one"

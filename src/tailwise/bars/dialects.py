@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tailwise.core.errors import DataError, text_problem
 
 PRICES = ("open", "high", "low", "close")
+RANGE = ("open", "high", "low")
 REQUIRED = ("time", *PRICES, "volume")
 # In the order of preference: a written date says more than a count since 1970.
 TIME_NAMES = (
@@ -67,6 +68,7 @@ class RawTable:
     row: NDArray[np.int64]  # [T] 1-based number of the data row in the source
     notes: tuple[str, ...] = ()
     label: str | None = None
+    close_only: bool = False  # the source has no open, high and low: their columns are that of the close
     line_of: Callable[[int], int | None] = lambda _: None  # 1-based data row -> 1-based line of a text file
 
     def where(self, index: int) -> str:
@@ -76,10 +78,11 @@ class RawTable:
         return f"row {row}" if line is None else f"row {row} (line {line})"
 
 
-def read(source: str | Path | pd.DataFrame) -> RawTable:
-    """Read the raw columns of a CSV file, a Parquet file or a DataFrame."""
+def read(source: str | Path | pd.DataFrame, *, close_only: bool = False) -> RawTable:
+    """Read the raw columns of a CSV file, a Parquet file or a DataFrame. close_only: one without open, high and low
+    (and perhaps without volume) is no error."""
     if isinstance(source, pd.DataFrame):
-        return _read_frame(source)
+        return _read_frame(source, close_only)
     path = Path(source)
     problem = text_problem(str(path))
     if problem is not None:
@@ -88,12 +91,12 @@ def read(source: str | Path | pd.DataFrame) -> RawTable:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if head.startswith(_PARQUET_MAGIC):
-            return _read_parquet(path)
+            return _read_parquet(path, close_only)
         if path.suffix.lower() in (".parquet", ".pq"):
             raise DataError(
                 f"{path}: the file does not begin like a Parquet file; write it again or rename it to .csv."
             )
-        return _read_csv(path, head)
+        return _read_csv(path, head, close_only)
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from error
 
@@ -104,8 +107,13 @@ def normalise_header(header: str) -> str:
     return re.sub(r"[\s_\-.]+", " ", plain).strip()
 
 
-def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Map canonical names to headers (index into `headers`); also return notes on what was chosen or left out."""
+def assign_columns(
+    headers: Sequence[str], name: str, close_only: bool = False
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Map canonical names to headers (index into `headers`); also return notes on what was chosen or left out.
+
+    close_only: open, high and low may be missing, all of them, and volume with them.
+    """
     plain = [normalise_header(header) for header in headers]
     indices: dict[str, int] = {}
     notes: list[str] = []
@@ -128,10 +136,12 @@ def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], t
     if "time" in indices and plain[indices["time"]] == "date" and "time" in plain:
         indices["clock"] = plain.index("time")
     missing = [part for part in REQUIRED if part not in indices]
-    if missing:
+    closes_alone = "close" in indices and set(missing) >= set(RANGE)
+    if missing and not (close_only and set(missing) <= {*RANGE, "volume"} and closes_alone):
+        hint = " A file with closes alone is read with --close-only (data.close_only)." if closes_alone else ""
         raise DataError(
             f"{name}: no column for {', '.join(missing)} among {', '.join(repr(header) for header in headers)}; "
-            f"bars need {', '.join(REQUIRED)} (in any case and order)."
+            f"bars need {', '.join(REQUIRED)} (in any case and order).{hint}"
         )
     unused = [repr(header) for i, header in enumerate(headers) if i not in indices.values() and plain[i]]
     if unused:
@@ -142,7 +152,7 @@ def assign_columns(headers: Sequence[str], name: str) -> tuple[dict[str, int], t
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
-def _read_csv(path: Path, head: bytes) -> RawTable:
+def _read_csv(path: Path, head: bytes, close_only: bool) -> RawTable:
     name = str(path)
     if not head.removeprefix(codecs.BOM_UTF8).strip():
         raise DataError(f"{name}: the file is empty; bars need a header line and rows.")
@@ -150,14 +160,14 @@ def _read_csv(path: Path, head: bytes) -> RawTable:
         raise DataError(f"{name}: the file is UTF-16 text; save it as UTF-8.")
     if b"\0" in head:
         raise DataError(f"{name}: the file is binary, neither CSV text nor Parquet; convert it to one of the two.")
-    start, separator, headers, banner = _find_header(head, name)
-    indices, notes = assign_columns(headers, name)
+    start, separator, headers, banner = _find_header(head, name, least=2 if close_only else 3)
+    indices, notes = assign_columns(headers, name, close_only)
     if banner:
         notes = (f"{len(banner)} line(s) before the header skipped: {banner[0]!r}", *notes)
     _refuse_odd_quotes(path, start, separator, name)
     columns, rows = _parse_csv(path, start, separator, headers, indices, name)
     labels = [line.split(LABEL_MARK, 1)[1].strip() for line in banner if LABEL_MARK in line]
-    return RawTable(
+    table = RawTable(
         name=name,
         columns=columns,
         headers={part: headers[i] for part, i in indices.items()},
@@ -166,12 +176,28 @@ def _read_csv(path: Path, head: bytes) -> RawTable:
         label=labels[0] if labels else None,
         line_of=lambda row: _line_of(path, start, row),
     )
+    return _with_range(table)
 
 
-def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]]:
+def _with_range(table: RawTable) -> RawTable:
+    """The same; without open, high and low their columns are that of the close, and a missing volume is 0."""
+    if not set(RANGE).isdisjoint(table.columns):
+        return table
+    close, header = table.columns["close"], table.headers["close"]
+    columns = {**table.columns, **dict.fromkeys(RANGE, close)}
+    headers = {**table.headers, **dict.fromkeys(RANGE, header)}
+    notes = table.notes
+    if "volume" not in columns:
+        columns["volume"] = pa.chunked_array([pa.array(np.zeros(len(table.row)))])
+        headers["volume"] = header
+        notes = (*notes, "there is no column of volumes: they are 0")
+    return replace(table, columns=columns, headers=headers, notes=notes, close_only=True)
+
+
+def _find_header(head: bytes, name: str, *, least: int) -> tuple[int, str, list[str], list[str]]:
     """(byte at which the data begin, separator, headers, banner lines before the header).
 
-    The header is the first of the first ten lines that, cut at one of the separators, has three names we know.
+    The header is the first of the first ten lines that, cut at one of the separators, has `least` names we know.
     """
     names = {alias for aliases in ALIASES.values() for alias in aliases}
     banner: list[str] = []
@@ -184,7 +210,7 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
             raise DataError(f"{name}: the file is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
         for separator in SEPARATORS:
             headers = [part.strip().strip("\"'") for part in line.split(separator)]
-            if sum(normalise_header(header) in names for header in headers) >= 3:
+            if sum(normalise_header(header) in names for header in headers) >= least:
                 return end, separator, headers, banner
         if line.strip():
             banner.append(line)
@@ -193,7 +219,7 @@ def _find_header(head: bytes, name: str) -> tuple[int, str, list[str], list[str]
     first = f"the first is {banner[0][:60]!r}" if banner else "all are blank"
     raise DataError(
         f"{name}: no header line among the first {_BANNER_LINES} lines ({first}); "
-        "the first line should read time,open,high,low,close,volume."
+        "the first line should read time,open,high,low,close,volume (with --close-only: time,close)."
     )
 
 
@@ -273,18 +299,18 @@ def _parse_csv(
 # --- Parquet and DataFrame -------------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: Path) -> RawTable:
+def _read_parquet(path: Path, close_only: bool) -> RawTable:
     name = str(path)
     try:
         with pq.ParquetFile(path) as file:
             headers = list(file.schema_arrow.names)
-            indices, notes = assign_columns(headers, name)
+            indices, notes = assign_columns(headers, name, close_only)
             table = file.read(columns=[headers[i] for i in sorted(set(indices.values()))])
             metadata = file.schema_arrow.metadata or {}
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{name}: the Parquet file cannot be read: {error}; write it again.") from error
     label = metadata.get(LABEL_MARK.strip(": ").encode())
-    return RawTable(
+    read = RawTable(
         name=name,
         columns={part: _decoded(table.column(headers[i])) for part, i in indices.items()},
         headers={part: headers[i] for part, i in indices.items()},
@@ -292,9 +318,10 @@ def _read_parquet(path: Path) -> RawTable:
         notes=notes,
         label=label.decode() if label else None,
     )
+    return _with_range(read)
 
 
-def _read_frame(frame: pd.DataFrame) -> RawTable:
+def _read_frame(frame: pd.DataFrame, close_only: bool) -> RawTable:
     name = "DataFrame"
     if isinstance(frame.columns, pd.MultiIndex) or isinstance(frame.index, pd.MultiIndex):
         raise DataError(f"{name}: the index or the columns have several levels; select one symbol first.")
@@ -308,9 +335,9 @@ def _read_frame(frame: pd.DataFrame) -> RawTable:
         series = [(h, column) for h, column in series if normalise_header(h) not in TIME_NAMES]
         series.insert(0, (index_name, frame.index))
     headers = [header for header, _ in series]
-    indices, more = assign_columns(headers, name)
+    indices, more = assign_columns(headers, name, close_only)
     label = frame.attrs.get("label")
-    return RawTable(
+    table = RawTable(
         name=name,
         columns={part: _arrow(series[i][1]) for part, i in indices.items()},
         headers={part: headers[i] for part, i in indices.items()},
@@ -318,6 +345,7 @@ def _read_frame(frame: pd.DataFrame) -> RawTable:
         notes=notes + more,
         label=None if label is None else str(label),
     )
+    return _with_range(table)
 
 
 def _arrow(values: Any) -> Any:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tailwise.bars import synthetic
-from tailwise.bars.bars import SavedBars, check_target, save_and_read_back
+from tailwise.bars.bars import CloseOnly, SavedBars, check_target, save_and_read_back
 from tailwise.bars.builtin import DATA_SETS, find_set
 from tailwise.bars.check_bars import BarFacts, Reading, facts_of
 from tailwise.bars.fetch import Fetched, FetchProgress, Series, fetch_bars
@@ -34,13 +34,15 @@ def reading_of(
     periods_per_year: float | None,
     *,
     adjust_all: bool,
+    close_only: str,
     symbol: str | None = None,
 ) -> Reading:
     """Collect the options of a command in one record; `load_bars` checks them."""
     if adjust_all and adjust not in ("refuse", "all"):
         raise ConfigError(f"--adjust {adjust} and --adjust-all are both given; leave one of them out.")
     chosen = cast(Adjust, "all" if adjust_all else adjust)
-    return Reading(cast(Repair, repair), chosen, time_unit, periods_per_year, symbol)
+    closes = cast(CloseOnly, close_only)
+    return Reading(cast(Repair, repair), chosen, time_unit, periods_per_year, symbol, closes)
 
 
 def check_files(files: Sequence[Path], how: Reading, *, out: Path | None, force: bool, as_json: bool) -> int:

@@ -10,6 +10,7 @@ import typer
 from tailwise.cli.options import (
     AdjustAllOption,
     AdjustOption,
+    CloseOnlyOption,
     ConfigArgument,
     ForceOption,
     JsonOption,
@@ -33,6 +34,7 @@ def data_check(
     adjust_all: AdjustAllOption = False,
     time_unit: TimeUnitOption = None,
     periods_per_year: PeriodsOption = None,
+    close_only: CloseOnlyOption = "refuse",
     symbol: Annotated[str | None, typer.Option(metavar="S", help="Name of the bars, or which symbol to take.")] = None,
     out: Annotated[
         Path | None, typer.Option(parser=as_path, metavar="FILE", help="Save the checked bars as .csv or .parquet.")
@@ -43,7 +45,9 @@ def data_check(
     """Read bars as training would, and say what was understood, repaired and looks odd (exit code 2 if unusable)."""
     from tailwise.cli.bars import check_files, reading_of
 
-    how = reading_of(repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all, symbol=symbol)
+    how = reading_of(
+        repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all, close_only=close_only, symbol=symbol
+    )
     raise typer.Exit(check_files(files, how, out=out, force=force, as_json=json))
 
 

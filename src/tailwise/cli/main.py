@@ -15,6 +15,7 @@ from tailwise.cli.options import (
     AdjustAllOption,
     AdjustOption,
     CheckpointOption,
+    CloseOnlyOption,
     ConfigArgument,
     JobsOption,
     JsonOption,
@@ -263,12 +264,13 @@ def init(
     adjust_all: AdjustAllOption = False,
     time_unit: TimeUnitOption = None,
     periods_per_year: PeriodsOption = None,
+    close_only: CloseOnlyOption = "refuse",
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a commented configuration that fits these bars."""
     from tailwise.cli.bars import init_config, reading_of
 
-    how = reading_of(repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all)
+    how = reading_of(repair, adjust, time_unit, periods_per_year, adjust_all=adjust_all, close_only=close_only)
     init_config(bars, how, out=out, force=force)
 
 

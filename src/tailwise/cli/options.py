@@ -78,6 +78,13 @@ AdjustAllOption = Annotated[
     bool,
     typer.Option("--adjust-all", help="Closes adjusted in place: scale open, high and low alike (--adjust all)."),
 ]
+CloseOnlyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="refuse|previous_close|same_close",
+        help="Files with closes alone: error, open at the close before, or all prices the close.",
+    ),
+]
 TimeUnitOption = Annotated[
     str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of times that count since 1970; default: inferred.")
 ]

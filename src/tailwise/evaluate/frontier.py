@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tailwise.learner.risk_config import CvarMeasure, RiskConstraint, RiskOff, R
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config, Effective, parse_config, require_environment, warnings_of
-from tailwise.run.limits import with_numbers_of
+from tailwise.run.limits import units_of, with_numbers_of
 from tailwise.run.play import LONGEST_EPISODE, ModelPlayer, played_by
 from tailwise.run.policy import Policy, policy_of
 from tailwise.run.policy_files import load_policy
@@ -270,15 +270,20 @@ def _market_scores(policy: Policy, market: MarketWorld) -> tuple[Score, Score, d
     paths = {name: [one.paths[name] for one in judged] for name in judged[0].paths}
     if SAMPLED_POLICY not in paths:  # it is played too where there is a limit
         paths[SAMPLED_POLICY] = policy.trade(deterministic=False, market=market)
-    scores = {name: market_score(accounts, alpha=alpha, gamma=gamma) for name, accounts in paths.items()}
+    units = {symbol: one.unit for symbol, one in units_of(market.config).items()}
+    scores = {name: market_score(accounts, alpha=alpha, gamma=gamma, units=units) for name, accounts in paths.items()}
     likely, sampled = scores.pop(POLICY), scores.pop(SAMPLED_POLICY)
     return sampled, likely, {name: score for name, score in scores.items() if name != NO_POINT}
 
 
-def market_score(paths: Sequence[AccountPath], *, alpha: float, gamma: float) -> Score:
-    """Score the accounts of one policy, one path each."""
+def market_score(
+    paths: Sequence[AccountPath], *, alpha: float, gamma: float, units: Mapping[str, float] | None = None
+) -> Score:
+    """Score the accounts of one policy, one path each. units: what the discounted returns of a symbol are divided by
+    before they are pooled (data.pool.tails), because its limit is that multiple of risk.limit."""
+    own = {} if units is None else units
     yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
-    forward = np.concatenate([forward_returns(path, gamma) for path in paths])
+    forward = np.concatenate([forward_returns(path, gamma) / own.get(path.symbol, 1.0) for path in paths])
     bars = np.concatenate([window_returns(path) for path in paths])
     return _score(float(np.mean(yearly)), forward, bars, alpha)
 

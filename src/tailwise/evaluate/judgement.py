@@ -33,6 +33,7 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
+from tailwise.run.limits import limit_of
 from tailwise.run.policy import Trader
 from tailwise.run.risk_words import share
 from tailwise.run.worlds import MarketWorld
@@ -125,7 +126,8 @@ def judge_limit(path: AccountPath, config: Config, *, level: float | None = None
     the configuration is relative to train bars which it has not seen.
     """
     constraint = config.risk
-    if not isinstance(constraint, RiskConstraint):
+    limit = limit_of(config, path.symbol)
+    if not isinstance(constraint, RiskConstraint) or limit is None:
         return None
     gamma = config.learner.gamma
     forward = forward_returns(path, gamma)
@@ -134,7 +136,7 @@ def judge_limit(path: AccountPath, config: Config, *, level: float | None = None
     return LimitVerdict(
         measure=measure.kind,
         statistic=_statistic(measure, constraint.alpha, horizon),
-        limit=constraint.level if level is None else level,
+        limit=limit if level is None else level,
         alpha=constraint.alpha,
         gamma=gamma,
         horizon=horizon,

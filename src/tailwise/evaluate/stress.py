@@ -21,9 +21,10 @@ from tailwise.core.streams import Streams
 from tailwise.evaluate.backtest import play_rule
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.market.costs import CostConfig
-from tailwise.market.dataset import Dataset, Loaded, Window
+from tailwise.market.dataset import Dataset, Loaded
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
+from tailwise.market.split import Window
 from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 

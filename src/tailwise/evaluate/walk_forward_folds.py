@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tailwise.bars.bars import Bars, data_hash_of
-from tailwise.bars.data_config import RangesSplit, SharesSplit, TimesSplit
+from tailwise.bars.data_config import Purpose, RangesSplit, SharesSplit, TimesSplit
 from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.config import differences
 from tailwise.core.errors import ConfigError, DataError
@@ -43,8 +43,9 @@ from tailwise.evaluate.walk_forward_result import (
     Windows,
 )
 from tailwise.features.spec import FeatureSpec, columns_of, longest_warm_up
-from tailwise.market.dataset import PURPOSES, SHORTEST_WINDOW, Purpose, load_data
+from tailwise.market.dataset import SHORTEST_WINDOW, judged_and_helping, load_data
 from tailwise.market.path import AccountPath
+from tailwise.market.split import PURPOSES
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config, parse_config
 from tailwise.run.ensemble import Ensemble, EnsembleMethod
@@ -169,7 +170,8 @@ def make_plan(base: Config, settings: AnySettings) -> Plan:
     """Cut the bars of a market configuration into folds and check every one of them."""
     if base.env.market is None or base.data is None or base.features is None or base.costs is None:
         raise ConfigError("walk-forward cuts bars into folds, and env.kind is gym; use env.kind market.")
-    bars = [item.bars for item in load_data(base.data)]
+    judged, _ = judged_and_helping(base.data, load_data(base.data))  # symbols that only train move no fold
+    bars = [item.bars for item in judged]
     clock, bar = common_clock([one.time for one in bars]), bars[0].frequency.bar
     step = int(bar.astype("timedelta64[ns]").astype(np.int64))
     look_back = longest_warm_up(columns_of(base.features), step)

@@ -58,9 +58,20 @@ class FeaturesConfig(Section):
     clip: float = Field(
         10.0, gt=0, le=1000, description="largest size of a value, train standard deviations; needs standardise"
     )
+    scales: Literal["shared", "symbol"] = Field(
+        "shared",
+        description="means and deviations of all symbols together, or of each symbol by itself; needs standardise",
+    )
+    instrument: bool = Field(
+        False,
+        description="a further column per train symbol, 1 for its own bars and 0 for others', out of which the first "
+        "layer learns an embedding of each",
+    )
 
     @model_validator(mode="after")
     def _columns_exist(self) -> FeaturesConfig:
+        if self.scales == "symbol" and not self.standardise:
+            raise ConfigError("scales is symbol and standardise is false, so nothing is scaled; leave one of them out.")
         if not self.include and not any(self.timeframes.values()):
             raise ConfigError("no feature is named; list at least one under include or timeframes.")
         for rule, names in (("include", self.include), *self.timeframes.items()):

@@ -7,7 +7,7 @@ features by this spec; bars or features that do not fit it are an error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +60,12 @@ class _StoredColumn(Stored):
     note: str
 
 
+class _StoredScale(Stored):
+    mean: float
+    scale: Annotated[float, Field(gt=0)]
+    note: str
+
+
 class _StoredSpec(Stored):
     """What `to_json` writes."""
 
@@ -68,11 +74,16 @@ class _StoredSpec(Stored):
     columns: list[_StoredColumn]
     fitted: dict[str, dict[str, dict[str, float]]]
     windows: dict[str, TrainWindow]
+    symbol_scales: dict[str, list[_StoredScale]] = Field(default_factory=dict)  # not in policies of older versions
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Columns with their scales, fitted numbers by column and symbol, and the bars that they were fitted on."""
+    """Columns with their scales, fitted numbers by column and symbol, and the bars that they were fitted on.
+
+    scales          of each column over the rows of all symbols
+    symbol_scales   with features.scales symbol: those of each symbol, which take their place
+    """
 
     config: FeaturesConfig
     bar: int  # step of the bars, ns
@@ -80,6 +91,7 @@ class FeatureSpec:
     scales: tuple[Scale, ...]
     fitted: Mapping[str, Mapping[str, Fitted]]
     windows: Mapping[str, TrainWindow]
+    symbol_scales: Mapping[str, tuple[Scale, ...]] = field(default_factory=dict)
 
     @classmethod
     def fit(cls, config: FeaturesConfig, bars: Sequence[Bars], *, folder: str | Path | None = None) -> FeatureSpec:
@@ -124,16 +136,17 @@ class FeatureSpec:
             for column in columns
             if column.feature.fit is not None
         }
-        scales = tuple(
-            _scale_of(
-                [
-                    view.raw(column, fitted.get(column.name, {}).get(view.symbol))[start:]
-                    for view, start in zip(views, first, strict=True)
-                ],
-                config.standardise,
-            )
-            for column in columns
-        )
+        scales: list[Scale] = []
+        by_own: dict[str, list[Scale]] = {symbol: [] for symbol in symbols} if config.scales == "symbol" else {}
+        for column in columns:
+            raw = [
+                view.raw(column, fitted.get(column.name, {}).get(view.symbol))[start:]
+                for view, start in zip(views, first, strict=True)
+            ]
+            scales.append(_scale_of(raw, config.standardise))
+            for symbol, own in by_own.items():
+                rows = [values for values, view in zip(raw, views, strict=True) if view.symbol == symbol]
+                own.append(_scale_of(rows, config.standardise))
         windows = {
             parts[0].symbol: TrainWindow(
                 f"{parts[0].time[0]}Z",
@@ -144,11 +157,42 @@ class FeatureSpec:
             )
             for parts in ranges
         }
-        return cls(config, step, columns, scales, fitted, windows)
+        own_scales = {symbol: tuple(own) for symbol, own in by_own.items()}
+        return cls(config, step, columns, tuple(scales), fitted, windows, own_scales)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of the columns, then of the train symbols where features.instrument is on."""
+        return (*self.column_names, *self.instruments)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def instruments(self) -> tuple[str, ...]:
+        """Names of the columns that tell the train symbols apart."""
+        return tuple(f"instrument.{symbol}" for symbol in self.windows) if self.config.instrument else ()
+
+    def instrument_of(self, symbol: str) -> NDArray[np.float32]:
+        """The values of `instruments` for a symbol, float32 [I]; one that was not trained on has no place in them."""
+        if self.config.instrument and symbol not in self.windows:
+            raise DataError(
+                f"'{symbol}' was not among the train symbols ({', '.join(self.windows)}), and features.instrument "
+                "tells the policy which of them it trades; add it to the train data, or leave features.instrument out."
+            )
+        return np.array([one == symbol for one in self.windows if self.config.instrument], dtype=np.float32)
+
+    def scales_for(self, symbol: str) -> tuple[Scale, ...]:
+        """Scales of the columns for a symbol."""
+        if self.config.scales == "shared":
+            return self.scales
+        if symbol not in self.symbol_scales:
+            raise DataError(
+                f"features.scales is symbol, and '{symbol}' was not among the train symbols "
+                f"({', '.join(self.symbol_scales)}); add it to the train data, or use features.scales shared."
+            )
+        return self.symbol_scales[symbol]
 
     @property
     def warm_up(self) -> int:
@@ -159,7 +203,7 @@ class FeatureSpec:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks of the fit, as sentences."""
-        scaled = zip(self.names, self.scales, strict=True)
+        scaled = zip(self.column_names, self.scales, strict=True)
         return tuple(
             f"feature '{name}' is {scale.note.partition(',')[0]}: a policy can learn nothing from it; leave it out."
             for name, scale in scaled
@@ -169,32 +213,41 @@ class FeatureSpec:
     @property
     def constant(self) -> tuple[str, ...]:
         """Columns that have one value in all train rows, so that a policy can learn nothing from them."""
-        return tuple(name for name, scale in zip(self.names, self.scales, strict=True) if scale.note)
+        return tuple(name for name, scale in zip(self.column_names, self.scales, strict=True) if scale.note)
 
     def own(self) -> FeatureSpec | None:
         """The same with the user's own columns alone; None when all are built in."""
-        kept = [(column, scale) for column, scale in zip(self.columns, self.scales, strict=True) if column.own]
-        if not kept:
+        places = [place for place, column in enumerate(self.columns) if column.own]
+        if not places:
             return None
-        columns, scales = zip(*kept, strict=True)
-        return replace(self, columns=columns, scales=scales)
+        return replace(
+            self,
+            config=self.config.model_copy(update={"instrument": False}),
+            columns=tuple(self.columns[place] for place in places),
+            scales=tuple(self.scales[place] for place in places),
+            symbol_scales={
+                symbol: tuple(scales[place] for place in places) for symbol, scales in self.symbol_scales.items()
+            },
+        )
 
     def table(self, bars: Bars) -> FeatureTable:
         """The features of any bars of the fitted step: float32 [T, F], scaled and clipped."""
         self.check_frequency(bars.symbol, bars.frequency)
         views = Views.of(bars, self.columns)
         first = views.first_valid(self.columns)
-        values = np.empty((len(bars), len(self.columns)), dtype=np.float32)
+        scales, instrument = self.scales_for(bars.symbol), self.instrument_of(bars.symbol)
+        values = np.empty((len(bars), len(self.columns) + len(instrument)), dtype=np.float32)
+        values[:, len(self.columns) :] = instrument
         scratch, group = np.empty(len(bars)), np.empty((_GROUP, len(bars)), dtype=np.float32)
         for place, column in enumerate(self.columns):
-            raw, scale = views.raw(column, self.fitted_for(column, bars.symbol), scratch), self.scales[place]
+            raw, scale = views.raw(column, self.fitted_for(column, bars.symbol), scratch), scales[place]
             raw -= scale.mean
             raw /= scale.scale
             if self.config.standardise:
                 np.clip(raw, -self.config.clip, self.config.clip, out=raw)
             group[place % _GROUP] = raw
             if (place + 1) % _GROUP == 0 or place + 1 == len(self.columns):
-                _transpose(group, values, place - place % _GROUP)
+                _transpose(group, values, place - place % _GROUP, end=len(self.columns))
         values[:first] = np.nan
         return FeatureTable(values, self.names, first)
 
@@ -211,9 +264,10 @@ class FeatureSpec:
                 "its bars, so that their calendar is known."
             )
         fitted = {column.name: self.fitted_for(column, symbol) for column in self.columns}
-        scales = np.array([[scale.mean, scale.scale] for scale in self.scales])
+        scales = np.array([[scale.mean, scale.scale] for scale in self.scales_for(symbol)])
         clip = self.config.clip if self.config.standardise else np.inf
-        return FeatureStream(symbol, self.columns, fitted, scales, clip, self.bar, calendar)
+        instrument = (self.instruments, self.instrument_of(symbol))
+        return FeatureStream(symbol, self.columns, fitted, scales, clip, self.bar, calendar, instrument)
 
     def fitted_for(self, column: Column, symbol: str) -> Fitted | None:
         """The fitted numbers of a column for a symbol; None for a column that has none."""
@@ -261,6 +315,9 @@ class FeatureSpec:
                 for name, by_symbol in self.fitted.items()
             },
             "windows": {symbol: dict(vars(window)) for symbol, window in self.windows.items()},
+            "symbol_scales": {
+                symbol: [dict(vars(scale)) for scale in scales] for symbol, scales in self.symbol_scales.items()
+            },
         }
 
     @staticmethod
@@ -301,7 +358,14 @@ class FeatureSpec:
         ]
         if missing:
             raise CheckpointError(f"the feature spec is damaged: it has no fitted numbers of '{missing[0]}'.")
-        return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows)
+        own = {
+            symbol: tuple(Scale(one.mean, one.scale, one.note) for one in scales)
+            for symbol, scales in stored.symbol_scales.items()
+        }
+        wanted = set(stored.windows) if config.scales == "symbol" else set()
+        if set(own) != wanted or any(len(scales_of) != len(columns) for scales_of in own.values()):
+            raise CheckpointError("the feature spec is damaged: the scales of its symbols are not all there.")
+        return cls(config, stored.bar_ns, columns, scales, stored.fitted, stored.windows, own)
 
 
 def columns_of(config: FeaturesConfig, folder: str | Path | None = None) -> tuple[Column, ...]:
@@ -320,9 +384,9 @@ def longest_warm_up(columns: Sequence[Column], bar: int) -> int:
     )
 
 
-def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: int) -> None:
-    """Write columns group [_GROUP, T] into values[:, first:], in blocks that fit into the processor's cache."""
-    count = min(_GROUP, values.shape[1] - first)
+def _transpose(group: NDArray[np.float32], values: NDArray[np.float32], first: int, *, end: int) -> None:
+    """Write columns group [_GROUP, T] into values[:, first:end], in blocks that fit into the processor's cache."""
+    count = min(_GROUP, end - first)
     for row in range(0, len(values), _BLOCK):
         values[row : row + _BLOCK, first : first + count] = group[:count, row : row + _BLOCK].T
 

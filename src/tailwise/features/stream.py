@@ -30,15 +30,18 @@ class FeatureStream:
         clip: float,
         step: int,
         calendar: Calendar,
+        instrument: tuple[tuple[str, ...], NDArray[np.float32]],
     ) -> None:
-        """scales [F, 2]: mean and divisor of each column; step in ns."""
+        """scales [F, 2]: mean and divisor of each column; step in ns; instrument: names and values of the constant
+        columns that tell symbols apart."""
         for column in columns:
             if column.feature.kind == "batch":
                 raise ConfigError(
                     f"feature '{column.name}' is batch only (a pandas function) and cannot be streamed; write it with "
                     "@feature, or leave it out."
                 )
-        self.symbol, self.names = symbol, tuple(column.name for column in columns)
+        self.symbol, self._columns = symbol, tuple(column.name for column in columns)
+        self.names, self._instrument = (*self._columns, *instrument[0]), instrument[1]
         self._scales, self._clip = scales, clip
         self._updates = [column.feature.compile() for column in columns]
         self._states = [
@@ -87,13 +90,13 @@ class FeatureStream:
                 f"{np.datetime64(stamp, 'ns')} UTC, after its warm-up; it must return a finite number from there on."
             )
         scaled = (self._values - self._scales[:, 0]) / self._scales[:, 1]
-        return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
+        return np.concatenate([np.clip(scaled, -self._clip, self._clip).astype(np.float32), self._instrument])
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Copy the whole state of the stream into plain arrays."""
         arrays = {"last": self._last, "seen": self._counts, "values": self._values}
         arrays |= {f"longer:{rule}": state for rule, state in self._longer.items()}
-        arrays |= {f"column:{name}": state for name, state in zip(self.names, self._states, strict=True)}
+        arrays |= {f"column:{name}": state for name, state in zip(self._columns, self._states, strict=True)}
         return {name: array.copy() for name, array in arrays.items()}
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -112,7 +115,7 @@ class FeatureStream:
         self._last[:], self._counts[:], self._values[:] = state["last"], state["seen"], state["values"]
         for rule, longer in self._longer.items():
             longer[:] = state[f"longer:{rule}"]
-        for name, own in zip(self.names, self._states, strict=True):
+        for name, own in zip(self._columns, self._states, strict=True):
             own[:] = state[f"column:{name}"]
 
     def _take_in(self, members: list[int], bar: Floats) -> None:

@@ -18,15 +18,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tailwise.bars.bars import Bars, Moment, data_hash_of, load_bars
+from tailwise.bars.bars import Bars, data_hash_of, load_bars
 from tailwise.bars.data_config import (
     BuiltinData,
     DataConfig,
-    Moments,
     Purpose,
-    RangesSplit,
-    SharesSplit,
-    Split,
     SyntheticData,
 )
 from tailwise.core.errors import ConfigError, DataError, NotBuiltError
@@ -35,12 +31,19 @@ from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
 from tailwise.market.base import base_exposures
 from tailwise.market.env_config import Base
+from tailwise.market.split import (
+    PURPOSES,
+    Window,
+    helping_windows,
+    slices,
+    split_ranges,
+    split_windows,
+)
 from tailwise.market.tables import SymbolTable
 
 Floats = npt.NDArray[np.float64]
 Times = tuple[np.datetime64, np.datetime64]
 Columns = dict[str, npt.NDArray[np.float64]]
-PURPOSES: tuple[Purpose, ...] = ("train", "select", "test")
 SHORTEST_WINDOW = 2  # bars; one to decide at and one to live through
 
 
@@ -53,14 +56,6 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Window:
-    """Rows [first, end) of one symbol."""
-
-    first: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Dataset:
     """All symbols, what was fitted on their train rows, and the rows of each purpose.
 
@@ -70,6 +65,7 @@ class Dataset:
     windows   one window per symbol; a purpose that was not asked for, or that has ranges, is missing
     ranges    of data.split.kind ranges: for each symbol its ranges, in the order of time
     bases     exposures [T] of env.base, of all rows of each symbol; empty without such a rule
+    helpers   symbols of data.pool.train_only: they have train bars alone, and share the spec
     """
 
     loaded: tuple[Loaded, ...]
@@ -78,26 +74,35 @@ class Dataset:
     windows: dict[Purpose, tuple[Window, ...]]
     ranges: dict[Purpose, tuple[tuple[Window, ...], ...]] = field(default_factory=dict)
     bases: tuple[Floats, ...] = ()
+    helpers: Dataset | None = None
 
     @property
     def bars(self) -> tuple[Bars, ...]:
+        """Of the symbols that are judged."""
         return tuple(item.bars for item in self.loaded)
+
+    @property
+    def parts(self) -> tuple[Dataset, ...]:
+        """The symbols that are judged, and those that only train, where there are any: all that training sees."""
+        return (self,) if self.helpers is None else (self, self.helpers)
 
     @property
     def label(self) -> str:
         """ "real", or what the synthetic bars are; every artefact shows it."""
-        return "; ".join(dict.fromkeys(bars.label for bars in self.bars))
+        return "; ".join(dict.fromkeys(bars.label for part in self.parts for bars in part.bars))
 
     def hashes(self) -> dict[Purpose, dict[str, str]]:
         """Purpose -> symbol -> sha256 of the bars of its window or ranges."""
-        return {
-            purpose: {b.symbol: data_hash_of(slices(b, r)) for b, r in zip(self.bars, ranges, strict=True)}
-            for purpose, ranges in self.all_ranges().items()
-        }
+        hashes: dict[Purpose, dict[str, str]] = {}
+        for part in self.parts:
+            for purpose, ranges in part.all_ranges().items():
+                own = {b.symbol: data_hash_of(slices(b, r)) for b, r in zip(part.bars, ranges, strict=True)}
+                hashes[purpose] = {**hashes.get(purpose, {}), **own}
+        return hashes
 
     def data_hash(self) -> str:
         """sha256 (hex) of all bars of all symbols, whatever windows they are cut into."""
-        each = sorted(f"{bars.symbol}:{bars.data_hash()}" for bars in self.bars)
+        each = sorted(f"{bars.symbol}:{bars.data_hash()}" for part in self.parts for bars in part.bars)
         return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
     def all_ranges(self) -> dict[Purpose, tuple[tuple[Window, ...], ...]]:
@@ -201,9 +206,16 @@ class Dataset:
             raise DataError(f"The {purpose} window has no bar after the warm-up of the features; widen it.")
         return Dataset(tuple(loaded), self.spec, tuple(tables), {purpose: tuple(windows)}, bases=tuple(bases))
 
-    def with_base(self, base: Base | None) -> Dataset:
-        """The same with the exposures of another rule."""
-        return replace(self, bases=() if base is None else tuple(base_exposures(base, bars) for bars in self.bars))
+    def with_base(self, base: Base | None, scales: Mapping[str, float] | None = None) -> Dataset:
+        """The same with the exposures of another rule; scales: a factor for each symbol, 1 where none is named."""
+        own = {} if scales is None else scales
+        bases = () if base is None else tuple(scaled_exposures(base, bars, own) for bars in self.bars)
+        helpers = None if self.helpers is None else self.helpers.with_base(base, own)
+        return replace(self, bases=bases, helpers=helpers)
+
+    def train_tables(self, *, together: bool = False) -> list[SymbolTable]:
+        """All real tables that training sees: those of `tables("train")`, then of the symbols that only train."""
+        return [table for part in self.parts for table in part.tables("train", together=together)]
 
     def check_train_bars(self, spec: FeatureSpec) -> None:
         """Raise unless the train windows hold exactly the bars that `spec` was fitted on.
@@ -211,6 +223,8 @@ class Dataset:
         Otherwise the windows may have moved (shares of another number of bars), and a test could lie in what the
         policy was trained on.
         """
+        if self.helpers is not None:
+            self.helpers.check_train_bars(spec)
         for bars, ranges in zip(self.bars, self.all_ranges()["train"], strict=True):
             trained = spec.windows.get(bars.symbol)
             if trained is None:
@@ -231,21 +245,62 @@ class Dataset:
         for i, bars in enumerate(self.bars):
             spans = [_span(purpose, bars, one) for purpose, ranges in self.all_ranges().items() for one in ranges[i]]
             sentences.append(f"{bars.symbol} ({bars.label}): {', '.join(spans)} bars. {bars.frequency.sentence}")
+        if self.helpers is not None:
+            sentences += [f"only trains: {sentence}" for sentence in self.helpers.describe()]
         return sentences
 
 
 def build_dataset(data: DataConfig, features: FeaturesConfig, *, spec: FeatureSpec | None = None) -> Dataset:
     """Read the bars, cut the windows, fit the features on the train rows (unless `spec` was fitted before)."""
-    loaded = load_data(data)
-    bars = [item.bars for item in loaded]
+    judged, helping = judged_and_helping(data, load_data(data))
+    bars = [item.bars for item in judged]
     windows, ranges = split_windows(bars, data.split), split_ranges(bars, data.split)
-    train = ranges["train"] if "train" in ranges else tuple((one,) for one in windows["train"])
+    train = _train_ranges(windows, ranges)
+    others = [item.bars for item in helping]
+    helper_windows, helper_ranges = helping_windows(others, bars, data.split)
+    helper_train = _train_ranges(helper_windows, helper_ranges) if others else ()
     if spec is None:
-        spec = fit_on_train(features, bars, train_times(bars, train))
-    tables = tuple(
+        spec = fit_on_train(features, [*bars, *others], train_times([*bars, *others], [*train, *helper_train]))
+    helpers = None
+    if others:
+        tables = _feature_tables(spec, helping, helper_train)
+        helpers = Dataset(helping, spec, tables, helper_windows, helper_ranges)
+    return Dataset(judged, spec, _feature_tables(spec, judged, train), windows, ranges, helpers=helpers)
+
+
+def judged_and_helping(data: DataConfig, loaded: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[Loaded, ...]]:
+    """The symbols that are judged, and those of data.pool.train_only."""
+    named = () if data.pool is None else data.pool.train_only
+    symbols = [item.bars.symbol for item in loaded]
+    unknown = [name for name in named if name not in symbols]
+    if unknown:
+        raise ConfigError(
+            f"data.pool.train_only names {unknown[0]}, which is none of the symbols {', '.join(symbols)}; correct it."
+        )
+    if set(symbols) <= set(named):
+        raise ConfigError("data.pool.train_only names every symbol, so none would be judged; leave one out.")
+    judged = tuple(item for item in loaded if item.bars.symbol not in named)
+    return judged, tuple(item for item in loaded if item.bars.symbol in named)
+
+
+def _train_ranges(
+    windows: Mapping[Purpose, tuple[Window, ...]], ranges: Mapping[Purpose, tuple[tuple[Window, ...], ...]]
+) -> tuple[tuple[Window, ...], ...]:
+    return ranges["train"] if "train" in ranges else tuple((one,) for one in windows["train"])
+
+
+def _feature_tables(
+    spec: FeatureSpec, loaded: Sequence[Loaded], train: Sequence[Sequence[Window]]
+) -> tuple[FeatureTable, ...]:
+    return tuple(
         with_columns(spec.table(item.bars), item.columns, own) for item, own in zip(loaded, train, strict=True)
     )
-    return Dataset(loaded, spec, tables, windows, ranges)
+
+
+def scaled_exposures(base: Base, bars: Bars, scales: Mapping[str, float]) -> Floats:
+    """Exposures float64 [T] of the rule times the factor of the symbol; see `base_exposures`."""
+    own = scales.get(bars.symbol, 1.0)
+    return base_exposures(base if own == 1.0 else base.model_copy(update={"scale": base.factor * own}), bars)
 
 
 def load_data(data: DataConfig) -> tuple[Loaded, ...]:
@@ -267,6 +322,7 @@ def load_data(data: DataConfig) -> tuple[Loaded, ...]:
                     adjust=data.adjust,
                     time_unit=data.time_unit,
                     periods_per_year=data.periods_per_year,
+                    close_only=data.close_only,
                 ),
                 {},
             )
@@ -297,63 +353,6 @@ def _draw(data: SyntheticData) -> tuple[Loaded, ...]:
             bars = replace(bars, symbol=f"{bars.symbol}-{seed}")
         drawn.append(Loaded(bars, columns))
     return tuple(drawn)
-
-
-def split_windows(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Window, ...]]:
-    """Rows of every purpose that the split has one window for, per symbol.
-
-    Windows are cut by time for all symbols together, also those by shares: cut by each symbol's own rows, one symbol
-    would train on the days that another is tested on.
-    """
-    limits: dict[Purpose, tuple[Moment | None, Moment | None]] = {}
-    if isinstance(split, SharesSplit):
-        times = np.unique(np.concatenate([one.time for one in bars]))
-        ends = [round(len(times) * share) for share in (1 - split.select - split.test, 1 - split.test, 1.0)]
-        begin = 0
-        for purpose, end in zip(PURPOSES, ends, strict=True):
-            if end > begin:
-                kept = end if end == len(times) else end - split.purge
-                if kept <= begin:
-                    raise ConfigError(
-                        f"data.split.purge {split.purge} leaves none of the {end - begin} bars of the {purpose} "
-                        "window; lower it, or give that window more bars."
-                    )
-                limits[purpose] = (times[begin], times[kept] if kept < len(times) else None)
-            begin = end
-    elif isinstance(split, RangesSplit):
-        limits = {} if split.select is None else {"select": split.select}
-    else:
-        limits = {purpose: dates for purpose in PURPOSES if (dates := getattr(split, purpose)) is not None}
-    return {purpose: tuple(_window(one, purpose, *limit) for one in bars) for purpose, limit in limits.items()}
-
-
-def split_ranges(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[tuple[Window, ...], ...]]:
-    """Rows of every purpose that the split has ranges for: for each symbol one window per range."""
-    if not isinstance(split, RangesSplit):
-        return {}
-    limits: dict[Purpose, tuple[Moments, ...]] = {"train": split.train, "test": split.test}
-    return {
-        purpose: tuple(tuple(_window(one, purpose, *limit) for limit in given) for one in bars)
-        for purpose, given in limits.items()
-        if given
-    }
-
-
-def slices(bars: Bars, ranges: Sequence[Window]) -> list[Bars]:
-    """The bars of each range."""
-    return [bars.slice(one.first, one.end) for one in ranges]
-
-
-def _window(bars: Bars, purpose: Purpose, first: Moment | None, end: Moment | None) -> Window:
-    try:
-        part = bars.between(first, end)
-    except DataError as error:
-        raise DataError(
-            f"data.split: the {purpose} window is empty: {error} Every symbol needs bars in every window; leave the "
-            "symbol out or choose other windows."
-        ) from error
-    row = int(np.searchsorted(bars.time, part.time[0]))
-    return Window(row, row + len(part))
 
 
 def train_times(bars: Sequence[Bars], ranges: Sequence[Sequence[Window]]) -> dict[str, tuple[Times, ...]]:

@@ -65,13 +65,16 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
         num_envs: int = 1,
         seed: int = 0,
         first_environment: int = 0,
+        resampled: float = 0.0,
     ) -> None:
+        """resampled: share of the episodes that begin in symbols whose bars are resampled, where there are any."""
         self.simulator = Simulator(
             symbols,
             config or MarketEnvConfig(),
             costs or CostConfig(),
             accounts=num_envs,
             first_environment=first_environment,
+            resampled=resampled,
         )
         self.simulator.seed(seed)
         self.num_envs = num_envs

@@ -8,6 +8,7 @@ into two arrays [N, BLOCK]. None of them is saved: they follow from the addresse
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,9 @@ class StartPlan:
         config: MarketEnvConfig,
         environments: int,
         first_environment: int,
+        resampled: float = 0.0,
     ) -> None:
+        """resampled: share of the episodes that begin in resampled symbols, where there are any."""
         self._fixed_symbol = config.symbol == "fixed"
         self._first_rows = table.first_rows
         if config.start == "first":
@@ -49,6 +52,7 @@ class StartPlan:
             reach = table.last_rows - (config.episode_length or 1)
             self._counts = np.maximum(reach - table.first_rows + 1, 1)
         self._bounds = np.cumsum(self._counts)
+        self._mixed = _Mixed.of(table, self._counts, resampled, by_symbol=self._fixed_symbol)
         self._first_environment = first_environment
         self.seeds: Integers = np.zeros(environments, dtype=np.int64)
         self.ids: Integers = np.zeros(environments, dtype=np.int64)
@@ -129,7 +133,9 @@ class StartPlan:
 
     def _place(self, levels: npt.NDArray[np.float64], ids: Integers) -> tuple[Integers, Integers]:
         """Turn uniform levels [M, BLOCK] into starts."""
-        if self._fixed_symbol:
+        if self._mixed is not None:
+            symbols, inside = self._mixed.place(levels, ids)
+        elif self._fixed_symbol:
             symbols = np.broadcast_to((ids % len(self._counts))[:, None], levels.shape)
             inside = np.floor(levels * self._counts[symbols]).astype(np.int64)
         else:
@@ -137,6 +143,55 @@ class StartPlan:
             symbols = np.searchsorted(self._bounds, position, side="right")
             inside = position - (self._bounds - self._counts)[symbols]
         return self._first_rows[symbols] + inside, np.array(symbols, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Mixed:
+    """Starts in real and in resampled symbols, [G, S] each: one row, or with `env.symbol: fixed` one for each real
+    symbol.
+
+    shares   of the episodes of a row that begin in each symbol; ends: their cumulative sums
+    counts   int64 [S], possible starts
+    """
+
+    shares: npt.NDArray[np.float64]
+    ends: npt.NDArray[np.float64]
+    counts: Integers
+
+    @classmethod
+    def of(cls, table: MarketTable, counts: Integers, share: float, *, by_symbol: bool) -> _Mixed | None:
+        """None where nothing is resampled."""
+        if not table.resampled.any():
+            return None
+        if table.resampled.all() or not 0 <= share <= 1:
+            raise ConfigError(
+                f"{share:g} of the episodes were to begin in resampled symbols, beside "
+                f"{int((~table.resampled).sum())} real ones; give a share from 0 to 1, and the real symbols too."
+            )
+        real = np.flatnonzero(~table.resampled)
+        names = np.array(table.symbols)
+        groups = [np.flatnonzero(names == names[k]) for k in real] if by_symbol else [np.arange(len(counts))]
+        shares = np.zeros((len(groups), len(counts)))
+        for row, (members, own) in enumerate(zip(groups, real if by_symbol else [None], strict=True)):
+            for kind, part in ((True, share), (False, 1 - share)):
+                chosen = members[table.resampled[members] == kind]
+                if own is not None and not kind:
+                    chosen = np.array([own])  # with several train ranges a symbol has several tables
+                shares[row, chosen] = part * counts[chosen] / counts[chosen].sum()
+        return cls(shares, np.cumsum(shares, axis=1), counts)
+
+    def place(self, levels: npt.NDArray[np.float64], ids: Integers) -> tuple[Integers, Integers]:
+        """(symbols, starts counted from the first possible one) of uniform levels [M, K] of environments `ids` [M]."""
+        rows = np.broadcast_to((ids % len(self.shares))[:, None], levels.shape)
+        symbols, inside = np.zeros(levels.shape, dtype=np.int64), np.zeros(levels.shape, dtype=np.int64)
+        for row in np.unique(rows).tolist():
+            here, ends, shares = rows == row, self.ends[row], self.shares[row]
+            # Rounding may leave the last end below 1: no symbol of share 0 is ever chosen.
+            chosen = np.minimum(np.searchsorted(ends, levels[here], side="right"), np.flatnonzero(shares)[-1])
+            within = (levels[here] - (ends - shares)[chosen]) / shares[chosen]
+            symbols[here] = chosen
+            inside[here] = np.clip(np.floor(within * self.counts[chosen]), 0, self.counts[chosen] - 1)
+        return symbols, inside
 
 
 def _checked_seed(seed: int) -> int:
@@ -192,7 +247,9 @@ class Simulator(Accounts):
         *,
         accounts: int,
         first_environment: int = 0,
+        resampled: float = 0.0,
     ) -> None:
+        """resampled: share of the episodes that begin in resampled symbols, where the table has any."""
         if accounts < 1:
             raise ConfigError(f"The market was asked for {accounts} environments; at least 1 is needed.")
         config.check_with(costs)
@@ -205,7 +262,8 @@ class Simulator(Accounts):
             )
         guards = build_guard_arrays(config, table, accounts) if config.guards.active else None
         super().__init__(table, config, costs, accounts=accounts, guards=guards)
-        self._plan = StartPlan(table, config, accounts, first_environment)
+        self._plan = StartPlan(table, config, accounts, first_environment, resampled)
+        self._in_units = bool((table.units != 1.0).any())
 
     def seed(self, seeds: int | Sequence[int | None]) -> None:
         """Begin the streams of episodes again; see `StartPlan.seed`."""
@@ -239,16 +297,19 @@ class Simulator(Accounts):
     def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
         """Advance by one bar towards target exposures float64 [N], or weights [N, A]."""
         plan = self._plan
+        units = self.table.units[self.state.records["symbol"]] if self._in_units else None  # before the next episode
         result, used_up = self.advance(targets, plan.rows, plan.symbols, autoreset=autoreset)
+        if units is not None:
+            result = result._replace(reward=result.reward / units)
         if used_up:
             self.prepare_starts(np.flatnonzero(result.terminated | result.truncated))
         return result
 
     @property
     def reports_only_reward(self) -> bool:
-        """Whether a step returns nothing but observation, reward and end (no mask, guard or report), and an action is a
-        choice of positions: what `arrays` is for."""
-        return not (self.has_mask or self.config.report) and self.kind.choices.size > 0
+        """Whether a step returns nothing but observation, reward and end (no mask, guard or report), the reward is a
+        log-return, and an action is a choice of positions: what `arrays` is for."""
+        return not (self.has_mask or self.config.report or self._in_units) and self.kind.choices.size > 0
 
     def arrays(self) -> MarketArrays:
         """The arrays of the accounts, not copies, for compiled code that steps them itself; it has to call

@@ -44,6 +44,8 @@ class SymbolTable:
     funding     fraction of the notional that longs pay to shorts in the bar, [T] or None
     time, bar   UTC open times datetime64[ns] [T] and the length of a bar; None: guards that need them refuse
     base        exposure of `env.base` at each close, [T]; None without such a rule
+    unit        what its rewards are divided by in training: its own tail, relative to that of the other symbols
+    resampled   its bars are drawn from those of the symbol
     """
 
     symbol: str
@@ -61,6 +63,8 @@ class SymbolTable:
     time: npt.NDArray[np.datetime64] | None = None
     bar: np.timedelta64 | None = None
     base: Floats | None = None
+    unit: float = 1.0
+    resampled: bool = False
 
     @classmethod
     def from_bars(
@@ -127,6 +131,8 @@ class SymbolTable:
                 f"{self.symbol} row {row + self.first_valid}: feature '{self.feature_names[column]}' is "
                 f"{self.features[row + self.first_valid, column]}; raise first_valid or repair the feature."
             )
+        if not 0 < self.unit < np.inf:
+            raise DataError(f"{self.symbol}: the unit of its rewards is {self.unit}; it must be positive and finite.")
         if not self.periods_per_year > 0:
             raise DataError(f"{self.symbol}: periods_per_year is {self.periods_per_year}; it must be positive.")
         self._check_time(rows)
@@ -164,6 +170,8 @@ class MarketTable:
     bar_ns           int64 [S], length of a bar; 0 for symbols that came without times
     clock_per_year   times of the clock per year; 0 without a clock
     base             float64 [R], exposure of `env.base` at each close, which actions multiply; [0] without such a rule
+    units            float64 [S], what the rewards of each symbol are divided by
+    resampled        bool [S], symbols whose bars are drawn from those of others
 
     For accounts with several assets (`on_one_clock`) the A assets stand side by side on the union of their times, T in
     all, and the clock takes the place of a symbol (S = 1): bars [T, A] ASSET_BAR, features float32 [T, A x F], base
@@ -182,6 +190,8 @@ class MarketTable:
     bar_ns: Integers
     clock_per_year: float = 0.0
     base: Floats = field(default_factory=lambda: np.zeros(0))
+    units: Floats = field(default_factory=lambda: np.ones(1))
+    resampled: Bools = field(default_factory=lambda: np.zeros(1, dtype=np.bool_))
 
     @property
     def has_clock(self) -> bool:
@@ -236,6 +246,8 @@ class MarketTable:
             last_rows=offsets + lengths - 1,
             bar_ns=np.array([_nanoseconds(table.bar) for table in tables], dtype=np.int64),
             base=_joined_base(tables),
+            units=np.array([table.unit for table in tables]),
+            resampled=np.array([table.resampled for table in tables]),
         )
 
     @classmethod

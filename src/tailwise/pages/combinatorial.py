@@ -10,6 +10,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import yaml
 
+from tailwise.bars.bars import label_warning
 from tailwise.core.errors import DataError
 from tailwise.evaluate.combinatorial import (
     CombinatorialCV,
@@ -139,7 +140,7 @@ def _read(folder: Path, evaluation: str, account: str) -> dict[str, AccountPath]
 
 
 def _warnings(result: CombinatorialCV) -> list[str]:
-    warnings = [] if result.label == "real" else [f"Not a real market: {result.label}."]
+    warnings = [sentence for sentence in [label_warning(result.label)] if sentence]
     refused = {(row.fold, row.seed) for row in result.rows if row.refused}
     if refused:
         warnings.append(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tailwise.bars.bars import label_warning
 from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison
 from tailwise.evaluate.findings import Findings, headline_of, verdict_sentences
@@ -153,7 +154,7 @@ def verdict_of(account: Findings, how: str) -> Verdict:
         f"after all costs. {how}"
     )
     warnings = [
-        *([] if judged.label == "real" else [f"Not a real market: {judged.label}."]),
+        *(sentence for sentence in [label_warning(judged.label)] if sentence),
         *ruins(judged.paths),
         *costly_impact(judged.paths[POLICY]),
         *([account.doubt] if account.doubt else []),

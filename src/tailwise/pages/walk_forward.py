@@ -11,6 +11,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import yaml
 
+from tailwise.bars.bars import label_warning
 from tailwise.core.errors import DataError
 from tailwise.evaluate.bootstrap import REPETITIONS
 from tailwise.evaluate.findings import unchecked_headline
@@ -159,7 +160,7 @@ def _background(folds: WalkForward) -> Background:
 
 
 def _warnings(folds: WalkForward) -> list[str]:
-    warnings = [] if folds.label == "real" else [f"Not a real market: {folds.label}."]
+    warnings = [sentence for sentence in [label_warning(folds.label)] if sentence]
     refused = [row for row in folds.rows if row.refused]
     if refused:
         warnings.append(f"{len(refused)} of {len(folds.rows)} trainings were ended by refused updates.")

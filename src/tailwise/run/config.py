@@ -30,7 +30,7 @@ from tailwise.learner.config import (
 from tailwise.learner.risk import RiskSettings, check_resolution
 from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, RiskPenalty, RiskReport
 from tailwise.market.costs import CostConfig
-from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.env_config import MarketEnvConfig, WeightsAction
 from tailwise.model.config import ModelConfig, NoCore
 from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
@@ -306,6 +306,7 @@ class Config(Section):
                 )
             assert self.costs is not None
             market.check_with(self.costs)
+            self._check_pool()
             if self.evaluate.episodes != EvaluateConfig.model_fields["episodes"].default:
                 raise ValueError(
                     f"evaluate.episodes is {self.evaluate.episodes}, but a market's windows are played whole, "
@@ -323,6 +324,20 @@ class Config(Section):
                 f"the section {given[0]} belongs to the market and env.kind is gym, which would not read it; set "
                 f"env.kind to market or remove {' and '.join(given)}"
             )
+
+    def _check_pool(self) -> None:
+        """Refuse what cannot be done to symbols, or would do nothing."""
+        data, market = self.data, self.env.market
+        assert data is not None and market is not None and self.features is not None
+        weights = isinstance(market.action, WeightsAction)
+        if weights and (data.pool is not None or data.resample is not None or self.features.instrument):
+            key = "data.pool" if data.pool is not None else "data.resample" if data.resample is not None else ""
+            raise ValueError(
+                f"{key or 'features.instrument'} is for accounts that trade one symbol each, and env.action weights "
+                "holds all of them in one account; remove one of the two"
+            )
+        if data.pool is not None and data.pool.units is not None and not isinstance(self.risk, RiskConstraint):
+            raise ValueError("data.pool.units are the tails behind risk.mode constraint; set it, or remove the units")
 
     def _check_risk(self) -> None:
         if isinstance(self.risk, RiskOff):

@@ -20,8 +20,9 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.spec import columns_of, longest_warm_up
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
-from tailwise.market.dataset import Dataset, build_dataset, split_windows
+from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.split import ended_before, split_windows
 from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
@@ -42,7 +43,7 @@ data:
 {windows}
   # purge: bars left out between them, over which features of one window would look back into the one before.
   split: {{kind: shares, select: {select:g}, test: {test:g}, purge: {purge}}}
-
+{pool}
 features: # what the policy sees of the bars; docs/features.md lists all{left_out}
   include: [{features}]
 
@@ -122,10 +123,12 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         names = [name for name in names if name not in constant]
         left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
     split = split.model_copy(update={"purge": _purge(bars, names, split)})
-    windows = split_windows([first], split)
+    helping = ended_before(bars, split)
+    judged = [one for one in bars if not any(one is other for other in helping)]
+    shown = judged[0]
     spans = [
-        f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
-        for purpose, (w,) in windows.items()
+        f"  #   {purpose} {_day(shown.time[w.first])} to {_day(shown.time[w.end - 1])} ({w.end - w.first} bars)"
+        for purpose, (w, *_) in split_windows(judged, split).items()
     ]
     pair, doubt = currency_pair(first.symbol), _volume_doubt(bars)
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
@@ -136,12 +139,14 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         "adjust": how.adjust if how.adjust != "refuse" else None,
         "time_unit": how.time_unit,
         "periods_per_year": how.periods_per_year,
+        "close_only": how.close_only if how.close_only != "refuse" else None,
     }
     return _TEMPLATE.format(
         found="\n# ".join(f"{one.symbol}: {one.frequency.sentence}" for one in bars),
         paths=yaml.safe_dump(paths, default_flow_style=True, width=10_000).strip(),
         reading="".join(f"  {key}: {value}\n" for key, value in options.items() if value is not None),
         windows="\n".join(spans),
+        pool=_pool([one.symbol for one in helping]) if len(bars) > 1 else "",
         select=split.select,
         test=split.test,
         purge=split.purge,
@@ -164,6 +169,17 @@ def _purge(bars: list[Bars], names: Sequence[str], split: SharesSplit) -> int:
     step = int(bars[0].frequency.bar.astype("timedelta64[ns]").astype(np.int64))
     look_back = longest_warm_up(columns_of(FeaturesConfig(include=tuple(names))), step)
     return min(look_back, int(MOST_PURGED * split.select * max(len(one) for one in bars)))
+
+
+def _pool(train_only: list[str]) -> str:
+    """The section of several symbols; train_only: those that end before the others are judged."""
+    ended = f", train_only: {yaml.safe_dump(train_only, default_flow_style=True, width=10_000).strip()}"
+    return (
+        "  # One policy for all of them. Each has a limit, and rewards, in proportion to its own tail; pooled: one "
+        "limit for all.\n"
+        "  # Symbols that only train, because their bars end before the windows above: train_only: [NAME].\n"
+        f"  pool: {{tails: symbol{ended if train_only else ''}}}\n"
+    )
 
 
 def _costs(market: MarketKind, doubt: str | None) -> str:

@@ -8,6 +8,7 @@ else it is `episodes_played_by`, which gives the same numbers bit for bit.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class Selection:
                 self._driver = self.world.eval_env("select", episodes=wanted, seed=config.seed)
             deterministic = config.plays_most_likely(discrete=backend.model.law.discrete)
             player = ModelPlayer(backend.model, deterministic=deterministic, seed=config.seed, decide=backend.play)
-            return play_with(backend, player, self._driver, episodes=self.world.episodes(wanted))
+            played = play_with(backend, player, self._driver, episodes=self.world.episodes(wanted))
+            units = self.world.reward_units()
+            return played if units is None else replace(played, returns=played.returns / units)
         finally:
             self.seconds += time.perf_counter() - begun
 

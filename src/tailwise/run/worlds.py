@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
+from tailwise.bars.bars import CLOSES_ONLY
+from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
@@ -20,11 +25,12 @@ from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
+from tailwise.market.resample import Resampler
 from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.envs import EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK
-from tailwise.run.limits import with_numbers
+from tailwise.run.limits import limit_of, units_of, with_numbers
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
@@ -92,6 +98,10 @@ class World:
     def episodes(self, wanted: int) -> int:
         """How many episodes a playback has: as many as wanted, or one per account of a market."""
         return wanted
+
+    def reward_units(self) -> npt.NDArray[np.float64] | None:
+        """What the returns of the episodes of a selection [E] are divided by; None: they are taken as they are."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a run keeps."""
@@ -244,7 +254,7 @@ class MarketWorld(World):
         self.config = config = with_numbers(config, self.dataset)
         assert config.env.market is not None
         self.settings = config.env.market
-        self.dataset = self.dataset.with_base(self.settings.base)
+        self.dataset = self.dataset.with_base(self.settings.base, self._scales)
         if features is not None:
             self.dataset.check_train_bars(features)
 
@@ -258,8 +268,16 @@ class MarketWorld(World):
 
     def training(self) -> EnvDriver:
         settings = self.settings.model_copy(update={"report": False})
-        tables = self.dataset.tables("train", together=self.portfolio)
-        env = MarketEnv(tables, settings, self.costs, num_envs=self.config.run.environments)
+        tables = self.dataset.train_tables(together=self.portfolio)
+        resample = self._resample
+        if resample is not None:
+            resampler = Resampler(self.dataset, resample, seed=self.config.seed)
+            tables += resampler.tables(base=self.settings.base, scales=self._scales, together=self.portfolio)
+        units = units_of(self.config)
+        if units:
+            tables = [replace(table, unit=units[table.symbol].unit) for table in tables]
+        share = 0.0 if resample is None else resample.share
+        env = MarketEnv(tables, settings, self.costs, num_envs=self.config.run.environments, resampled=share)
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
@@ -294,6 +312,22 @@ class MarketWorld(World):
         return worlds
 
     @property
+    def _scales(self) -> dict[str, float]:
+        """Factors of symbols on the exposures of the base rule."""
+        return {symbol: one.scale for symbol, one in units_of(self.config).items()}
+
+    @property
+    def _resample(self) -> ResampleConfig | None:
+        assert self.config.data is not None
+        return self.config.data.resample
+
+    def reward_units(self) -> npt.NDArray[np.float64] | None:
+        """What returns of each judged symbol are divided by where they are averaged; None: they are taken as they
+        are."""
+        units = units_of(self.config)
+        return np.array([units[bars.symbol].unit for bars in self.dataset.bars]) if units else None
+
+    @property
     def portfolio(self) -> bool:
         """Whether each account holds all symbols."""
         return action_kind(self.settings.action).portfolio
@@ -302,10 +336,12 @@ class MarketWorld(World):
         return 1 if self.portfolio else len(self.dataset.bars)
 
     def facts(self) -> dict[str, Any]:
+        helpers = self.dataset.helpers
         return {
             "data": self.dataset.hashes(),
             "data_hash": self.data_hash(),
             "label": self.label(),
+            **({} if helpers is None else {"train_only": [bars.symbol for bars in helpers.bars]}),
         }
 
     def check_before_training(self) -> dict[str, Any]:
@@ -318,11 +354,30 @@ class MarketWorld(World):
 
     def warnings(self) -> list[str]:
         account = self.settings.initial_cash
-        impacts = [impact_warning(bars, self.costs, account) for bars in self.dataset.bars]
-        return [*(sentence for sentence in impacts if sentence), *self.dataset.spec.notes]
+        every = [bars for part in self.dataset.parts for bars in part.bars]
+        impacts = [impact_warning(bars, self.costs, account) for bars in every]
+        same_price = [bars.symbol for bars in every if CLOSES_ONLY["previous_close"] in bars.label]
+        optimistic = (
+            f"{', '.join(same_price)}: closes only, and a bar opens at the close before: orders are filled at the "
+            "price they were decided at, which nobody gets; with data.close_only same_close they wait for the next one."
+        )
+        sentences = [*impacts, optimistic if same_price and self.settings.fill == "next_open" else None]
+        return [*(sentence for sentence in sentences if sentence), *self.dataset.spec.notes]
 
     def describe(self) -> list[str]:
-        return self.dataset.describe()
+        sentences = self.dataset.describe()
+        for symbol, one in units_of(self.config).items():
+            limit = limit_of(self.config, symbol)
+            if limit is not None:
+                sentences.append(f"{symbol} has the limit {limit:.4g}, {one.unit:.3g} x the mean of all symbols.")
+        resample = self._resample
+        if resample is not None:
+            sentences.append(
+                f"{resample.share:.0%} of the training episodes begin in {resample.worlds} resampled worlds: the train "
+                f"bars in blocks of {resample.block:g} bars on average"
+                f"{', their mean log-return removed' if resample.drift == 'remove' else ''}."
+            )
+        return sentences
 
     def data_hash(self) -> str:
         return self.dataset.data_hash()
