@@ -70,10 +70,10 @@ def with_numbers(config: Config, dataset: Dataset) -> Config:
 def with_numbers_of(config: Config, run: Config) -> Config:
     """The configuration with what a run of it has found: the scale of its base rule and the units of its symbols."""
     market, theirs = config.env.market, run.env.market
-    if market is not None and market.base is not None and market.base.scale is None:
-        if theirs is not None and theirs.base is not None:
-            base = market.base.model_copy(update={"scale": theirs.base.scale})
-            config = config.model_copy(update={"env": config.env.model_copy(update={"base": base})})
+    own, found = (None if one is None else one.base for one in (market, theirs))
+    if market is not None and own is not None and own.scale is None and found is not None:
+        market = market.model_copy(update={"base": own.model_copy(update={"scale": found.scale})})
+        config = config.model_copy(update={"env": market})
     data = config.data
     if data is not None and data.pool is not None and data.pool.units is None and run.data is not None:
         config = config.model_copy(update={"data": data.model_copy(update={"pool": run.data.pool})})
