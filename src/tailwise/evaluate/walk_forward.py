@@ -326,7 +326,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
         across_seeds=_across_seeds(study.seeds, rows),
         overfitting=pbo,
         overfitting_reason=reason,
-        trials=TrialCount(counted=counted, known_sharpes=len(trials.sharpes), file=str(trials.file)),
+        trials=TrialCount(counted=counted, known_sharpes=len(trials.sharpes), file=str(study.book(folder).file)),
         headline=Headline(account=next(iter(accounts)), seed=study.speakers[-1]),
         doubts=tuple(doubts),
         verdict=(),

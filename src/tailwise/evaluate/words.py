@@ -15,8 +15,10 @@ from tailwise.market.path import AccountPath
 EXPOSURES = "exposure: long / short / net"
 HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was at stake
 FEW_UPDATES = 20  # of training, below which a policy is close to its start
-RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random
+RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random: the median of its draws
+BASE_RULE = "base rule"  # `env.base`, which the actions of a policy multiply: the untrained policy
 NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
+EQUAL_WEIGHT = "buy and hold, equal weights"  # of several symbols, the same share of the money in each
 Column = tuple[str, Callable[[PathStatistics], str]]
 
 
