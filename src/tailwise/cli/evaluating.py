@@ -123,7 +123,8 @@ def print_findings(findings: Findings) -> None:
         )
         for sentence in findings.windows.sentences():
             print(sentence)
-    for sentence in (one.sentence for one in (*findings.beyond.values(), *findings.judged.draws.values())):
+    beyond = [one.sentence for one in findings.beyond.values()]
+    for sentence in (*beyond, *(one.sentence for one in findings.judged.draws.values())):
         print(sentence)
     print(findings.headline[0])
     say_leak_check(findings.leak_check)

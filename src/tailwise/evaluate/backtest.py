@@ -110,7 +110,7 @@ def play_side_by_side(
     simulator.reset()
     wealth, running = np.ones((count, steps + 1)), np.ones(count, dtype=np.bool_)
     for step in range(steps):
-        result = simulator.step(np.ascontiguousarray(wanted[:, step, None]), autoreset=False)
+        result = simulator.step(np.ascontiguousarray(wanted[:, step]), autoreset=False)
         assert result.ledger is not None  # report is on
         gained = result.ledger["equity"] / result.ledger["equity_before"]
         wealth[:, step + 1] = wealth[:, step] * np.where(running, np.maximum(gained, 0.0), 1.0)

@@ -10,7 +10,7 @@ Both get the studentised stationary bootstrap of bootstrap.py, whose influence f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -147,7 +147,7 @@ def regress(
 
 
 def regressions(
-    paths: Mapping[str, AccountPath], own: str, rules: list[str], *, repetitions: int, seed: int = 0
+    paths: Mapping[str, AccountPath], own: str, rules: Sequence[str], *, repetitions: int, seed: int = 0
 ) -> dict[str, Regression]:
     """Regress the path called `own` on each of `rules` that is there and moved."""
     found = {
@@ -158,7 +158,7 @@ def regressions(
     return {name: one for name, one in found.items() if one is not None}
 
 
-def beyond_exposure(found: Regression, reserved: list[str]) -> str:
+def beyond_exposure(found: Regression, reserved: Sequence[str]) -> str:
     """Whether an account earned anything beyond its exposure, as the beginning of a sentence.
 
     reserved: what keeps the result from being praised, as ends of a sentence.

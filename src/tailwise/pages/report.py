@@ -143,8 +143,8 @@ def symbols_panel(findings: Sequence[Findings]) -> Panel:
         shown = [*ranked[: MOST_ROWS // 2], *ranked[-(MOST_ROWS // 2) :]]
     above, below, chance = symbols_beyond_noise(findings)
     caption = (
-        f"Each account by itself, {len(findings):,} symbols. {above} of them earned beyond their exposure beyond noise, "
-        f"{below} lost; where no symbol has an edge, {chance:.1f} of each are expected by chance alone, so a single row "
+        f"Each account by itself, {len(findings):,} symbols. Beyond noise {above} of them earned beyond their exposure "
+        f"and {below} lost; where no symbol has an edge, chance alone shows {chance:.1f} of each, so a single row "
         "is no finding. "
     )
     drawn = [account.judged.symbol for account in findings[:MOST_DRAWN]]
@@ -318,7 +318,8 @@ def comparison_panel(
             Paragraphs(
                 [
                     "Above: each rule held as many times as gives it the tail of the policy "
-                    f"({'returns over the horizon' if tail == 'horizon' else 'single bars'}), loans free. Below: as it is."
+                    f"({'returns over the horizon' if tail == 'horizon' else 'single bars'}), loans free. Below: as "
+                    "it is."
                 ],
                 "small",
             )
