@@ -11,6 +11,7 @@ import pytest
 
 import tailwise
 from tailwise.bars.builtin import sp500
+from tailwise.core.errors import ConfigError
 from tailwise.evaluate.bootstrap import REPETITIONS, SEED_REPETITIONS, Interval
 from tailwise.evaluate.draws import DRAWS, MOST_STEPS
 from tailwise.evaluate.evidence import FUTURES, DeflatedSharpe, PathEvidence
@@ -19,12 +20,14 @@ from tailwise.evaluate.findings import (
     MOST_FUTURES,
     MOST_REPETITIONS,
     headline,
+    headline_of,
     repetitions_for,
     trials_sentences,
     weigh,
 )
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, LimitVerdict, judge_rule
+from tailwise.evaluate.portfolio import judge_portfolio
 from tailwise.evaluate.regression import Regression
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
@@ -291,3 +294,30 @@ def test_a_doubtful_annualisation_and_a_flat_account_are_shown(tmp_path: Path) -
     assert "annual numbers assume 8,760 bars per year" in text and "&lt;t&gt;" in text
     assert "no interval: its equity hardly ever moved" in text
     assert "nan" not in re.findall(r"<td>([^<]*)</td>", text) and "inf" not in re.findall(r"<td>([^<]*)</td>", text)
+
+
+def test_many_symbols_have_one_verdict_first_and_a_page_of_bounded_size(tmp_path: Path) -> None:
+    """40 symbols: the verdict is on their portfolio, a table has a row for each, three are shown in full. Rejects a
+    page that grows with every symbol (45 of them made 60 MB) and a verdict that one has to look for."""
+    whole = sp500()
+    accounts = []
+    for number in range(40):
+        bars = replace(whole.slice(100 * number, 100 * number + 300), symbol=f"S{number:02d}")
+        bars = replace(bars, time=whole.time[:300])
+        path = tailwise.backtest(np.full(len(bars), 0.5), bars)
+        accounts.append(weigh(judge_rule(path, bars)))
+    together = weigh(judge_portfolio([one.judged for one in accounts], gamma=0.99))
+    file = tmp_path / "r.html"
+    page = {"title": "t", "how": "So.", "gamma": 0.99, "background": Background()}
+    write_report(file, accounts, portfolio=together, **page)  # type: ignore[arg-type]
+    text = file.read_text(encoding="utf-8")
+    assert len(text) < 9_000_000
+    body = text.split("<body>")[1]
+    assert body.index("equal-risk portfolio of 40 symbols") < body.index('id="panel-equity"') < body.index("S00")
+    assert headline_of(together)[0].replace("&", "&amp;") in body[: body.index('id="panel-equity"')]
+    assert all(f"<td>S{number:02d}</td>" in body for number in range(40))
+    drawn = re.findall(r'<h1 class="symbol" id="account[^"]*">([^<]+)</h1>', body)
+    assert drawn == ["S00", "S01", "S02"]
+    assert "chance alone shows 1.0 of each" in body and "all long" in body
+    with pytest.raises(ConfigError, match="40 accounts have no verdict without their portfolio"):
+        write_report(file, accounts, **page)  # type: ignore[arg-type]

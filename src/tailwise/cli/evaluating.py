@@ -9,7 +9,7 @@ from pathlib import Path
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.core.errors import ConfigError, number
 from tailwise.evaluate.compare import PAIR_HEADS, Compared, pair_rows
-from tailwise.evaluate.findings import SYMBOL_HEADS, Findings, alpha_of, symbol_row, symbols_beyond_noise
+from tailwise.evaluate.findings import SYMBOL_HEADS, Findings, alpha_of, headline_of, symbol_row, symbols_beyond_noise
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team, play_and_keep
 from tailwise.evaluate.words import columns, costly_impact, ruins
@@ -126,7 +126,7 @@ def print_findings(findings: Findings) -> None:
     beyond = [one.sentence for one in findings.beyond.values()]
     for sentence in (*beyond, *(one.sentence for one in findings.judged.draws.values())):
         print(sentence)
-    print(findings.headline[0])
+    print(headline_of(findings)[0])
     say_leak_check(findings.leak_check)
 
 

@@ -74,11 +74,6 @@ class Findings:
     beyond: Mapping[str, Regression] = field(default_factory=dict)  # the policy regressed on rules, the reference first
     same_tail: Mapping[str, SameTail] = field(default_factory=dict)  # rules held at the tail of the policy
 
-    @property
-    def headline(self) -> tuple[str, str]:
-        """The sentence that is read first, and its colour."""
-        return headline_of(self)
-
     def to_json(self) -> dict[str, Any]:
         """What the judgement says, and the evidence beside it."""
         return {

@@ -15,8 +15,9 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
 from tailwise.evaluate.ensemble import EnsembleMethod
 from tailwise.evaluate.evidence import BLOCKS, compare_paths, odds_of_next_year, overfitting, path_evidence
-from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, judge_limit
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, always_in, judge_limit
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
+from tailwise.evaluate.regression import regress
 from tailwise.evaluate.splits import Fold, stitch
 from tailwise.evaluate.statistics import Floats, PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
@@ -397,6 +398,7 @@ def _stitched(
         limit=FoldLimit.of(judge_limit(path, study.base)),
         evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
         against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
+        beyond=regress(path, named[always_in(named)], against=always_in(named)) if speaks else None,
         odds=odds_of_next_year(path) if speaks else None,
         evaluation=folder_of(seed),
     )

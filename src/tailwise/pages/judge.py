@@ -10,7 +10,7 @@ from tailwise.core.atomic import atomic_folder
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.evaluate.combinatorial import SUMMARY as COMBINATORIAL_SUMMARY
 from tailwise.evaluate.combinatorial import read_combinatorial
-from tailwise.evaluate.findings import Findings
+from tailwise.evaluate.findings import Findings, headline_of
 from tailwise.evaluate.judge import Background, Playing, RunJudgement, background_of, findings_of, save_judgement
 from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.opened_run import Team, first_free, open_team, require_market
@@ -176,4 +176,6 @@ def write_run_report(
     outside = () if judge is None else outside_sentences(judge, speaks.judged.paths[POLICY], speaks.trials.counted)
     title = f"{run.resolve().name}: {world.name.removeprefix('market ')}, out of sample"
     _write(file, team, weighed, title=title, outside=outside)
-    return WrittenReport(file, (f"{speaks.judged.symbol}: {speaks.headline[0]}",), tuple(team.notes), tuple(outside))
+    return WrittenReport(
+        file, (f"{speaks.judged.symbol}: {headline_of(speaks)[0]}",), tuple(team.notes), tuple(outside)
+    )

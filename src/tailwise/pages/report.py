@@ -14,6 +14,7 @@ from tailwise.evaluate.findings import (
     SYMBOL_HEADS,
     Findings,
     alpha_of,
+    headline_of,
     meaning_of,
     symbol_row,
     symbols_beyond_noise,
@@ -237,7 +238,7 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     leaks = account.leak_check
     if leaks is not None:  # in red where nothing is known about look-ahead
         below.append(Paragraphs([f"Leak-check: {leaks.sentence}."], "missed" if leaks.doubtful else "small"))
-    sentence, colour = account.headline
+    sentence, colour = headline_of(account)
     return Verdict(sentence, colour, [tested, *meaning_of(account)], below=below)
 
 
