@@ -9,10 +9,11 @@ import tailwise
 from tailwise.bars.builtin import sp500
 from tailwise.evaluate.backtest import play_rule, play_side_by_side, random_matched, random_targets
 from tailwise.evaluate.draws import DRAWS, Draws, median_draw, random_draws
-from tailwise.evaluate.same_tail import factor_for, same_tail, scaled
+from tailwise.evaluate.same_tail import Scalable, factor_for, same_tail
 from tailwise.evaluate.statistics import empirical_cvar, forward_returns, path_statistics
 from tailwise.market.base import momentum
 from tailwise.market.costs import CostConfig
+from tailwise.market.env_config import MarketEnvConfig
 from tests.evaluate.paths import path_of
 
 BARS = sp500().slice(3000, 4000)
@@ -22,7 +23,7 @@ COSTS = CostConfig()
 def test_half_of_a_market_is_matched_by_half_of_it() -> None:
     """Rejects a comparison as it is, where holding half of a rising market is worse than holding all of it."""
     held = path_of(0.0008 + 0.008 * np.random.default_rng(0).standard_t(5, 2000))
-    half = path_of(scaled(held.log_returns, 0.5))
+    half = path_of(Scalable.of(held, 0.0).held(0.5))
     found = same_tail({"policy": half, "buy and hold": held}, "policy", alpha=0.05, gamma=0.97, repetitions=200)
     match = found["buy and hold"]
     assert match.factor == pytest.approx(0.5, abs=1e-6) and match.tail == "horizon" and match.verdict == "no evidence"
@@ -43,7 +44,19 @@ def test_what_is_scaled_is_what_is_held() -> None:
     half = play_rule(np.full(len(BARS), 0.5), BARS, COSTS)
     wanted = path_statistics(half, alpha=0.05, gamma=0.97).cvar_return
     assert wanted is not None and wanted < 0
-    assert factor_for(whole.log_returns, wanted, alpha=0.05, gamma=0.97) == pytest.approx(0.5, rel=0.02)
+    assert factor_for(Scalable.of(whole, 0.0), wanted, alpha=0.05, gamma=0.97) == pytest.approx(0.5, rel=0.02)
+
+
+def test_what_is_held_twice_borrows_as_the_account_does() -> None:
+    """Twice the market through the simulator pays 5% a year on its loan, and so does what is scaled: their mean returns
+    agree to 0.4% a year. Rejects a free loan, which is 5% a year better."""
+    config = MarketEnvConfig(maintenance_margin=0.1)
+    whole = play_rule(np.ones(len(BARS)), BARS, COSTS, config=config)
+    twice = play_rule(np.full(len(BARS), 2.0), BARS, COSTS, config=config)
+    year = 252 * (twice.log_returns - Scalable.of(whole, COSTS.loan_rate).held(2.0)).mean()
+    free = 252 * (twice.log_returns - Scalable.of(whole, 0.0).held(2.0)).mean()
+    assert abs(year) < 0.004 and free < -0.04
+    np.testing.assert_allclose(Scalable.of(whole, 0.05).held(0.9), Scalable.of(whole, 0.0).held(0.9), atol=1e-6)
 
 
 def test_a_policy_that_loses_nothing_over_the_horizon_is_matched_by_bars() -> None:
@@ -55,7 +68,7 @@ def test_a_policy_that_loses_nothing_over_the_horizon_is_matched_by_bars() -> No
     found = same_tail(paths, "policy", alpha=0.05, gamma=0.97, repetitions=50)
     assert list(found) == ["buy and hold"] and found["buy and hold"].tail == "bar"
     assert empirical_cvar(forward_returns(policy, 0.97), 0.05) > 0
-    tail = empirical_cvar(scaled(held.log_returns, found["buy and hold"].factor), 0.05)
+    tail = empirical_cvar(Scalable.of(held, 0.0).held(found["buy and hold"].factor), 0.05)
     assert tail == pytest.approx(empirical_cvar(policy.log_returns, 0.05), rel=1e-6)
 
 

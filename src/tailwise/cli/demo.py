@@ -103,7 +103,7 @@ def data_sentence(started: Started) -> str:
     windows = {"trained on": dataset.window("train"), "tested on": dataset.window("test")}
     for word, (window,) in windows.items():
         years = f"{str(bars.time[window.first])[:4]} to {str(bars.time[window.end - 1])[:4]}"
-        spans.append(f"{word} {years} ({len(window):,} days)")
+        spans.append(f"{word} {years} ({window.end - window.first:,} days)")
     return f"data: S&P 500, {bars.label}, {', '.join(spans)}, after all costs"
 
 

@@ -138,7 +138,15 @@ def weigh(
         leak_check=leak_check,
         windows=windows,
         beyond=regressions(judged.paths, POLICY, [judged.reference, *_OTHERS], repetitions=count, seed=seed),
-        same_tail=same_tail(judged.paths, POLICY, alpha=alpha, gamma=gamma, repetitions=count, seed=seed),
+        same_tail=same_tail(
+            judged.paths,
+            POLICY,
+            alpha=alpha,
+            gamma=gamma,
+            repetitions=count,
+            loan_rate=judged.loan_rate,
+            seed=seed,
+        ),
     )
 
 

@@ -179,6 +179,7 @@ class Judgement:
     limits: Mapping[str, LimitVerdict]  # empty unless the run has a limit
     purpose: str = "test"
     draws: Mapping[str, Draws] = field(default_factory=dict)  # what chance gives, by what is drawn
+    loan_rate: float = 0.0  # what borrowed money costs the account, a year
 
     @property
     def reference(self) -> str:
@@ -281,7 +282,7 @@ def judge_rule(
     others, draws = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
     paths = {POLICY: path} | others
     numbers = {name: path_statistics(one, alpha=alpha, gamma=gamma) for name, one in paths.items()}
-    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest", draws)
+    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest", draws, (costs or CostConfig()).loan_rate)
 
 
 def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str, draws: Mapping[str, Draws]) -> Judgement:
@@ -295,6 +296,7 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str, d
         limits={name: verdict for name, verdict in verdicts.items() if verdict is not None},
         purpose=purpose,
         draws=draws,
+        loan_rate=0.0 if config.costs is None else config.costs.loan_rate,
     )
 
 

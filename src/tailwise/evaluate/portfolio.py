@@ -136,4 +136,6 @@ def judge_portfolio(accounts: Sequence[Judgement], *, gamma: float) -> Judgement
         trips = sum(one.statistics[own].round_trips for one in accounts)
         numbers = path_statistics(path, alpha=alpha, gamma=gamma)
         statistics[key] = replace(numbers, round_trips=trips, hit_rate=None, profit_factor=None)
-    return Judgement(name, paths[POLICY].label, paths, statistics, {}, accounts[0].purpose)
+    return Judgement(
+        name, paths[POLICY].label, paths, statistics, {}, accounts[0].purpose, loan_rate=accounts[0].loan_rate
+    )

@@ -1,9 +1,9 @@
 """Rules held as much as gives them the tail of the policy: what they earn at the same risk.
 
-A rule is scaled by one number: each of its bars gains and loses, costs included, `factor` times as much. Below 1 that
-is what a smaller account beside cash does, rebalanced at every close; above 1 the loan is free, which flatters the rule
-and not the policy. The tail is that of the limit, CVaR of discounted log-returns over the horizon, or of single bars
-where one of the two loses nothing over the horizon.
+A rule is scaled by one number: each of its bars gains and loses, costs included, `factor` times as much, as in an
+account that is that much smaller or larger and rebalanced at every close. Long positions beyond the equity are paid for
+with a loan at the rate of the account. The tail is that of the limit, CVaR of discounted log-returns over the horizon,
+or of single bars where one of the two loses nothing over the horizon.
 """
 
 from __future__ import annotations
@@ -54,19 +54,40 @@ class SameTail:
         return {**asdict(self), "comparison": self.comparison.to_json()}
 
 
-def scaled(log_returns: Floats, factor: float) -> Floats:
-    """Log-returns [n] of what is held `factor` times."""
-    return np.log(np.maximum(1 + factor * np.expm1(log_returns), _SMALLEST))
+@dataclass(frozen=True, eq=False)
+class Scalable:
+    """A rule that can be held any number of times.
+
+    returns    its log-returns [n]
+    exposure   its net exposure [n], a multiple of equity
+    loan       what borrowed money costs per bar, a fraction
+    """
+
+    returns: Floats
+    exposure: Floats
+    loan: float = 0.0
+
+    @classmethod
+    def of(cls, path: AccountPath, loan_rate: float) -> Scalable:
+        """loan_rate: per year."""
+        ended = np.zeros(path.planned - len(path))
+        exposure = np.concatenate([path.exposure, ended])
+        return cls(window_returns(path), exposure, loan_rate / path.periods_per_year)
+
+    def held(self, factor: float) -> Floats:
+        """Log-returns [n] of what is held `factor` times."""
+        borrowed = np.maximum(factor * self.exposure - 1, 0.0) - factor * np.maximum(self.exposure - 1, 0.0)
+        return np.log(np.maximum(1 + factor * np.expm1(self.returns) - self.loan * borrowed, _SMALLEST))
 
 
-def factor_for(log_returns: Floats, wanted: float, *, alpha: float, gamma: float | None) -> float | None:
-    """How often a rule with log-returns [n] is held at a CVaR of `wanted`, a loss; None where no factor up to MOST is.
+def factor_for(rule: Scalable, wanted: float, *, alpha: float, gamma: float | None) -> float | None:
+    """How often a rule is held at a CVaR of `wanted`, a loss; None where no factor up to MOST is.
 
     gamma: discount per bar of the returns over the horizon; None: of single bars.
     """
 
     def distance(factor: float) -> float:
-        return _tail(scaled(log_returns, factor), alpha, gamma) - wanted
+        return _tail(rule.held(factor), alpha, gamma) - wanted
 
     # Held often enough, a tail that is a loss passes any number, and it may be none at first: a premium outweighs it.
     high = 1.0
@@ -78,21 +99,31 @@ def factor_for(log_returns: Floats, wanted: float, *, alpha: float, gamma: float
 
 
 def same_tail(
-    paths: Mapping[str, AccountPath], own: str, *, alpha: float, gamma: float, repetitions: int, seed: int = 0
+    paths: Mapping[str, AccountPath],
+    own: str,
+    *,
+    alpha: float,
+    gamma: float,
+    repetitions: int,
+    loan_rate: float = 0.0,
+    seed: int = 0,
 ) -> dict[str, SameTail]:
-    """Hold every rule among `paths` as much as gives it the tail of the path called `own`, and compare."""
+    """Hold every rule among `paths` as much as gives it the tail of the path called `own`, and compare.
+
+    loan_rate: what borrowed money costs per year.
+    """
     policy = paths[own]
     returns, scale = window_returns(policy), policy.periods_per_year
     found = {}
     for name, path in paths.items():
         if name in UNSCALED or name == own or name.startswith(f"{own}, "):
             continue
-        other = window_returns(path)
+        other = Scalable.of(path, loan_rate)
         match = _match(policy, returns, other, alpha, gamma)
         if match is None:
             continue
         factor, tail = match
-        held = scaled(other, factor)
+        held = other.held(factor)
         mean, ratio = studentised_intervals(
             np.stack([returns, held]),
             [mean_difference(scale), sharpe_difference(scale)],
@@ -104,7 +135,7 @@ def same_tail(
     return found
 
 
-def _match(policy: AccountPath, own: Floats, other: Floats, alpha: float, gamma: float) -> tuple[float, Tail] | None:
+def _match(policy: AccountPath, own: Floats, other: Scalable, alpha: float, gamma: float) -> tuple[float, Tail] | None:
     """The factor and by which tail; None where the policy loses nothing in either, or the rule cannot lose as much."""
     forward = forward_returns(policy, gamma)
     if len(forward) and (wanted := empirical_cvar(forward, alpha)) < -NOTHING:

@@ -319,8 +319,8 @@ def comparison_panel(
             Paragraphs(
                 [
                     "Above: each rule held as many times as gives it the tail of the policy "
-                    f"({'returns over the horizon' if tail == 'horizon' else 'single bars'}), loans free. Below: as "
-                    "it is."
+                    f"({'returns over the horizon' if tail == 'horizon' else 'single bars'}), borrowing "
+                    "at the rate of the account. Below: as it is."
                 ],
                 "small",
             )
