@@ -80,23 +80,23 @@ def write_report(
     last = Part(background_panels(background, findings[0].judged.statistics[POLICY].alpha))
     if portfolio is None and len(findings) == 1:
         (account,) = findings
-        part = Part(_panels(account, gamma, outside))
-        top = Top([*part.links, *last.links], verdict_of(account, how), table_of(account), equity_panel(account))
+        part = Part(_panels(account, gamma, [how, *outside]))
+        top = Top([*part.links, *last.links], verdict_of(account), table_of(account), equity_panel(account))
         write_page(path, ReportPage(title, top, [part, last]))
         return
     parts = []
     for suffix, account in with_suffixes(findings[:MOST_DRAWN], first=2):
         symbol, anchor = account.judged.symbol, f"account{suffix}"
-        part = Part(_panels(account, gamma, ()), suffix, symbol, anchor)
+        part = Part(_panels(account, gamma, [how]), suffix, symbol, anchor)
         lead = equity_panel(account)
-        parts.append(replace(part, top=Top(part.links, verdict_of(account, how), table_of(account), lead)))
+        parts.append(replace(part, top=Top(part.links, verdict_of(account), table_of(account), lead)))
     last = replace(last, heading="The run")
     if portfolio is None:
         raise ConfigError(f"{title}: {len(findings)} accounts have no verdict without their portfolio; give both.")
-    whole = Part([symbols_panel(findings), *_panels(portfolio, gamma, outside)])
+    whole = Part([symbols_panel(findings), *_panels(portfolio, gamma, [how, *outside])])
     top = Top(
         [*whole.links, *last.links],
-        verdict_of(portfolio, how),
+        verdict_of(portfolio),
         table_of(portfolio),
         equity_panel(portfolio),
     )
@@ -108,10 +108,10 @@ def equity_panel(account: Findings) -> Panel:
     return lines_panel(curves_of(account.judged.paths), POLICY, kind="equity")
 
 
-def _panels(account: Findings, gamma: float, outside: Sequence[str]) -> list[Panel]:
+def _panels(account: Findings, gamma: float, besides: Sequence[str]) -> list[Panel]:
     judged, paths = account.judged, account.judged.paths
     panels = [
-        _full_verdict(account, outside),
+        _full_verdict(account, besides),
         windows_panel(account.windows) if account.windows is not None else None,
         *path_panels(
             paths, judged.statistics[POLICY], account.against, account.repetitions, same_tail=account.same_tail
@@ -124,10 +124,10 @@ def _panels(account: Findings, gamma: float, outside: Sequence[str]) -> list[Pan
     return [panel for panel in panels if panel is not None]
 
 
-def _full_verdict(account: Findings, outside: Sequence[str]) -> Panel:
-    """Every sentence behind the headline."""
+def _full_verdict(account: Findings, besides: Sequence[str]) -> Panel:
+    """Every sentence behind the headline. besides: who decided, and what another judge says."""
     rhythm = account.rhythm or f"{account.judged.statistics[POLICY].periods_per_year:g} bars per year."
-    blocks = [Paragraphs([*verdict_sentences(account), *outside], "verdict")]
+    blocks = [Paragraphs([*verdict_sentences(account), *besides], "verdict")]
     return Panel(
         "verdict",
         "The verdict in full",
@@ -214,8 +214,8 @@ def metrics_panel(
     return Panel("metrics", "Every number", caption, [Table(("after all costs", *statistics), rows, kind="metrics")])
 
 
-def verdict_of(account: Findings, how: str) -> Verdict:
-    """The verdict on one account in a few lines. how: a sentence that says who decided, and how."""
+def verdict_of(account: Findings) -> Verdict:
+    """The verdict on one account in a few lines."""
     judged = account.judged
     time, numbers = judged.time, judged.statistics[POLICY]
     unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
@@ -224,7 +224,7 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     kind = "real bars" if judged.label == "real" else f"bars that are {judged.label}"
     tested = (
         f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
-        f"after all costs. {how}"
+        "after all costs."
     )
     warnings = [
         *([] if judged.label == "real" else [f"Not a real market: {judged.label}."]),
