@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -218,10 +219,18 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) -> None:
     assert tailwise("demo", "--steps", "16384", "--out", "d") == 0
-    assert "train 1999-01-04 to 2009-12-31" in tailwise.out and "test 2013-01-02 to 2018-12-31 (1,510)" in tailwise.out
-    for shown in ("with the limit", "without it", "buy and hold", "CVaR 5%, 100 bars", "net exposure"):
+    lines = tailwise.out.splitlines()
+    assert lines[0] == (
+        "data: S&P 500, real, trained on 1999 to 2009 (2,767 days), tested on 2013 to 2018 (1,510 days), "
+        "after all costs"
+    )
+    assert lines[1].startswith("limit: of all stretches of 100 days, the worst 5% may lose 6.2% on average")
+    for shown in ("with the limit", "without it", "buy and hold", "CVaR 5%, 100 bars", "net exposure", "alpha, beyond"):
         assert shown in tailwise.out
-    assert "on the train bars" in tailwise.out and "d-no-limit" in tailwise.out
+    said = [line for line in lines if not re.match("[┏┃┡│└]", line) and "compil" not in line]
+    assert len(said) <= 12, said  # a stranger reads a dozen lines and a table
+    assert "in the years of training" in tailwise.out and "verdict: No evidence" in tailwise.out
+    assert said[-2] == "open d/evaluations/demo/report.html" and "tailwise evaluate d" in said[-1]
     assert read_config(Path("d-no-limit")).risk.mode == "report"
     assert read_config(Path("d")).env.base == read_config(Path("d-no-limit")).env.base, "only the limit differs"
     page = Path("d/evaluations/demo/report.html").read_text()

@@ -11,25 +11,31 @@ import pytest
 
 import tailwise
 from tailwise.bars.builtin import sp500
-from tailwise.evaluate.bootstrap import REPETITIONS, Interval
-from tailwise.evaluate.evidence import Comparison, DeflatedSharpe, PathEvidence
+from tailwise.core.errors import ConfigError
+from tailwise.evaluate.bootstrap import REPETITIONS, SEED_REPETITIONS, Interval
+from tailwise.evaluate.draws import DRAWS, MOST_STEPS
+from tailwise.evaluate.evidence import FUTURES, DeflatedSharpe, PathEvidence
 from tailwise.evaluate.findings import (
     LEAST_REPETITIONS,
+    MOST_FUTURES,
     MOST_REPETITIONS,
-    Trials,
     headline,
+    headline_of,
     repetitions_for,
-    trials_sentence,
+    trials_sentences,
     weigh,
 )
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, LimitVerdict, judge_rule
+from tailwise.evaluate.portfolio import judge_portfolio
+from tailwise.evaluate.regression import Regression
 from tailwise.evaluate.words import reservations
 from tailwise.market.costs import CostConfig
 from tailwise.pages.account_panels import Curve, months_panel
 from tailwise.pages.figures import MOST_POINTS, thin
 from tailwise.pages.report import write_report
 from tailwise.pages.views import Months
+from tailwise.run.trials import Trials
 from tests.chromium import browser
 from tests.evaluate.paths import bar_times
 from tests.pages.browser import DESKTOP, PHONE, look
@@ -74,16 +80,24 @@ def test_the_report_is_one_file_that_needs_no_network(page: Path) -> None:
 def test_the_verdict_comes_before_any_picture(page: Path) -> None:
     """Rejects numbers without what was tested, on what, how noisy they are, and where bars per year come from."""
     text = page.read_text(encoding="utf-8").split("<body>")[1]
-    top = text[: text.index('id="panel-equity"')]
+    top, full = text[: text.index('id="panel-equity"')], text[text.index('id="panel-verdict"') :]
     for part in (
         "Tested on SP500, 2016-06-30 to 2018-12-31: 630 real bars",
+        "beyond its exposure (alpha ",
+        "at the same tail",
+        "earned beyond its exposure, a year (alpha)",
+    ):
+        assert part in top, part
+    for part in (
         "95% interval",
-        "not told apart from <b>buy and hold</b>",
+        "Against buy and hold: beta ",
+        f"Of {DRAWS} draws of random positions",
         "1 trial is counted on these data",
         "252 periods per year (252 trading days)",
     ):
-        assert part in top, part
-    assert text.index('id="verdict"') < text.index('class="facts"') < text.index('id="panel-equity"')
+        assert part in full, part
+    places = ('id="verdict"', '<table class="first"', 'id="panel-equity"', "<nav>", 'id="panel-verdict"')
+    assert [text.index(one) for one in places] == sorted(text.index(one) for one in places)
 
 
 def test_every_baseline_and_every_scenario_is_there(page: Path) -> None:
@@ -142,52 +156,66 @@ def evidence(low: float, high: float) -> PathEvidence:
     return PathEvidence(one, one, one, one, None)
 
 
+def beyond(low: float, high: float, beta: float = 0.6) -> Regression:
+    return Regression("buy and hold", interval(low, high), interval(beta, beta))
+
+
 def limit(realised: float | None) -> LimitVerdict:
     return LimitVerdict("cvar", "the worst 5%", -0.03, 0.05, 0.97, 100, realised, 10, 1)
 
 
-def test_the_headline_claims_no_more_than_the_intervals() -> None:
-    """Rejects praise for an estimate alone, a win over flat sold as a win over all, and a limit that was missed the
-    other way of playing and is not mentioned."""
-    better, alike, worse = (Comparison(interval(*b), interval(*b)) for b in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1)))
-    nothing, colour = headline(evidence(-0.1, 0.3), {"flat": alike, "momentum": alike}, {}, [])
-    assert nothing == "No evidence that it earns money, and it cannot be told apart from any baseline." and not colour
-    some, colour = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": alike}, {}, [])
-    assert some == "It earned money beyond noise; it beats flat beyond noise, but not buy and hold." and not colour
-    best = headline(evidence(0.1, 0.3), {"flat": better, "buy and hold": better}, {POLICY: limit(-0.01)}, [])
-    assert best == (
-        "It earned money beyond noise, and it beats every baseline beyond noise; the limit was kept.",
-        "good",
+BETTER, ALIKE, WORSE = "better", "no evidence", "worse"
+
+
+def test_the_headline_speaks_of_what_was_earned_beyond_the_exposure() -> None:
+    """Rejects praise for an estimate alone, for a mean return that the exposure explains, for a win over one rule sold
+    as a win over all, and a limit that was missed the other way of playing and is not mentioned."""
+    rose = evidence(0.1, 0.3)  # the mean return is above 0: it held a rising market
+    nothing, colour = headline(rose, beyond(-0.1, 0.1), {"momentum": ALIKE, "buy and hold": ALIKE}, {}, [])
+    assert nothing == (
+        "No evidence that it earned anything beyond its exposure (alpha +0.0% a year, -10.0% to +10.0%; beta 0.60 to "
+        "buy and hold); at the same tail it cannot be told apart from any rule."
     )
-    lost, colour = headline(evidence(-0.3, -0.1), {"flat": worse, "buy and hold": better}, {POLICY: limit(-0.04)}, [])
-    assert lost == "It lost money beyond noise, and it is worse than flat beyond noise; the limit was missed."
-    assert colour == "bad"
+    assert not colour
+    some, colour = headline(rose, beyond(0.1, 0.3), {"momentum": BETTER, "buy and hold": ALIKE}, {}, [])
+    assert some.startswith("It earned money beyond its exposure, beyond noise (alpha +20.0% a year, +10.0% to +30.0%; ")
+    assert (
+        some.endswith("; at the same tail it beats momentum beyond noise, but not buy and hold.") and colour == "good"
+    )
+    best = headline(rose, beyond(0.1, 0.3), {"buy and hold": BETTER}, {POLICY: limit(-0.01)}, [])
+    assert best[0].endswith("; at the same tail it beats every rule beyond noise; the limit was kept.")
+    assert best[1] == "good"
+    lost, colour = headline(rose, beyond(-0.3, -0.1), {"momentum": WORSE}, {POLICY: limit(-0.04)}, [])
+    assert lost.startswith("It lost money beyond its exposure, beyond noise (alpha -20.0%") and colour == "bad"
+    assert lost.endswith("; at the same tail it is worse than momentum beyond noise; the limit was missed.")
     both = {POLICY: limit(-0.01), "policy, sampled": limit(-0.05), "buy and hold": limit(-0.2)}
-    told, colour = headline(evidence(0.1, 0.3), {"flat": better}, both, [])
+    told, colour = headline(rose, beyond(0.1, 0.3), {}, both, [])
     assert told.endswith("; the limit was kept, but missed with sampled actions.") and colour == "bad"
-    assert headline(evidence(0.1, 0.3), {}, {POLICY: limit(None)}, [])[0].endswith("; the limit could not be judged.")
+    unjudged = headline(rose, beyond(0.1, 0.3), {}, {POLICY: limit(None)}, [])[0]
+    assert unjudged.endswith("; the limit could not be judged.")
+    still, _ = headline(rose, None, {}, {}, [])  # the rule never moved: there is no exposure to speak of
+    assert still == "It earned money beyond noise."
 
 
 def test_the_headline_does_not_praise_who_held_nothing_or_hardly_trained() -> None:
-    """Rejects "It earned money beyond noise" at a gross exposure of 0.01, or after five updates."""
-    better = Comparison(interval(0.1, 0.2), interval(0.1, 0.2))
-    little, colour = headline(evidence(0.0006, 0.001), {"flat": better}, {}, reservations(0.0123, 100))
+    """Rejects "It earned money beyond its exposure" at a gross exposure of 0.01, or after five updates."""
+    little, colour = headline(evidence(0, 0.1), beyond(0.0006, 0.001, 0.01), {}, {}, reservations(0.0123, 100))
     assert colour == "" and little == (
-        "Its log-return is above 0 beyond noise (0.08% per year), but it hardly held anything (gross exposure 0.012 on "
-        "average); it beats every baseline beyond noise."
+        "Its alpha is above 0 beyond noise (0.08% a year, beta 0.01), but it hardly held anything (gross exposure "
+        "0.012 on average)."
     )
-    early, colour = headline(evidence(0.1, 0.3), {"flat": better}, {}, reservations(0.8, 5))
+    early, colour = headline(evidence(0.1, 0.3), beyond(0.1, 0.3), {}, {}, reservations(0.8, 5))
     assert colour == "" and early.startswith(
-        "Its log-return is above 0 beyond noise (20.0% per year), but it was trained for 5 updates only, which leaves "
-        "it close to its start"
+        "Its alpha is above 0 beyond noise (20.0% a year, beta 0.60), but it was trained for 5 updates only, which "
+        "leaves it close to its start"
     )
-    idle, _ = headline(evidence(0.1, 0.3), {}, {POLICY: limit(-0.04)}, [], limit_acted=False)
+    idle, _ = headline(evidence(0.1, 0.3), beyond(0.1, 0.3), {}, {POLICY: limit(-0.04)}, [], limit_acted=False)
     assert idle.endswith(
         "; the limit was missed (it never acted: training ended within its warm-up, and the policy "
         "follows the mean alone)."
     )
-    both, _ = headline(evidence(-0.1, 0.3), {}, {}, reservations(0.0, 1))
-    assert both.startswith("No evidence that it earns money; it hardly held anything (gross exposure 0 on average) and")
+    both, _ = headline(evidence(-0.1, 0.3), beyond(-0.1, 0.3), {}, {}, reservations(0.0, 1))
+    assert "; it hardly held anything (gross exposure 0 on average) and it was trained for 1 update only" in both
     assert reservations(0.05, 20) == [] == reservations(0.05, None)
 
 
@@ -199,18 +227,26 @@ def test_the_page_on_evidence_promises_the_resamples_that_are_drawn() -> None:
         f"draw {REPETITIONS:,} resamples; `evaluate`, `report` and `compare` draw {MOST_REPETITIONS:,}, for windows of "
         f"more than {longest:,} bars {MOST_REPETITIONS * longest:,} / bars, and never fewer than {LEAST_REPETITIONS}."
     ) in text
+    assert f"{FUTURES:,} futures (`evaluate` and `report` draw {MOST_FUTURES:,})" in text
+    assert f"interval from {SEED_REPETITIONS:,} redraws of the seeds" in text
+    assert f"{DRAWS} accounts" in text and f"at most {MOST_STEPS:,} decisions" in text
 
 
 def test_trials_are_told() -> None:
     """Rejects the probability of a single trial when there were many."""
     many = DeflatedSharpe(0.99, 0.41, 1.37, 50)
-    told = trials_sentence(many, Trials(50, (), "runs/trials.jsonl"))
+    (told,) = trials_sentences(many, Trials(50, (), "runs/trials.jsonl"))
     assert "50 trials are counted on these data (runs/trials.jsonl)" in told and "1.37" in told
     assert "41%" in told and "99%" not in told
-    assert "99%" in trials_sentence(replace(many, trials=1), Trials())
-    assert (
-        trials_sentence(None, Trials()) == "1 trial is counted on these data (no other trial on these data is known)."
-    )
+    assert "99%" in trials_sentences(replace(many, trials=1), Trials())[0]
+    assert trials_sentences(None, Trials()) == [
+        "1 trial is counted on these data (no other trial on these data is known)."
+    ]
+    one_of_many = Trials(2, (), "trials.jsonl", elsewhere=44).of_each(45)
+    assert one_of_many.counted == 90
+    _, symbols, others = trials_sentences(many, one_of_many)
+    assert symbols.startswith("It is one of 45 symbols: each of them counts as a trial")
+    assert others.startswith("44 more trials are counted there on bars that share none with these")
 
 
 def test_thinning_keeps_peaks_and_troughs() -> None:
@@ -258,3 +294,30 @@ def test_a_doubtful_annualisation_and_a_flat_account_are_shown(tmp_path: Path) -
     assert "annual numbers assume 8,760 bars per year" in text and "&lt;t&gt;" in text
     assert "no interval: its equity hardly ever moved" in text
     assert "nan" not in re.findall(r"<td>([^<]*)</td>", text) and "inf" not in re.findall(r"<td>([^<]*)</td>", text)
+
+
+def test_many_symbols_have_one_verdict_first_and_a_page_of_bounded_size(tmp_path: Path) -> None:
+    """40 symbols: the verdict is on their portfolio, a table has a row for each, three are shown in full. Rejects a
+    page that grows with every symbol (45 of them made 60 MB) and a verdict that one has to look for."""
+    whole = sp500()
+    accounts = []
+    for number in range(40):
+        bars = replace(whole.slice(100 * number, 100 * number + 300), symbol=f"S{number:02d}")
+        bars = replace(bars, time=whole.time[:300])
+        path = tailwise.backtest(np.full(len(bars), 0.5), bars)
+        accounts.append(weigh(judge_rule(path, bars)))
+    together = weigh(judge_portfolio([one.judged for one in accounts], gamma=0.99))
+    file = tmp_path / "r.html"
+    page = {"title": "t", "how": "So.", "gamma": 0.99, "background": Background()}
+    write_report(file, accounts, portfolio=together, **page)  # type: ignore[arg-type]
+    text = file.read_text(encoding="utf-8")
+    assert len(text) < 9_000_000
+    body = text.split("<body>")[1]
+    assert body.index("equal-risk portfolio of 40 symbols") < body.index('id="panel-equity"') < body.index("S00")
+    assert headline_of(together)[0].replace("&", "&amp;") in body[: body.index('id="panel-equity"')]
+    assert all(f"<td>S{number:02d}</td>" in body for number in range(40))
+    drawn = re.findall(r'<h1 class="symbol" id="account[^"]*">([^<]+)</h1>', body)
+    assert drawn == ["S00", "S01", "S02"]
+    assert "chance alone shows 1.0 of each" in body and "all long" in body
+    with pytest.raises(ConfigError, match="40 accounts have no verdict without their portfolio"):
+        write_report(file, accounts, **page)  # type: ignore[arg-type]

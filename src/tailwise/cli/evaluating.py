@@ -9,7 +9,7 @@ from pathlib import Path
 from tailwise.cli.output import note, print_json, print_table, say_leak_check
 from tailwise.core.errors import ConfigError, number
 from tailwise.evaluate.compare import PAIR_HEADS, Compared, pair_rows
-from tailwise.evaluate.findings import Findings, headline_of
+from tailwise.evaluate.findings import SYMBOL_HEADS, Findings, alpha_of, headline_of, symbol_row, symbols_beyond_noise
 from tailwise.evaluate.judgement import POLICY, Judgement
 from tailwise.evaluate.opened_run import Team, open_team, play_and_keep
 from tailwise.evaluate.words import columns, costly_impact, ruins
@@ -18,6 +18,7 @@ from tailwise.pages.compare import PAGE as COMPARE_PAGE
 from tailwise.pages.compare import compare
 from tailwise.pages.judge import PAGE, judge_team, write_run_report
 
+MOST_SYMBOLS = 20  # rows of the table of symbols on the terminal
 LABELS = (
     ("episodes", "episodes"),
     ("mean_return", "mean return"),
@@ -65,8 +66,11 @@ def evaluate_run(
         print_json(judged.to_json())
         return
     print(f"{team.run.resolve().name}, {judged.played.sentence}")
-    for findings in judged.accounts:
-        print_findings(findings)
+    if judged.portfolio is None:
+        print_findings(judged.accounts[0])
+    else:
+        print_findings(judged.portfolio)
+        print_symbols(judged.accounts)
     print(f"page: {judged.folder / PAGE}")
 
 
@@ -90,17 +94,22 @@ def report_run(
     checkpoint: str | None,
     stressed: bool,
     trust: bool,
+    judge: str | None,
     as_json: bool,
 ) -> None:
-    """Write RUN/report.html (or `out`) and print its verdict."""
+    """Write RUN/report.html (or `out`) and print its verdict, and that of another judge where one is named."""
     file = run / PAGE if out is None else out
-    written = write_run_report(run, file, stochastic=stochastic, checkpoint=checkpoint, stress=stressed, trust=trust)
+    written = write_run_report(
+        run, file, stochastic=stochastic, checkpoint=checkpoint, stress=stressed, trust=trust, judge=judge
+    )
     for sentence in written.notes:
         note(f"note: {sentence}")
     if as_json:
-        print_json({"run_dir": str(run), "verdict": written.verdict, "file": str(file)})
+        print_json(
+            {"run_dir": str(run), "verdict": written.verdict, "outside": written.outside or None, "file": str(file)}
+        )
         return
-    for sentence in written.verdict:
+    for sentence in (*written.verdict, *written.outside):
         print(sentence)
     print(f"page: {file}")
 
@@ -117,8 +126,26 @@ def print_findings(findings: Findings) -> None:
     if findings.members is not None:
         print_table("each seed by itself", findings.members.heads, findings.members.rows())
         print(findings.members.sentence)
+    beyond = [one.sentence for one in findings.beyond.values()]
+    for sentence in (*beyond, *(one.sentence for one in findings.judged.draws.values())):
+        print(sentence)
     print(headline_of(findings)[0])
     say_leak_check(findings.leak_check)
+
+
+def print_symbols(accounts: Sequence[Findings]) -> None:
+    """Print one row for each symbol, the MOST_SYMBOLS with the largest and the smallest alpha of many."""
+    above, below, chance = symbols_beyond_noise(accounts)
+    rows = sorted(accounts, key=alpha_of, reverse=True)
+    left_out = len(rows) - MOST_SYMBOLS
+    if left_out > 0:
+        rows = [*rows[: MOST_SYMBOLS // 2], *rows[-(MOST_SYMBOLS // 2) :]]
+    title = "symbol by symbol" if left_out <= 0 else f"symbol by symbol; {left_out} between these are on the page"
+    print_table(title, SYMBOL_HEADS, [symbol_row(one) for one in rows])
+    print(
+        f"beyond noise {above} of {len(accounts)} symbols earned beyond their exposure and {below} lost; chance alone "
+        f"shows {chance:.1f} of each"
+    )
 
 
 def print_judgement(judged: Judgement, leak_check: LeakVerdict | None = None) -> None:

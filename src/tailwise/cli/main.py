@@ -120,13 +120,25 @@ def report(
     stochastic: StochasticOption = False,
     checkpoint: CheckpointOption = None,
     stress: StressOption = True,
+    judge: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Ask another judge too: sharpebench, where it is installed.")
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write the report of a run or of a walk-forward: verdict first, then every panel, one file that works offline."""
     from tailwise.cli.evaluating import report_run
 
-    report_run(run, out=out, stochastic=stochastic, checkpoint=checkpoint, stressed=stress, trust=trust, as_json=json)
+    report_run(
+        run,
+        out=out,
+        stochastic=stochastic,
+        checkpoint=checkpoint,
+        stressed=stress,
+        trust=trust,
+        judge=judge,
+        as_json=json,
+    )
 
 
 @app.command()

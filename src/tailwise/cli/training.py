@@ -32,9 +32,18 @@ class Started:
     display: list[Callback]
 
 
-def begin(config: Config, out: Path | None, name: str, *, silent: bool, track: Sequence[str] = ()) -> Started:
-    """Create a run in a new folder."""
-    recorder, display = Recorder(), make_display(config, silent=silent)
+def begin(
+    config: Config,
+    out: Path | None,
+    name: str,
+    *,
+    silent: bool,
+    track: Sequence[str] = (),
+    display: list[Callback] | None = None,
+) -> Started:
+    """Create a run in a new folder. display: of its progress; None: the usual one, or none where it is silent."""
+    recorder = Recorder()
+    display = make_display(config, silent=silent) if display is None else display
     with new_folder(out, name) as folder:
         trackers = make_trackers(track, config, folder)
         agent = PPO(config=config, run_dir=folder, callbacks=[recorder, *display, *trackers])

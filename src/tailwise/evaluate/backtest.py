@@ -87,6 +87,37 @@ def backtest_portfolio(
     return AccountPath.of_portfolio(simulator.table, ledger, lived, label=label, planned=steps)
 
 
+def play_side_by_side(
+    targets: Floats,
+    bars: Bars,
+    costs: CostConfig | None = None,
+    *,
+    config: MarketEnvConfig | None = None,
+    first: int = 0,
+    last: int | None = None,
+) -> Floats:
+    """Trade `bars` by N lists of targets [N, T] in as many accounts: wealth [N, n + 1] as multiples of the start.
+
+    The arguments are those of `play_rule`, which gives the same wealth one account at a time. What is ruined stays.
+    """
+    end = len(bars) if last is None else last + 1
+    wanted = np.asarray(targets, dtype=np.float64)[:, first : end - 1]
+    count, steps = wanted.shape
+    largest = max(float(np.abs(wanted).max(initial=0.0)), 1.0)
+    settings = _settings(config, ExposureAction(low=-largest, high=largest))
+    simulator = Simulator([_table(bars.slice(0, end), first)], settings, costs or CostConfig(), accounts=count)
+    simulator.seed(0)
+    simulator.reset()
+    wealth, running = np.ones((count, steps + 1)), np.ones(count, dtype=np.bool_)
+    for step in range(steps):
+        result = simulator.step(np.ascontiguousarray(wanted[:, step]), autoreset=False)
+        assert result.ledger is not None  # report is on
+        gained = result.ledger["equity"] / result.ledger["equity_before"]
+        wealth[:, step + 1] = wealth[:, step] * np.where(running, np.maximum(gained, 0.0), 1.0)
+        running &= ~result.terminated
+    return wealth
+
+
 def _settings(config: MarketEnvConfig | None, action: Action) -> MarketEnvConfig:
     """The account and execution of `config`, over the whole window."""
     return (config or MarketEnvConfig()).whole_window().model_copy(update={"action": action, "base": None})
@@ -162,18 +193,24 @@ def random_matched(bars: Bars, path: AccountPath, *, seed: int) -> Floats:
     At each bar, with one probability, a new target is drawn from those that the path asked for; the probability is the
     path's turnover per bar over the mean distance of two such draws. What a policy earns beyond this rule is timing.
     """
+    return np.asarray(random_targets(bars, path, seed=seed, count=1)[0])
+
+
+def random_targets(bars: Bars, path: AccountPath, *, seed: int, count: int) -> Floats:
+    """So many draws of `random_matched`: targets [count, T]. The first one does not depend on how many there are."""
     if path.target.shape[1] != 1:
         raise DataError(f"{path.symbol}: a rule for one asset was asked to imitate {path.target.shape[1]} assets.")
     wanted = path.target[:, 0]
-    draws = Streams(seed).uniforms("evaluate/random", update=0, environments=1, steps=len(bars), draws=2)[:, 0]
-    drawn = wanted[(draws[:, 1] * len(wanted)).astype(np.int64)]
     distance = _mean_distance(wanted)
     if distance <= 0:
-        return np.full(len(bars), wanted[0])
-    changes = draws[:, 0] < path.traded.mean() / distance
-    changes[0] = True
-    latest = np.maximum.accumulate(np.where(changes, np.arange(len(bars)), 0))
-    return np.asarray(drawn[latest])
+        return np.full((count, len(bars)), wanted[0])
+    draws = Streams(seed).uniforms("evaluate/random", update=0, environments=count, steps=len(bars), draws=2)
+    changing, choosing = draws[..., 0].T, draws[..., 1].T  # [count, T]
+    drawn = wanted[(choosing * len(wanted)).astype(np.int64)]
+    changes = changing < path.traded.mean() / distance
+    changes[:, 0] = True
+    latest = np.maximum.accumulate(np.where(changes, np.arange(len(bars)), 0), axis=1)
+    return np.take_along_axis(drawn, latest, axis=1)
 
 
 def _mean_distance(values: Floats) -> float:

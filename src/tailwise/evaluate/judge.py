@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from tailwise.bars.data_config import Purpose
 from tailwise.core.atomic import write_json
 from tailwise.core.config import dump_yaml
-from tailwise.evaluate.findings import Findings, Trials, stress_policy, weigh
+from tailwise.evaluate.findings import Findings, stress_policy, weigh
 from tailwise.evaluate.judgement import POLICY, Judgement, judge_policy
 from tailwise.evaluate.members import play_members
 from tailwise.evaluate.opened_run import Team
 from tailwise.evaluate.path_files import save_paths
+from tailwise.evaluate.portfolio import judge_portfolio, one_portfolio
 from tailwise.evaluate.statistics import PathStatistics, path_statistics
 from tailwise.evaluate.stress import StressResult
 from tailwise.evaluate.windows import Windows, play_other_windows
@@ -122,6 +123,7 @@ class RunJudgement:
     accounts   numbers, evidence, odds and stress tests of each account
     folder     with summary.json, the paths as Parquet and report.html
     notes      sentences about checkpoints that cannot be used
+    portfolio  the evidence of all accounts together; None where there is one account
     """
 
     run: Path
@@ -129,23 +131,28 @@ class RunJudgement:
     accounts: tuple[Findings, ...]
     folder: Path
     notes: tuple[str, ...] = ()
+    portfolio: Findings | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "run_dir": str(self.run),
             **asdict(self.played),
+            "portfolio": None if self.portfolio is None else self.portfolio.to_json(),
             "symbols": [account.to_json() for account in self.accounts],
             "folder": str(self.folder),
         }
 
 
-def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bool) -> list[Findings]:
-    """Judge every account of the test window and weigh the evidence; the first few are put to stress tests."""
+def findings_of(
+    team: Team, played: Playing, world: MarketWorld, *, stressed: bool
+) -> tuple[list[Findings], Findings | None]:
+    """Judge every account of the test window and weigh the evidence, then all of them together (None for one account);
+    the first few are put to stress tests."""
     policy, findings = team.trader, []
     counted = count_trials(team.run)
-    trials = Trials(counted.counted, counted.sharpes, counted.file.name)
     leaks = worst_verdict(read_leak_verdict(one.run, world.features) for one in team.runs)
-    accounts = judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world)
+    accounts = judge_policy(policy, deterministic=played.deterministic, seed=played.seed, market=world, sampled=True)
+    trials = counted.of_each(len(accounts))
     others = play_other_windows(
         policy, world, accounts=len(accounts), deterministic=played.deterministic, seed=played.seed
     )
@@ -164,6 +171,7 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
             weigh(
                 judged,
                 trials=trials,
+                gamma=policy.config.learner.gamma,
                 stressed=results,
                 not_stressed=reason,
                 rhythm=rhythm,
@@ -173,7 +181,26 @@ def findings_of(team: Team, played: Playing, world: MarketWorld, *, stressed: bo
                 members=members[number] if members else None,
             )
         )
-    return findings
+    return findings, _together(team, played, findings, others) if len(findings) > 1 else None
+
+
+def _together(
+    team: Team, played: Playing, accounts: Sequence[Findings], others: Sequence[Mapping[Purpose, AccountPath]]
+) -> Findings:
+    """Weigh the equal-risk portfolio of several accounts; others: their paths in other windows."""
+    config = team.trader.config
+    judged = judge_portfolio([one.judged for one in accounts], gamma=config.learner.gamma)
+    common = [purpose for purpose in others[0] if all(purpose in paths for paths in others)]
+    windows = {purpose: one_portfolio([paths[purpose] for paths in others], judged.symbol) for purpose in common}
+    return weigh(
+        judged,
+        trials=count_trials(team.run),
+        gamma=config.learner.gamma,
+        rhythm=accounts[0].rhythm,
+        trained=played.trained,
+        leak_check=accounts[0].leak_check,
+        windows=_windows(judged, windows, config),
+    )
 
 
 def _windows(judged: Judgement, others: Mapping[Purpose, AccountPath], config: Config) -> Windows:
@@ -193,6 +220,13 @@ def save_judgement(
     name: title of the report; calibration: the newest of the run's training.
     """
     symbols = [account.to_json() for account in judgement.accounts]
-    summary = {"name": name, **asdict(judgement.played), "calibration": calibration, "symbols": symbols}
+    together = None if judgement.portfolio is None else judgement.portfolio.to_json()
+    summary = {
+        "name": name,
+        **asdict(judgement.played),
+        "calibration": calibration,
+        "portfolio": together,
+        "symbols": symbols,
+    }
     write_json(folder / SUMMARY, summary)
     save_paths(folder, {account.judged.symbol: account.judged.paths for account in judgement.accounts})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -22,13 +22,13 @@ from tailwise.evaluate.backtest import (
     equal_weights,
     min_cvar_weights,
     play_rule,
-    random_matched,
 )
+from tailwise.evaluate.draws import RANDOM_POSITIONS, SAMPLED_ACTIONS, Draws, median_draw, random_draws, sampled_wealth
 from tailwise.evaluate.statistics import Floats, PathStatistics, empirical_cvar, forward_returns, path_statistics
-from tailwise.evaluate.words import RANDOM, held, small_percent
+from tailwise.evaluate.words import BASE_RULE, RANDOM, held, small_percent
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
-from tailwise.market.base import buy_and_hold, flat, momentum, volatility_target
+from tailwise.market.base import base_exposures, buy_and_hold, flat, momentum, volatility_target
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
@@ -181,6 +181,8 @@ class Judgement:
     statistics: Mapping[str, PathStatistics]
     limits: Mapping[str, LimitVerdict]  # empty unless the run has a limit
     purpose: str = "test"
+    draws: Mapping[str, Draws] = field(default_factory=dict)  # what chance gives, by what is drawn
+    loan_rate: float = 0.0  # what borrowed money costs the account, a year
 
     @property
     def reference(self) -> str:
@@ -226,6 +228,7 @@ class Judgement:
             "statistics": {name: asdict(numbers) for name, numbers in self.statistics.items()},
             "limits": {name: verdict.to_json() for name, verdict in self.limits.items()},
             "verdict": self.limit_sentences(),
+            "draws": {name: one.to_json() for name, one in self.draws.items()},
         }
 
 
@@ -241,21 +244,29 @@ def judge_policy(
     deterministic: bool = True,
     seed: int | None = None,
     market: MarketWorld | None = None,
+    sampled: bool = False,
 ) -> list[Judgement]:
     """Play the window of `purpose`, every symbol whole, and the baselines over the same bars with the same costs.
 
     The baselines have the same account, costs, stops and margin; only their targets differ. seed and market: as in
     `Policy.trade`. A policy with a limit is also played the other way, because the limit steers sampled actions.
+    sampled: also play it many times with sampled actions, for what the luck of the sampling gives.
     """
     world = policy.market() if market is None else market
     played = policy.trade(purpose, deterministic=deterministic, seed=seed, market=world)
-    others = _baselines(world, purpose, played)
+    others, drawn = _baselines(world, purpose, played)
+    if sampled:
+        wealth = sampled_wealth(policy, world, purpose, seed=world.config.seed if seed is None else seed)
+        for number, path in enumerate(played if wealth is not None else []):
+            assert wealth is not None
+            drawn[number][SAMPLED_ACTIONS] = Draws.of(SAMPLED_ACTIONS, wealth[number] - 1, float(path.wealth[-1]) - 1)
     if isinstance(policy.config.risk, RiskConstraint):
         name = SAMPLED if deterministic else MOST_LIKELY
         again = policy.trade(purpose, deterministic=not deterministic, seed=seed, market=world)
         others = [{name: path} | rules for path, rules in zip(again, others, strict=True)]
     return [
-        _judgement({POLICY: path} | rest, policy.config, purpose) for path, rest in zip(played, others, strict=True)
+        _judgement({POLICY: path} | rest, policy.config, purpose, draws)
+        for path, rest, draws in zip(played, others, drawn, strict=True)
     ]
 
 
@@ -271,13 +282,13 @@ def judge_rule(
 ) -> Judgement:
     """Judge the path of a rule (`backtest`) beside the baselines over the same bars with the same account and costs."""
     first = int(np.searchsorted(bars.time, path.time[0])) - 1
-    others = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
+    others, draws = _rules(bars, path, costs, config, first=first, last=first + path.planned, seed=seed)
     paths = {POLICY: path} | others
     numbers = {name: path_statistics(one, alpha=alpha, gamma=gamma) for name, one in paths.items()}
-    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest")
+    return Judgement(path.symbol, path.label, paths, numbers, {}, "backtest", draws, (costs or CostConfig()).loan_rate)
 
 
-def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -> Judgement:
+def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str, draws: Mapping[str, Draws]) -> Judgement:
     alpha, gamma = config.tail_alpha or DEFAULT_ALPHA, config.learner.gamma
     verdicts = {name: judge_limit(path, config) for name, path in paths.items()}
     return Judgement(
@@ -287,13 +298,16 @@ def _judgement(paths: Mapping[str, AccountPath], config: Config, purpose: str) -
         statistics={name: path_statistics(path, alpha=alpha, gamma=gamma) for name, path in paths.items()},
         limits={name: verdict for name, verdict in verdicts.items() if verdict is not None},
         purpose=purpose,
+        draws=draws,
+        loan_rate=0.0 if config.costs is None else config.costs.loan_rate,
     )
 
 
 def _baselines(
     world: MarketWorld, purpose: Literal["train", "select", "test"], played: Sequence[AccountPath]
-) -> list[dict[str, AccountPath]]:
-    """Play the rules for each account that a policy has in this window: paths by name. played: its own paths."""
+) -> tuple[list[dict[str, AccountPath]], list[dict[str, Draws]]]:
+    """Play the rules for each account that a policy has in this window: paths by name, and what chance gives. played:
+    its own paths."""
     tables = world.dataset.tables(purpose, together=world.portfolio)
     if world.portfolio:
         label, alpha = world.dataset.label, world.config.tail_alpha or DEFAULT_ALPHA
@@ -303,13 +317,12 @@ def _baselines(
             year = round(world.dataset.bars[0].frequency.periods_per_year)
             window = max(min(year, MOST_RETURNS), math.ceil(2 / alpha))
             weights[SMALLEST_CVAR] = min_cvar_weights(tables, alpha=alpha, window=window, costs=world.costs)
-        return [
-            {
-                name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
-                for name, w in weights.items()
-            }
-        ]
-    return [
+        rules = {
+            name: backtest_portfolio(w, tables, world.costs, config=world.settings, label=label)
+            for name, w in weights.items()
+        }
+        return [rules], [{}]
+    each = [
         _rules(
             bars,
             path,
@@ -321,6 +334,7 @@ def _baselines(
         )
         for bars, table, path in zip(world.dataset.bars, tables, played, strict=True)
     ]
+    return [paths for paths, _ in each], [draws for _, draws in each]
 
 
 def _rules(
@@ -332,8 +346,13 @@ def _rules(
     first: int,
     last: int,
     seed: int,
-) -> dict[str, AccountPath]:
-    """Play the rules for one asset: paths by name. path: what the random one imitates."""
+) -> tuple[dict[str, AccountPath], dict[str, Draws]]:
+    """Play the rules for one asset: paths by name, and what random positions give. path: what these imitate, of whose
+    draws the median one is shown."""
     targets = {name: rule(bars) for name, rule in BASELINES.items()}
-    targets[RANDOM] = random_matched(bars, path, seed=seed)
-    return {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}
+    if config is not None and config.base is not None:
+        targets[BASE_RULE] = base_exposures(config.base, bars)
+    drawn, wealth = random_draws(bars, path, costs, config, first=first, last=last, seed=seed)
+    targets[RANDOM] = drawn[median_draw(wealth)]
+    paths = {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}
+    return paths, {RANDOM_POSITIONS: Draws.of(RANDOM_POSITIONS, wealth[:, -1] - 1, float(path.wealth[-1]) - 1)}

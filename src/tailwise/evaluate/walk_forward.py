@@ -14,8 +14,9 @@ from tailwise.core.errors import DataError
 from tailwise.core.numerics import tail_horizon
 from tailwise.evaluate.bootstrap import SeedSummary, summarise_seeds
 from tailwise.evaluate.evidence import BLOCKS, compare_paths, odds_of_next_year, overfitting, path_evidence
-from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED
+from tailwise.evaluate.judgement import DEFAULT_ALPHA, MOST_LIKELY, POLICY, SAMPLED, always_in
 from tailwise.evaluate.path_files import EQUITY, read_paths, save_paths
+from tailwise.evaluate.regression import regress
 from tailwise.evaluate.splits import Fold, stitch
 from tailwise.evaluate.statistics import Floats, PathStatistics, annualisation_doubt, path_statistics, window_returns
 from tailwise.evaluate.study import (
@@ -324,7 +325,7 @@ def _summarise(study: WalkForwardStudy, folder: Path, rows: Sequence[FoldRow]) -
         across_seeds=_across_seeds(study.seeds, rows),
         overfitting=pbo,
         overfitting_reason=reason,
-        trials=TrialCount(counted=counted, known_sharpes=len(trials.sharpes), file=str(trials.file)),
+        trials=TrialCount(counted=counted, known_sharpes=len(trials.sharpes), file=str(study.book(folder).file)),
         headline=Headline(account=next(iter(accounts)), seed=study.speakers[-1]),
         doubts=tuple(doubts),
         verdict=(),
@@ -402,6 +403,7 @@ def _stitched(
         limit=stitched_limit(path, study.base, own),
         evidence=PathVerdict(**vars(evidence), verdict=evidence.verdict),
         against={name: RuleComparison(**vars(one), verdict=one.verdict) for name, one in against.items()},
+        beyond=regress(path, named[always_in(named)], against=always_in(named)) if speaks else None,
         odds=odds_of_next_year(path) if speaks else None,
         evaluation=folder_of(seed),
     )

@@ -17,8 +17,20 @@ from tailwise.core.parsing import Stored
 from tailwise.evaluate.bootstrap import Interval, SeedSummary
 from tailwise.evaluate.evidence import AccountOdds, DeflatedSharpe
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_in
+from tailwise.evaluate.regression import Regression, beyond_exposure
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
+from tailwise.evaluate.words import (
+    NEVER_ACTED,
+    chance,
+    earned,
+    limit_word,
+    listed,
+    of_few_seeds,
+    of_few_trials,
+    percent,
+    plain,
+    reservations,
+)
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.run_files import LARGE, Count, read_stored
 
@@ -156,6 +168,7 @@ class StitchedPath(Stored):
     limit: FoldLimit | None
     evidence: PathVerdict
     against: dict[str, RuleComparison] = Field(description="by rule; empty for paths that are not the headline")
+    beyond: Regression | None = Field(default=None, description="on the rule that is always in; of the headline alone")
     odds: AccountOdds | None = Field(description="over a year like these bars; None for paths but the headline")
     evaluation: str = Field(description="folder with equity.parquet, decisions.parquet and trades.parquet")
 
@@ -368,7 +381,9 @@ def _what(result: WalkForward) -> str:
 
 def _earns(result: WalkForward, one: StitchedPath) -> str:
     mean, sharpe = one.evidence.mean_return, one.evidence.sharpe
-    sentence = earned(one.evidence.verdict, mean.estimate, reserved(result, one))
+    why = reserved(result, one)
+    beyond = one.beyond
+    sentence = earned(one.evidence.verdict, mean.estimate, why) if beyond is None else beyond_exposure(beyond, why)
     ratio = "undefined" if one.statistics[POLICY].sharpe is None else plain(sharpe.estimate)
     return (
         f"{_of(result, one)}{who(result.seeds, result.ensemble)}: {sentence[0].lower()}{sentence[1:]}. "
@@ -428,7 +443,8 @@ def _seeds(result: WalkForward) -> list[str]:
         return []
     return [
         f"Over {sharpe.seeds} seeds and {sharpe.tasks} tests the interquartile mean of the Sharpe ratio is "
-        f"{plain(sharpe.iqm)}, {100 * sharpe.level:g}% interval {plain(sharpe.low)} to {plain(sharpe.high)}."
+        f"{plain(sharpe.iqm)}, {100 * sharpe.level:g}% interval {plain(sharpe.low)} to {plain(sharpe.high)}"
+        f"{of_few_seeds(sharpe.seeds)}."
     ]
 
 
@@ -438,5 +454,6 @@ def _overfitting(result: WalkForward) -> list[str]:
         return []
     return [
         f"Choosing the best of {pbo.trials} trials by half of these bars puts it into the worse half on the other "
-        f"bars with probability {percent(pbo.probability, 0)} (PBO; 50% is chance)."
+        f"bars with probability {percent(pbo.probability, 0)} (PBO; 50% is chance)"
+        f"{of_few_trials(pbo.trials)}."
     ]

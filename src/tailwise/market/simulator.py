@@ -346,12 +346,21 @@ class Simulator(Accounts):
         planned: Sequence[int],
     ) -> list[AccountPath]:
         """What became of each account, from its ledger and targets; bars: of the symbols, in the order of the table.
-        Of accounts with several assets, the path of the first."""
+        Account i holds symbol i, modulo the number of symbols, or all of them."""
         if self.table.has_clock:
             label = "; ".join(dict.fromkeys(one.label for one in bars))
-            return [AccountPath.of_portfolio(self.table, ledgers[0], targets[0], label=label, planned=planned[0])]
+            return [
+                AccountPath.of_portfolio(self.table, ledgers[i], targets[i], label=label, planned=planned[i])
+                for i in range(self.accounts)
+            ]
         return [
-            AccountPath.of_asset(bars[i], ledgers[i], targets[i], offset=int(self.table.offsets[i]), planned=planned[i])
+            AccountPath.of_asset(
+                bars[i % len(bars)],
+                ledgers[i],
+                targets[i],
+                offset=int(self.table.offsets[i % len(bars)]),
+                planned=planned[i],
+            )
             for i in range(self.accounts)
         ]
 

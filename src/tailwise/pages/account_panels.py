@@ -31,6 +31,7 @@ from tailwise.pages.views import Legend, Months, Panel, Plot
 Floats = npt.NDArray[np.float64]
 MOST_WINDOWS = 400  # points of a rolling measure
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MOST_LINES = 8  # exposures of single assets that are drawn
 MOST_MARKS = 400  # orders that are drawn; of more, the largest
 _PRICE, _BUY, _SELL, _EXIT = QUIET, "#2f8f5a", LIMIT, "#b8862b"
 _OUT = "stop, take-profit or liquidation"
@@ -173,9 +174,9 @@ def trading_panel(path: AccountPath) -> Panel:
             entries[_OUT] = _EXIT
         if drawn < total:
             note = f" Of {total:,} orders the {drawn:,} largest are drawn."
-    colours = {path.assets[0]: OWN} if single else colours_of(path.assets, "")
-    for a, asset in enumerate(path.assets):
-        values = path.exposures[:, a]
+    held = _exposures(path)
+    colours = {path.assets[0]: OWN} if single else colours_of(list(held), "")
+    for asset, values in held.items():
         rows = thin(values)
         trace = line(path.time[rows], values[rows], asset, colours[asset], width=1.2, shape="hv")
         if single:
@@ -190,6 +191,15 @@ def trading_panel(path: AccountPath) -> Panel:
         f"for whether it times, or merely holds less.{note}{thinned_note(len(path))}",
         [Legend(entries if single else colours, signs=_SIGNS), Plot(figure)],
     )
+
+
+def _exposures(path: AccountPath) -> dict[str, Floats]:
+    """Exposure float64 [n] of each asset; of more than MOST_LINES of them, of all long and all short positions."""
+    values = path.exposures
+    if len(path.assets) <= MOST_LINES:
+        return {asset: values[:, a] for a, asset in enumerate(path.assets)}
+    long, short = np.maximum(values, 0.0).sum(axis=1), np.minimum(values, 0.0).sum(axis=1)
+    return {"all long": long, "all short": short, "net": long + short}
 
 
 def _orders(figure: Any, path: AccountPath) -> tuple[int, int]:

@@ -141,7 +141,7 @@ def write_backtest_report(
     """
     judged = judge_rule(path, bars, costs, config=config, alpha=DEFAULT_ALPHA, gamma=GAMMA)
     played = _stress(path, rule, bars, costs or CostConfig(), config) if stressed else {}
-    findings = weigh(judged, stressed=played, rhythm=bars.frequency.sentence)
+    findings = weigh(judged, stressed=played, rhythm=bars.frequency.sentence, gamma=GAMMA)
     name = getattr(rule, "__name__", "targets") if callable(rule) else "targets"
     how = f"The policy is a rule, {name}, played by tailwise.backtest."
     hashes = {"all bars": {bars.symbol: bars.data_hash()}}

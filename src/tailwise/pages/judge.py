@@ -12,7 +12,9 @@ from tailwise.evaluate.combinatorial import SUMMARY as COMBINATORIAL_SUMMARY
 from tailwise.evaluate.combinatorial import read_combinatorial
 from tailwise.evaluate.findings import Findings, headline_of
 from tailwise.evaluate.judge import Background, Playing, RunJudgement, background_of, findings_of, save_judgement
+from tailwise.evaluate.judgement import POLICY
 from tailwise.evaluate.opened_run import Team, first_free, open_team, require_market
+from tailwise.evaluate.outside import check_judge, outside_sentences
 from tailwise.evaluate.walk_forward_result import SUMMARY, read_walk_forward
 from tailwise.pages.combinatorial import write_combinatorial_report
 from tailwise.pages.report import write_report
@@ -70,32 +72,52 @@ def judge_team(
         )
     folder = first_free(team.run, team.name) if out is None else _new_folder(Path(out))
     title = f"{team.run.resolve().name}, checkpoint {team.name}" if name is None else name
-    played, findings, background = _weigh(team, team.trader.market(), stochastic=stochastic, seed=seed, stress=stress)
-    judgement = RunJudgement(team.run, played, tuple(findings), folder, tuple(team.notes))
+    weighed = _weigh(team, team.trader.market(), stochastic=stochastic, seed=seed, stress=stress)
+    played, background = weighed.played, weighed.background
+    judgement = RunJudgement(team.run, played, tuple(weighed.accounts), folder, tuple(team.notes), weighed.portfolio)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as draft:  # whole or not at all
         save_judgement(draft, judgement, name=title, calibration=background.calibration)
-        _write(draft / PAGE, team, played, findings, title=title, background=background)
+        _write(draft / PAGE, team, weighed, title=title)
     return judgement
 
 
-def _weigh(
-    team: Team, world: MarketWorld, *, stochastic: bool, seed: int | None, stress: bool
-) -> tuple[Playing, list[Findings], Background]:
-    """Play the test window: how it was played, the evidence for each account, where the policy comes from."""
+@dataclass(frozen=True)
+class _Weighed:
+    """How a test window was played, the evidence for each account and for all together, where the policy comes from."""
+
+    played: Playing
+    accounts: list[Findings]
+    portfolio: Findings | None
+    background: Background
+
+    @property
+    def speaks(self) -> Findings:
+        """What the verdict is on: the portfolio, or the one account."""
+        return self.accounts[0] if self.portfolio is None else self.portfolio
+
+
+def _weigh(team: Team, world: MarketWorld, *, stochastic: bool, seed: int | None, stress: bool) -> _Weighed:
+    """Play the test window."""
     config = team.trader.config
     deterministic = team.trader.deterministic and not stochastic
     played = Playing(team.name, deterministic, config.seed if seed is None else seed, team.members, team.trained)
-    findings = findings_of(team, played, world, stressed=stress)
-    return played, findings, background_of(config, world, played, team.run)
+    accounts, portfolio = findings_of(team, played, world, stressed=stress)
+    return _Weighed(played, accounts, portfolio, background_of(config, world, played, team.run))
 
 
-def _write(
-    file: Path, team: Team, played: Playing, findings: Sequence[Findings], *, title: str, background: Background
-) -> None:
+def _write(file: Path, team: Team, weighed: _Weighed, *, title: str, outside: Sequence[str] = ()) -> None:
     config = team.trader.config
-    how, gamma = played.policy_sentence(config), config.learner.gamma
-    write_report(file, findings, title=title, how=how, gamma=gamma, background=background)
+    write_report(
+        file,
+        weighed.accounts,
+        title=title,
+        how=weighed.played.policy_sentence(config),
+        gamma=config.learner.gamma,
+        background=weighed.background,
+        portfolio=weighed.portfolio,
+        outside=outside,
+    )
 
 
 def _new_folder(path: Path) -> Path:
@@ -107,11 +129,13 @@ def _new_folder(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A page that was written. verdict: what it says first; notes: about checkpoints that cannot be used."""
+    """A page that was written. verdict: what it says first; notes: about checkpoints that cannot be used; outside: what
+    another judge says."""
 
     file: Path
     verdict: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 def write_run_report(
@@ -122,16 +146,20 @@ def write_run_report(
     checkpoint: str | None = None,
     stress: bool = True,
     trust: bool = False,
+    judge: str | None = None,
 ) -> WrittenReport:
     """Write the report of a run on a market, or of a walk-forward, into `file`.
 
-    The options are those of `tailwise.judge`; a walk-forward, whose folds have been played, has none of them.
+    The options are those of `tailwise.judge`; a walk-forward, whose folds have been played, has none of them. judge:
+    who else is asked for a verdict (see `outside_sentences`).
     """
+    if judge is not None:
+        check_judge(judge)
     if (run / SUMMARY).exists() or (run / COMBINATORIAL_SUMMARY).exists():
-        if stochastic or checkpoint is not None:
+        if stochastic or checkpoint is not None or judge is not None:
             raise ConfigError(
-                f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic and "
-                "--checkpoint, or give the folder of one of its runs."
+                f"{run} is the folder of a walk-forward, whose folds have been played; leave out --stochastic, "
+                "--checkpoint and --judge, or give the folder of one of its runs."
             )
         if (run / COMBINATORIAL_SUMMARY).exists():
             paths = read_combinatorial(run)
@@ -143,8 +171,11 @@ def write_run_report(
     require_market(run, f", and a report is about trading; use: tailwise evaluate {run}")
     team = open_team([run], checkpoint=checkpoint, trust=trust)
     world = team.trader.market()
-    played, findings, background = _weigh(team, world, stochastic=stochastic, seed=None, stress=stress)
+    weighed = _weigh(team, world, stochastic=stochastic, seed=None, stress=stress)
+    speaks = weighed.speaks
+    outside = () if judge is None else outside_sentences(judge, speaks.judged.paths[POLICY], speaks.trials.counted)
     title = f"{run.resolve().name}: {world.name.removeprefix('market ')}, out of sample"
-    _write(file, team, played, findings, title=title, background=background)
-    verdict = tuple(f"{account.judged.symbol}: {headline_of(account)[0]}" for account in findings)
-    return WrittenReport(file, verdict, tuple(team.notes))
+    _write(file, team, weighed, title=title, outside=outside)
+    return WrittenReport(
+        file, (f"{speaks.judged.symbol}: {headline_of(speaks)[0]}",), tuple(team.notes), tuple(outside)
+    )

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tailwise.bars.bars import label_warning
+from tailwise.core.errors import ConfigError
 from tailwise.evaluate.bootstrap import LEVEL
 from tailwise.evaluate.evidence import Comparison
-from tailwise.evaluate.findings import Findings, headline_of, verdict_sentences
+from tailwise.evaluate.findings import (
+    SYMBOL_HEADS,
+    Findings,
+    alpha_of,
+    headline_of,
+    meaning_of,
+    symbol_row,
+    symbols_beyond_noise,
+    verdict_sentences,
+)
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.members import Members
+from tailwise.evaluate.same_tail import SameTail
 from tailwise.evaluate.statistics import PathStatistics
 from tailwise.evaluate.walk_forward_result import RuleComparison
 from tailwise.evaluate.windows import Windows
 from tailwise.evaluate.words import (
+    BASE_RULE,
     bounds,
     costly_impact,
     difference_cells,
     difference_heads,
+    exposures,
     glossary_rows,
-    held,
     percent,
     plain,
     ruins,
@@ -33,6 +46,7 @@ from tailwise.pages.account_panels import curves_of, lines_panel, months_panel, 
 from tailwise.pages.risk_panels import distribution_panel, odds_panel, stress_panels, tail_panel
 from tailwise.pages.training_panels import background_panels
 from tailwise.pages.views import (
+    Block,
     Cell,
     Panel,
     Paragraphs,
@@ -45,40 +59,66 @@ from tailwise.pages.views import (
     write_page,
 )
 
-_AGAINST = {"better": "better than", "worse": "worse than", "no evidence": "not told apart from"}
+MOST_DRAWN = 3  # symbols that are shown in full; all stand in the table
+MOST_ROWS = 200  # of that table; of more symbols, those with the largest alpha and those with the smallest
 
 
 def write_report(
-    path: Path, findings: Sequence[Findings], *, title: str, how: str, gamma: float, background: Background
+    path: Path,
+    findings: Sequence[Findings],
+    *,
+    title: str,
+    how: str,
+    gamma: float,
+    background: Background,
+    portfolio: Findings | None = None,
+    outside: Sequence[str] = (),
 ) -> None:
     """Write the report of one or several accounts of one run.
 
-    how: a sentence that says who decided, and how; gamma: discount per bar of the long tail.
+    how: a sentence that says who decided, and how; gamma: discount per bar of the long tail; portfolio: the evidence of
+    several accounts together, on which the verdict is; outside: what another judge says, in sentences.
     """
     last = Part(background_panels(background, findings[0].judged.statistics[POLICY].alpha))
-    if len(findings) == 1:
+    if portfolio is None and len(findings) == 1:
         (account,) = findings
-        part = Part(_panels(account, gamma))
-        top = Top([*part.links, *last.links], verdict_of(account, how), cards_of(account))
+        part = Part(_panels(account, gamma, [how, *outside]))
+        top = Top([*part.links, *last.links], verdict_of(account), table_of(account), equity_panel(account))
         write_page(path, ReportPage(title, top, [part, last]))
         return
-    parts, overview = [], []
-    for suffix, account in with_suffixes(findings):
+    parts = []
+    for suffix, account in with_suffixes(findings[:MOST_DRAWN], first=2):
         symbol, anchor = account.judged.symbol, f"account{suffix}"
-        part = Part(_panels(account, gamma), suffix, symbol, anchor)
-        parts.append(replace(part, top=Top(part.links, verdict_of(account, how), cards_of(account))))
-        overview.append((anchor, symbol, headline_of(account)[0]))
-    top = Top(last.links, overview=overview)
-    write_page(path, ReportPage(title, top, [*parts, replace(last, heading="The run")]))
+        part = Part(_panels(account, gamma, [how]), suffix, symbol, anchor)
+        lead = equity_panel(account)
+        parts.append(replace(part, top=Top(part.links, verdict_of(account), table_of(account), lead)))
+    last = replace(last, heading="The run")
+    if portfolio is None:
+        raise ConfigError(f"{title}: {len(findings)} accounts have no verdict without their portfolio; give both.")
+    whole = Part([symbols_panel(findings), *_panels(portfolio, gamma, [how, *outside])])
+    top = Top(
+        [*whole.links, *last.links],
+        verdict_of(portfolio),
+        table_of(portfolio),
+        equity_panel(portfolio),
+    )
+    write_page(path, ReportPage(title, top, [whole, *parts, last]))
 
 
-def _panels(account: Findings, gamma: float) -> list[Panel]:
+def equity_panel(account: Findings) -> Panel:
+    """What stands on the first screen below the verdict and its table."""
+    return lines_panel(curves_of(account.judged.paths), POLICY, kind="equity")
+
+
+def _panels(account: Findings, gamma: float, besides: Sequence[str]) -> list[Panel]:
     judged, paths = account.judged, account.judged.paths
     panels = [
-        lines_panel(curves_of(paths), POLICY, kind="equity"),
+        _full_verdict(account, besides),
         windows_panel(account.windows) if account.windows is not None else None,
         members_panel(account.members) if account.members is not None else None,
-        *path_panels(paths, judged.statistics[POLICY], account.against, account.repetitions),
+        *path_panels(
+            paths, judged.statistics[POLICY], account.against, account.repetitions, same_tail=account.same_tail
+        ),
         tail_panel(judged, gamma),
         *(stress_panels(account.stressed) if account.stressed else [_no_stress(account.not_stressed)]),
         odds_panel(account.odds) if account.odds else None,
@@ -87,17 +127,53 @@ def _panels(account: Findings, gamma: float) -> list[Panel]:
     return [panel for panel in panels if panel is not None]
 
 
+def _full_verdict(account: Findings, besides: Sequence[str]) -> Panel:
+    """Every sentence behind the headline. besides: who decided, and what another judge says."""
+    rhythm = account.rhythm or f"{account.judged.statistics[POLICY].periods_per_year:g} bars per year."
+    blocks = [Paragraphs([*verdict_sentences(account), *besides], "verdict")]
+    return Panel(
+        "verdict",
+        "The verdict in full",
+        f"What the headline rests on, with how far each number can be believed. Annual numbers: {rhythm}",
+        blocks,
+    )
+
+
+def symbols_panel(findings: Sequence[Findings]) -> Panel:
+    """A row for each symbol, those with the largest alpha first."""
+    ranked = sorted(findings, key=alpha_of, reverse=True)
+    shown = ranked
+    if len(ranked) > MOST_ROWS:
+        shown = [*ranked[: MOST_ROWS // 2], *ranked[-(MOST_ROWS // 2) :]]
+    above, below, chance = symbols_beyond_noise(findings)
+    caption = (
+        f"Each account by itself, {len(findings):,} symbols. Beyond noise {above} of them earned beyond their exposure "
+        f"and {below} lost; where no symbol has an edge, chance alone shows {chance:.1f} of each, so a single row "
+        "is no finding. "
+    )
+    drawn = [account.judged.symbol for account in findings[:MOST_DRAWN]]
+    caption += f"Shown in full below: {', '.join(drawn)}." if len(findings) > len(drawn) else ""
+    if len(shown) < len(ranked):
+        caption += f" The {len(shown) // 2} highest and the {len(shown) // 2} lowest of them are listed."
+    return Panel(
+        "symbols", "Symbol by symbol", caption, [Table(SYMBOL_HEADS, [symbol_row(one) for one in shown], marks=True)]
+    )
+
+
 def path_panels(
     paths: Mapping[str, AccountPath],
     numbers: PathStatistics,
     against: Mapping[str, Comparison | RuleComparison],
     repetitions: int,
+    *,
+    same_tail: Mapping[str, SameTail] | None = None,
 ) -> list[Panel]:
-    """The path of a policy beside those of the rules. numbers: of the policy; against: the policy minus each rule."""
+    """The path of a policy beside those of the rules. numbers: of the policy; against: the policy minus each rule;
+    same_tail: the rules held at its tail."""
     curves, rule = curves_of(paths), always_in(paths)
     panels = [
         lines_panel(curves, POLICY, kind="drawdown"),
-        comparison_panel(against, repetitions) if against else None,
+        comparison_panel(against, repetitions, same_tail or {}) if against else None,
         months_panel(curves[POLICY], POLICY),
         trading_panel(paths[POLICY]),
         rolling_panel(curves, POLICY, [POLICY, rule], numbers.alpha),
@@ -141,8 +217,8 @@ def metrics_panel(
     return Panel("metrics", "Every number", caption, [Table(("after all costs", *statistics), rows, kind="metrics")])
 
 
-def verdict_of(account: Findings, how: str) -> Verdict:
-    """The verdict on one account. how: a sentence that says who decided, and how."""
+def verdict_of(account: Findings) -> Verdict:
+    """The verdict on one account in a few lines."""
     judged = account.judged
     time, numbers = judged.time, judged.statistics[POLICY]
     unseen = "that it was neither trained on nor selected by" if judged.purpose == "test" else "of its selection"
@@ -151,7 +227,7 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     kind = "real bars" if judged.label == "real" else f"bars that are {judged.label}"
     tested = (
         f"Tested on {judged.symbol}, {str(time[0])[:10]} to {str(time[-1])[:10]}: {numbers.bars:,} {kind} {unseen}, "
-        f"after all costs. {how}"
+        "after all costs."
     )
     warnings = [
         *(sentence for sentence in [label_warning(judged.label)] if sentence),
@@ -165,20 +241,50 @@ def verdict_of(account: Findings, how: str) -> Verdict:
     leaks = account.leak_check
     if leaks is not None:  # in red where nothing is known about look-ahead
         below.append(Paragraphs([f"Leak-check: {leaks.sentence}."], "missed" if leaks.doubtful else "small"))
-    rhythm = account.rhythm or f"{numbers.periods_per_year:g} bars per year."
-    below.append(Paragraphs([f"Annual numbers: {rhythm}"], "small"))
     sentence, colour = headline_of(account)
-    against = [
-        (
-            _AGAINST[one.verdict],
-            name,
-            f"{signed_percent(one.mean_return.estimate)} ({bounds(one.mean_return, signed_percent)})",
-        )
-        for name, one in account.against.items()
+    return Verdict(sentence, colour, [tested, *meaning_of(account)], below=below)
+
+
+def table_of(account: Findings) -> Table:
+    """The policy, its base rule and the rule that is always in the market: what is looked at first."""
+    judged, reference = account.judged, account.judged.reference
+    names = [name for name in (POLICY, BASE_RULE, reference) if name in judged.statistics]
+    numbers = {name: judged.statistics[name] for name in names}
+    own, beyond = numbers[POLICY], account.beyond.get(reference)
+    limit = judged.limits.get(POLICY)
+    own_year = account.evidence.mean_return.estimate
+    rows: list[list[str | Cell]] = [
+        ["return per year (log)", *(percent(_log_return(numbers[name])) for name in names)],
+        ["Sharpe ratio", *(plain(numbers[name].sharpe) for name in names)],
+        ["worst drawdown", *(percent(-numbers[name].max_drawdown) for name in names)],
+        [
+            Cell(
+                f"CVaR {100 * own.alpha:g}%, {own.horizon} bars",
+                None if limit is None else f"limit {percent(limit.limit)}",
+            ),
+            *(percent(numbers[name].cvar_return) for name in names),
+        ],
+        ["exposure: long / short / net", *(exposures(numbers[name]) for name in names)],
+        ["turnover per year", *(plain(numbers[name].turnover, 1) for name in names)],
     ]
-    level = account.evidence.mean_return.level
-    title = f"Against the baselines, difference of log-return per year and its {100 * level:g}% interval, same bars:"
-    return Verdict(sentence, colour, verdict_sentences(account, tested), against, title, below)
+    if account.same_tail:
+        at = [percent(own_year) if name == POLICY else _at_same_tail(account, name) for name in names]
+        rows.insert(1, [Cell("the same, held at the policy's tail"), *at])
+    if beyond is not None:
+        dash = ["-"] * (len(names) - 1)
+        interval = bounds(beyond.alpha, signed_percent) if beyond.alpha.low is not None else "no interval"
+        alpha = Cell(signed_percent(beyond.alpha.estimate), interval)
+        rows.append([Cell("earned beyond its exposure, a year (alpha)"), alpha, *dash])
+        rows.append([Cell(f"exposure to {reference} (beta)"), plain(beyond.beta.estimate), *dash])
+    return Table(("after all costs", *names), rows, kind="first")
+
+
+def _at_same_tail(account: Findings, name: str) -> str:
+    return percent(account.same_tail[name].per_year) if name in account.same_tail else "-"
+
+
+def _log_return(numbers: PathStatistics) -> float | None:
+    return math.log1p(numbers.total_return) / numbers.years if numbers.total_return > -1 else None
 
 
 def windows_panel(windows: Windows) -> Panel:
@@ -202,38 +308,41 @@ def members_panel(members: Members) -> Panel:
     return Panel("members", "The seeds", caption, [table, Paragraphs([members.sentence])])
 
 
-def comparison_panel(against: Mapping[str, Comparison | RuleComparison], repetitions: int) -> Panel:
-    """The paired differences as a table."""
+def comparison_panel(
+    against: Mapping[str, Comparison | RuleComparison], repetitions: int, held: Mapping[str, SameTail]
+) -> Panel:
+    """The paired differences as tables: to the rules held at the tail of the policy, and as they are."""
     rows = [(name, *difference_cells(one.mean_return, one.sharpe, one.verdict)) for name, one in against.items()]
     level = next((one.mean_return.level for one in against.values()), LEVEL)
+    blocks: list[Block] = []
+    if held:
+        heads = ("policy minus ... at its tail", "times held", "its return per year", *difference_heads(level))
+        cells = [
+            (
+                name,
+                plain(one.factor),
+                percent(one.per_year),
+                *difference_cells(one.comparison.mean_return, one.comparison.sharpe, one.verdict),
+            )
+            for name, one in held.items()
+        ]
+        blocks.append(Table(heads, cells, marks=True))
+        tail = next(iter(held.values())).tail
+        blocks.append(
+            Paragraphs(
+                [
+                    "Above: each rule held as many times as gives it the tail of the policy "
+                    f"({'returns over the horizon' if tail == 'horizon' else 'single bars'}), borrowing "
+                    "at the rate of the account. Below: as it is."
+                ],
+                "small",
+            )
+        )
     return Panel(
         "baselines",
         "Against the baselines",
         "The policy minus each rule, bar by bar over the same bars with the same costs, so that what they share, the "
         "market, cancels. An interval that holds 0 is no evidence. Rules that anybody could have followed: if none is "
-        f"beaten, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
-        [Table(("policy minus ...", *difference_heads(level)), rows, marks=True)],
+        f"beaten at the same risk, nothing was learned that pays. Stationary bootstrap, {repetitions:,} resamples.",
+        [*blocks, Table(("policy minus ...", *difference_heads(level)), rows, marks=True)],
     )
-
-
-def cards_of(account: Findings) -> list[tuple[str, str, str]]:
-    """Six numbers, each with its interval where it has one, beside the rule that is always in."""
-    judged, evidence = account.judged, account.evidence
-    numbers, beside = judged.statistics[POLICY], judged.statistics[judged.reference]
-    rule = judged.reference
-    long_tail = f"CVaR {100 * numbers.alpha:g}%, {numbers.horizon} bars"
-    limit = (
-        f"limit {percent(judged.limits[POLICY].limit)}" if judged.limits else f"{rule} {percent(beside.cvar_return)}"
-    )
-    return [
-        ("Total return", percent(numbers.total_return), f"{rule} {percent(beside.total_return)}"),
-        ("Log-return per year", percent(evidence.mean_return.estimate), bounds(evidence.mean_return, percent)),
-        ("Sharpe ratio", plain(numbers.sharpe), bounds(evidence.sharpe, plain)),
-        ("Worst drawdown", percent(-numbers.max_drawdown), f"{rule} {percent(-beside.max_drawdown)}"),
-        (long_tail, percent(numbers.cvar_return), limit),
-        (
-            "Net exposure",
-            plain(numbers.net_exposure),
-            f"{held(numbers)}; turnover {plain(numbers.turnover, 1)} per year",
-        ),
-    ]

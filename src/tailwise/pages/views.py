@@ -152,33 +152,29 @@ class Panel:
 class Verdict:
     """The verdict before any picture.
 
-    colour          good, bad or empty
-    against         a line for each baseline: words, its name, the difference
-    against_title   what the lines say
-    below           what stands under the box
+    colour   good, bad or empty
+    below    what stands under the box
     """
 
     headline: str
     colour: str
     sentences: Sequence[str]
-    against: Sequence[tuple[str, str, str]] = ()
-    against_title: str = ""
     below: Sequence[Paragraphs] = ()
 
 
 @dataclass(frozen=True)
 class Top:
-    """What stands before the panels of a page or of an account.
+    """What stands before the panels of a page or of an account: the first screen.
 
-    links      to panels: anchor and title
-    cards      numbers that are looked at first: name, value, and what to hold it against
-    overview   the verdicts on several accounts: anchor, symbol and sentence
+    links   to panels: anchor and title
+    table   numbers that are looked at first
+    lead    the panel that is looked at first
     """
 
     links: Sequence[tuple[str, str]]
     verdict: Verdict | None = None
-    cards: Sequence[tuple[str, str, str]] = ()
-    overview: Sequence[tuple[str, str, str]] = ()
+    table: Table | None = None
+    lead: Panel | None = None
 
 
 @dataclass(frozen=True)
@@ -196,9 +192,9 @@ class Part:
         return [(f"panel-{panel.key}{self.suffix}", panel.title) for panel in self.panels]
 
 
-def with_suffixes(accounts: Sequence[Account]) -> list[tuple[str, Account]]:
-    """Each account after the end of its HTML ids: nothing for the first, then -2, -3, ..."""
-    return [("" if number == 1 else f"-{number}", account) for number, account in enumerate(accounts, start=1)]
+def with_suffixes(accounts: Sequence[Account], *, first: int = 1) -> list[tuple[str, Account]]:
+    """Each account after the end of its HTML ids: nothing for number 1, then -2, -3, ...; first: number to begin at."""
+    return [("" if number == 1 else f"-{number}", account) for number, account in enumerate(accounts, start=first)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, always_in
 from tailwise.evaluate.path_files import read_paths
 from tailwise.evaluate.walk_forward_result import FoldRow, Span, StitchedPath, WalkForward, reserved
-from tailwise.evaluate.words import EXPOSURES, exposures, limit_word, percent, plain
+from tailwise.evaluate.words import (
+    EXPOSURES,
+    exposures,
+    limit_word,
+    of_few_seeds,
+    of_few_trials,
+    percent,
+    plain,
+)
 from tailwise.pages.account_panels import curves_of, lines_panel
 from tailwise.pages.figures import colours_of, layout, legend
 from tailwise.pages.report import metrics_panel, path_panels
@@ -169,6 +177,8 @@ def _warnings(folds: WalkForward) -> list[str]:
 
 def _colour(folds: WalkForward, stitched: StitchedPath) -> str:
     limit, verdict = stitched.limit, stitched.evidence.verdict
+    if stitched.beyond is not None and verdict != "below zero":
+        verdict = stitched.beyond.verdict
     if verdict == "below zero" or (limit is not None and limit.kept is False):
         return "bad"
     words = [one.verdict for one in stitched.against.values()]
@@ -181,9 +191,11 @@ def _over_seeds(folds: WalkForward) -> str:
     text, ratio, luck = "", folds.across_seeds.sharpe, folds.overfitting
     if ratio is not None:
         spread = "" if ratio.low is None else f" ({plain(ratio.low)} to {plain(ratio.high)})"
+        spread += of_few_seeds(ratio.seeds) if ratio.low is not None else ""
         text = f"Sharpe ratio, middle half of all seeds and folds: {plain(ratio.iqm)}{spread}. "
     if luck is not None:
-        text += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}."
+        text += f"Probability of backtest overfitting among {luck.trials} trials: {percent(luck.probability, 0)}"
+        text += f"{of_few_trials(luck.trials)}."
     return text.strip()
 
 

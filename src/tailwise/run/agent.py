@@ -40,7 +40,7 @@ from tailwise.run.run_folder import (
 )
 from tailwise.run.seeds import members_of, several
 from tailwise.run.trainer import Trainer
-from tailwise.run.trials import TrialBook
+from tailwise.run.trials import TrialBook, bars_sketch
 from tailwise.run.trust import Trust, code_named_by, open_config
 from tailwise.run.worlds import Environment, World, builder_of, copies_of, make_world
 
@@ -292,7 +292,7 @@ class PPO(Policy):
         folder = self.trainer.run_dir
         data = None if self._trials is None or folder is None else self.world().data_hash()
         if self._trials is not None and folder is not None and data is not None:
-            self._trials.begin(folder, self.config, data=data)
+            self._trials.begin(folder, self.config, data=data, sketch=bars_sketch(self.world().all_bars()))
         trainer = self.trainer
         kept = list(trainer.callbacks)
         trainer.callbacks += extra

@@ -220,7 +220,9 @@ def windows_played_by(player: Player, driver: EnvDriver, bars: Sequence[Bars]) -
     planned: list[int] = []
     for result in played_by(player, driver, before=note_targets):
         rows = result.infos["parts"]["row"]
-        planned = planned or [int(last - row + 1) for row, last in zip(rows, simulator.table.last_rows, strict=True)]
+        if not planned:
+            last_rows = np.resize(simulator.table.last_rows, len(rows))  # account i holds symbol i, modulo their number
+            planned = [int(last - row + 1) for row, last in zip(rows, last_rows, strict=True)]
         for i in np.flatnonzero(running).tolist():
             for name, values in result.infos["parts"].items():
                 parts[i].setdefault(name, []).append(values[i])

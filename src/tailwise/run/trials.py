@@ -2,7 +2,8 @@
 
 The best of many trials looks good by chance, so the deflated Sharpe ratio needs their number, and nobody remembers it.
 A trial is one configuration, one way to cut the bars and one seed on one set of bars: the folds of a walk-forward are
-one trial together, a resumed run is none, and a run that repeats another one exactly is none either.
+one trial together, a resumed run is none, and a run that repeats another one exactly is none either. Sets that share
+bars (a symbol alone and among others, a longer history) are tried together: who looks at one has seen the other.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored, as_stored, parse_json
 from tailwise.run.config import Config
@@ -25,29 +30,44 @@ from tailwise.run.run_files import SMALL
 from tailwise.run.run_folder import read_config, read_manifest
 
 FILE = "trials.jsonl"
-TRAINING, RESULT = "training", "result"
+TRAINING, RESULT, BARS = "training", "result", "bars"
+SKETCH = 64  # hashes of bars that are kept of each symbol
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What is known about the trials on one set of bars. sharpes: annualised, out of sample, as far as they are."""
+    """How many policies were tried on the bars of one, itself included, before it was looked at.
 
-    counted: int
-    sharpes: tuple[float, ...]
-    file: Path
+    counted     trials on sets of bars that share some with its own
+    sharpes     of trials on the same set and test window: annualised, out of sample, as far as they are known
+    source      where they are counted, in words
+    elsewhere   trials in the same book on sets that share no bar with it
+    symbols     that a verdict on one symbol was chosen from; each counts as a trial
+    """
+
+    counted: int = 1
+    sharpes: tuple[float, ...] = ()
+    source: str = "no other trial on these data is known"
+    elsewhere: int = 0
+    symbols: int = 1
+
+    def of_each(self, symbols: int) -> Trials:
+        """The same for the verdict on one of so many symbols, each of which one could have picked."""
+        return replace(self, counted=self.counted * symbols, symbols=symbols)
 
 
 class _Line(Stored):
-    """A line of the book; id: of the run that began; window, sharpe: of a result."""
+    """A line of the book; id: of the run that began; window, sharpe: of a result; sketch: of a set of bars."""
 
-    kind: Literal["training", "result"]
+    kind: Literal["training", "result", "bars"]
     data: str
-    config: str
-    cut: str
-    seed: int
+    config: str = ""
+    cut: str = ""
+    seed: int = 0
     id: str | None = None
     window: str | None = None
     sharpe: float | None = None
+    sketch: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,13 +87,16 @@ class TrialBook:
         """The book of the folder in which the run's folder lies."""
         return cls(run_dir.absolute().parent / FILE)
 
-    def begin(self, run_dir: Path, config: Config, *, data: str) -> bool:
-        """Write down that the training of a run on bars with the hash `data` begins; False: it was done before."""
+    def begin(self, run_dir: Path, config: Config, *, data: str, sketch: Sequence[str] = ()) -> bool:
+        """Write down that the training of a run on bars with the hash `data` begins; False: it was done before.
+
+        sketch: of these bars (`bars_sketch`), by which sets that share bars are recognised.
+        """
         manifest, one = read_manifest(run_dir), self.whole or config
         line = {
             "kind": TRAINING,
             "time": _now(),
-            "run": run_dir.name if self.cut is self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
+            "run": run_dir.name if self.cut is None and self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
             "id": manifest.get("id", str(run_dir.absolute())),
             "data": data,
             "config": config_hash(one),
@@ -83,6 +106,8 @@ class TrialBook:
         with _locked(self.file) as book:
             if any(written["kind"] == TRAINING and written["id"] == line["id"] for written in book.lines):
                 return False
+            if sketch and not any(one["kind"] == BARS and one["data"] == data for one in book.lines):
+                book.append({"kind": BARS, "time": _now(), "data": data, "sketch": list(sketch)})
             book.append(line)
         return True
 
@@ -94,16 +119,54 @@ class TrialBook:
                 book.append({"kind": RESULT, "time": _now(), **key, "sharpe": sharpe})
 
     def look_up(self, data: str, *, window: str | None = None) -> Trials:
-        """The trials on bars with this hash; Sharpe ratios of that test window alone."""
+        """The trials on bars with this hash or on sets that share bars with it; Sharpe ratios of that test window."""
         lines = read_lines(self.file) if self.file.exists() else []
-        own = [one for one in lines if one["data"] == data]
-        keys = {(one["config"], one["cut"], one["seed"]) for one in own if one["kind"] == TRAINING}
+        shared = _sharing(lines, data)
+        begun = [one for one in lines if one["kind"] == TRAINING]
+        keys = {_key_of(one) for one in begun if one["data"] in shared}
+        others = {_key_of(one) for one in begun if one["data"] not in shared}
         sharpes = {
-            (one["config"], one["cut"], one["seed"]): one["sharpe"]
-            for one in own
-            if one["kind"] == RESULT and one["window"] == window and one["sharpe"] is not None
+            _key_of(one): one["sharpe"]
+            for one in lines
+            if one["data"] == data and one["kind"] == RESULT and one["window"] == window and one["sharpe"] is not None
         }
-        return Trials(len(keys), tuple(sharpes.values()), self.file)
+        return Trials(len(keys), tuple(sharpes.values()), self.file.name, len(others))
+
+
+def bars_sketch(symbols: Iterable[Bars]) -> list[str]:
+    """A few bars of each symbol by which sets that share bars are recognised: hex, 12 characters each.
+
+    Every bar (open time and close) has a hash; the SKETCH smallest of each symbol are kept. Two sets that share a part
+    p of the larger one share none of these with probability (1 - p)^SKETCH. Other names, more symbols, a longer or a
+    shorter history do not matter; other bar lengths and other prices are other bars.
+    """
+    found: set[str] = set()
+    for bars in symbols:
+        words = np.empty((len(bars), 2), dtype=np.uint64)
+        words[:, 0] = bars.time.astype("datetime64[s]").astype(np.int64).view(np.uint64)
+        words[:, 1] = np.ascontiguousarray(bars.close, dtype=np.float64).view(np.uint64)
+        with np.errstate(over="ignore"):
+            mixed = _mix(words[:, 0] ^ _mix(words[:, 1]))
+        found.update(f"{int(one) >> 16:012x}" for one in np.sort(mixed)[:SKETCH])
+    return sorted(found)
+
+
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64: a bijection whose bits all depend on all bits."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _key_of(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    return line["data"], line["config"], line["cut"], line["seed"]
+
+
+def _sharing(lines: Sequence[Mapping[str, Any]], data: str) -> set[str]:
+    """Hashes of the sets of bars that share some with `data`, itself included."""
+    sketches = {one["data"]: frozenset(one["sketch"] or ()) for one in lines if one["kind"] == BARS}
+    own = sketches.get(data, frozenset())
+    return {data, *(other for other, sketch in sketches.items() if own & sketch)}
 
 
 def count_trials(run_dir: str | Path) -> Trials:
@@ -115,7 +178,7 @@ def count_trials(run_dir: str | Path) -> Trials:
     outer = TrialBook(own.file.parent.parent / FILE)  # runs of a walk-forward or a frontier are written down there
     book = outer if outer.file.exists() and not own.file.exists() else own
     trials = book.look_up(manifest.get("data_hash", ""))
-    return Trials(max(trials.counted, 1), trials.sharpes, trials.file)
+    return replace(trials, counted=max(trials.counted, 1))
 
 
 def config_hash(config: Config) -> str:

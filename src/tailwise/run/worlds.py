@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from tailwise.bars.bars import CLOSES_ONLY
+from tailwise.bars.bars import CLOSES_ONLY, Bars
 from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
@@ -122,6 +122,10 @@ class World:
     def data_hash(self) -> str | None:
         """Of the bars, under which trials are counted."""
         return None
+
+    def all_bars(self) -> Sequence[Bars]:
+        """Of every symbol, whole: train, select and test."""
+        return ()
 
     def frequency(self) -> Frequency | None:
         """Of the bars."""
@@ -243,7 +247,12 @@ class GymWorld(World):
 
 class MarketWorld(World):
     """Accounts on the bars of the configuration; windows of selection and test are played whole, once per symbol (or
-    once for all of them in one account)."""
+    once for all of them in one account).
+
+    draws   accounts of each symbol in a window that is played: more than one where actions are sampled
+    """
+
+    draws: int = 1
 
     def __init__(self, config: Config, *, features: FeatureSpec | None = None) -> None:
         settings = config.env.market
@@ -302,6 +311,13 @@ class MarketWorld(World):
         pieces.dataset = self.dataset.in_pieces(purpose, length)
         return pieces
 
+    def side_by_side(self, draws: int) -> MarketWorld:
+        """The same market with so many accounts of each symbol in every window that is played, one after the other for
+        all symbols: account d * symbols + s is draw d of symbol s."""
+        world = copy.copy(self)
+        world.draws = draws
+        return world
+
     def each_test_range(self) -> list[MarketWorld]:
         """The same market once for each test range, with that one as its test window."""
         worlds = []
@@ -333,7 +349,7 @@ class MarketWorld(World):
         return action_kind(self.settings.action).portfolio
 
     def episodes(self, wanted: int) -> int:
-        return 1 if self.portfolio else len(self.dataset.bars)
+        return self.draws * (1 if self.portfolio else len(self.dataset.bars))
 
     def facts(self) -> dict[str, Any]:
         helpers = self.dataset.helpers
@@ -381,6 +397,9 @@ class MarketWorld(World):
 
     def data_hash(self) -> str:
         return self.dataset.data_hash()
+
+    def all_bars(self) -> Sequence[Bars]:
+        return self.dataset.bars
 
     def frequency(self) -> Frequency:
         return self.dataset.bars[0].frequency  # that of all symbols
