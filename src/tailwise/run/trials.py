@@ -52,10 +52,15 @@ class _Line(Stored):
 
 @dataclass(frozen=True)
 class TrialBook:
-    """Where trainings are written down. cut: how the bars are cut, where that is not the run's own `data.split`."""
+    """Where trainings are written down.
+
+    cut    how the bars are cut, where that is not the run's own `data.split`
+    part   what tells a training from others with the same configuration, of a population for instance
+    """
 
     file: Path
     cut: str | None = None
+    part: str | None = None
 
     @classmethod
     def beside(cls, run_dir: Path) -> TrialBook:
@@ -71,7 +76,7 @@ class TrialBook:
             "run": run_dir.name if self.cut is None else f"{run_dir.parent.name}/{run_dir.name}",
             "id": manifest.get("id", str(run_dir.absolute())),
             "data": data,
-            "config": config_hash(config),
+            "config": config_hash(config) if self.part is None else _digest([config_hash(config), self.part]),
             "cut": self.cut or split_hash(config),
             "seed": config.seed,
         }
