@@ -22,6 +22,7 @@ __all__ = [
     "judge",
     "leak_check",
     "load",
+    "tune",
     "walk_forward",
 ]
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tailwise.run.callbacks import Callback
     from tailwise.run.config import Config
     from tailwise.run.leak_check import leak_check
+    from tailwise.scale.tune import tune
 
 _HOMES = {
     "PPO": "tailwise.run.agent",
@@ -54,6 +56,7 @@ _HOMES = {
     "judge": "tailwise.pages.judge",
     "leak_check": "tailwise.run.leak_check",
     "check_bars": "tailwise.bars.check_bars",
+    "tune": "tailwise.scale.tune",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",
 }

@@ -31,7 +31,7 @@ class TrainingJob:
     steps        environment steps of the run, those behind `checkpoint` included, after which it ends; None:
                  `config.run.total_steps`, on which the schedules depend in any case
     trials       where a training on bars is written down; None: beside `folder`
-    changes      hyperparameters that replace the configuration's, or those of `checkpoint`; they are applied last
+    changes      hyperparameters that replace the configuration's, or those of `checkpoint`, applied last; None: none
     forget       whether the optimiser begins anew behind `checkpoint`
     """
 
@@ -41,7 +41,7 @@ class TrainingJob:
     checkpoint: Path | None = None
     steps: int | None = None
     trials: TrialBook | None = None
-    changes: Hyperparameters = Hyperparameters()
+    changes: Hyperparameters | None = None
     forget: bool = False
 
     def run(self, stop: Stop = never, say: Say = silent) -> Path | None:
@@ -103,7 +103,7 @@ def _begin_or_continue(job: TrainingJob, callbacks: Sequence[Callback]) -> tuple
             notes += [] if reason is None else [f"the continuation of {job.checkpoint} is not exact: {reason}"]
             if job.forget:
                 agent.trainer.forget_moments()
-        if job.changes.given:
+        if job.changes is not None:
             agent.trainer.adopt(job.changes)  # last: a checkpoint brings the values that it was written with
     return agent, notes
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,8 @@ class MemberJob(StudyJob[Measured]):
 
     member: Member
     score_seed: int
+
+    judging: ClassVar[str] = "scored on what selects now"
 
     @property
     def file(self) -> Path:

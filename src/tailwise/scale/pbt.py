@@ -1,7 +1,7 @@
 """Population-based training by generations, as a pure function of (seed, generation, scores).
 
 After each generation the worst fifth takes over everything of a member from the best fifth, then moves to other
-hyperparameters; arXiv 1711.09846. A member that failed (its numbers broke, a health rule stopped it) is always replaced.
+hyperparameters; arXiv 1711.09846. A member that failed (its numbers broke, a health rule stopped it) is replaced too.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class PopulationBasedTraining:
 
     def plan(self) -> dict[str, Any]:
         return {"search": "pbt", **self.settings.model_dump(mode="json")}
+
+    def size(self) -> str:
+        return f"{self.settings.population} members"
 
     def next(self, done: Sequence[Step]) -> tuple[Member, ...]:
         generation = len(done)

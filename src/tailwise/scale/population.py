@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from pydantic import Field
 
 from tailwise.core.parsing import Stored
@@ -115,6 +116,9 @@ class Search(Protocol):
     def plan(self) -> dict[str, Any]:
         """All that its decisions follow from beside the results, as JSON values."""
 
+    def size(self) -> str:
+        """How many trainings there are, in words."""
+
     def next(self, done: Sequence[Step]) -> tuple[Member, ...]:
         """The members of the step after those that are done; none when the search is over."""
 
@@ -137,8 +141,6 @@ class Draws:
 
     def levels(self, purpose: str, *, generation: int, member: int, count: int) -> list[float]:
         """So many numbers in (0, 1)."""
-        import numpy as np
-
         drawn = self.streams.uniforms(
             f"tune/{purpose}", update=generation, environments=np.array([member]), steps=1, draws=count
         )

@@ -50,6 +50,8 @@ class Range(Section):
 
     def at(self, level: float) -> float:
         """The value at a level in [0, 1] of the scale."""
+        if level in (0.0, 1.0):
+            return self.high if level else self.low  # exactly, whatever the scale rounds to
         low, high = self._scaled(self.low), self._scaled(self.high)
         return self._within(self._value(low + level * (high - low)))
 

@@ -104,6 +104,9 @@ class TrialSearch:
     def plan(self) -> dict[str, Any]:
         return {"search": self.proposer.name, **self.settings.model_dump(mode="json")}
 
+    def size(self) -> str:
+        return f"{self.settings.trials} trials"
+
     def next(self, done: Sequence[Step]) -> tuple[Member, ...]:
         if done:
             part = done[-1][0].member.generation + 1
@@ -136,7 +139,7 @@ class TrialSearch:
         keys = sorted(
             self.ranking.key(one.measured) for other in done for one in other if one.member.generation == part
         )
-        median = keys[(len(keys) - 1) // 2]
+        median = keys[len(keys) // 2]
         return [one for one in going if self.ranking.key(one.measured) >= median]
 
     def _ended(self, done: Sequence[Step]) -> list[Trained]:

@@ -6,6 +6,7 @@ alone. So a search that was killed at any moment and is run again with its folde
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 
 from tailwise.core.atomic import write_json, write_text
 from tailwise.core.config import Section, SectionType, differences, dump_yaml, parse
-from tailwise.core.errors import ConfigError, DataError
+from tailwise.core.errors import ConfigError, ConfigWarning, DataError
 from tailwise.evaluate.study import StudyStopped, leak_verdict_of, training_facts
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.pages.population import PAGE, PopulationView, write_population_page
+from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config, ConfigLike, Effective, effective_config, require_environment, warnings_of
 from tailwise.run.controllers import Hyperparameters
 from tailwise.run.jobs import Executor, Line, Say, Stop, local_executor, never, silent
@@ -37,6 +39,7 @@ from tailwise.scale.tune_result import FILE, TuneFile, TuneResult
 KIND = "tune"  # default folders are runs/tune-<n>
 BASE = "base.yaml"  # the configuration that the search began with
 SEARCHES = ("pbt", "random", "grid", "optuna")
+SEARCH = "search"  # label of the lines about whole steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,11 @@ class TunePlan:
         """Name of the search."""
         return str(self.search.plan()["search"])
 
+    @property
+    def size(self) -> str:
+        """How much is trained, in words."""
+        return f"{self.search.size()} of {self.base.run.total_steps:,} steps in {self.generations} generations"
+
     def to_json(self) -> dict[str, Any]:
         """All that the search follows from."""
         return {**self.search.plan(), "space": self.space.to_json(), "config": self.base.model_dump(mode="json")}
@@ -96,8 +104,8 @@ class TunePlan:
         for number, step in enumerate(stored.steps):
             if tuple(one.member for one in step) != self.search.next(stored.steps[:number]):
                 raise DataError(
-                    f"{folder / FILE}: step {number} is not what follows from the steps before it; the file was changed "
-                    "or written by another version. Restore it, or search again in another folder."
+                    f"{folder / FILE}: step {number} is not what follows from the steps before it; the file was "
+                    "changed or written by another version. Restore it, or search again in another folder."
                 )
         return list(stored.steps)
 
@@ -112,12 +120,13 @@ class TunePlan:
         """The training of a member."""
         total = self.base.run.total_steps
         trials, part = TrialBook.beside(folder), None
+        changes: Hyperparameters | None
         if self.kind == "pbt":  # else trials differ in their configurations
             part = f"{plan_hash(self.to_json())}: {member.label}"
             config = self.base.model_copy(update={"seed": member.seed})
             changes = Hyperparameters.of_keys({key: float(value) for key, value in member.values.items()})
         else:
-            config, changes = with_values(self.base, member.values), Hyperparameters()
+            config, changes = with_values(self.base, member.values), None
         training = TrainingJob(
             label=member.label,
             config=config,
@@ -150,8 +159,6 @@ class TunePlan:
 
 def _newest(run: Path, name: str) -> Path:
     """The checkpoint that a member of the generation before ended with."""
-    from tailwise.run import checkpoint as ckpt
-
     newest, rejected = ckpt.latest_good(run)
     if newest is None:
         why = "; ".join(item.reason for item in rejected) or "it has none"
@@ -255,9 +262,8 @@ def _check_length(base: Config, generations: int) -> None:
 
 def _check_scored(effective: Effective, base: Config, world: World) -> None:
     """Raise where members could not be scored."""
-    if base.env.judged_whole:
-        if base.data is None or not base.data.split.select:
-            raise ConfigError(f"{effective.label}: members are scored on the select window, and data.split has none.")
+    if base.env.judged_whole and (base.data is None or not base.data.split.select):
+        raise ConfigError(f"{effective.label}: members are scored on the select window, and data.split has none.")
     world.eval_env("select", episodes=base.evaluate.episodes, seed=base.seed).close()
 
 
@@ -296,7 +302,7 @@ def run_tune(
         ]
         done.append(step)
         plan.keep(folder, done)
-        say(Line("search", _step_sentence(plan, done)))
+        say(Line(SEARCH, _step_sentence(plan, done)))
     result = plan.result(folder, done)
     plan.keep(folder, done, best=None if result.best is None else result.best.member.folder)
     return result
@@ -350,8 +356,8 @@ def tune(
     """Search hyperparameters; files lie in `result.folder`, the best run in `result.best_run`.
 
     config      a `Config`, a nested dictionary, a YAML file or the name of a preset
-    space       what is searched: {"learner.learning_rate": {"low": 1e-5, "high": 1e-2, "scale": "log"}}, or a YAML file;
-                None: step size, clip and entropy
+    space       what is searched: {"learner.learning_rate": {"low": 1e-5, "high": 1e-2, "scale": "log"}}, or the path of
+                a YAML file; None: step size, clip and entropy
     search      "pbt" (population-based training), "random", "grid" or "optuna"
     settings    of that search: {"population": 8, "generations": 10, ...}; docs/tuning.md lists them
     overrides   "learner.clip=0.1" and the like, changes of the configuration
@@ -361,10 +367,6 @@ def tune(
     >>> result = tailwise.tune("cartpole.yaml", settings={"population": 4})  # doctest: +SKIP
     >>> policy = tailwise.load(result.best_run)  # doctest: +SKIP
     """
-    import warnings
-
-    from tailwise.core.errors import ConfigWarning
-
     given = settings.model_dump() if isinstance(settings, Section) else settings
     plan = plan_tune(effective_config(config, overrides), search=search, space=space, settings=given)
     for sentence in plan.warnings:
