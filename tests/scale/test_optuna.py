@@ -15,7 +15,7 @@ from tailwise.scale.optuna_search import OptunaProposer
 
 SPACE = read_space(
     {"learner.learning_rate": {"low": 1e-5, "high": 1e-1, "scale": "log"}, "learner.epochs": {"choices": [1, 2, 4]}},
-    parse_config({"env": {"id": "CartPole-v1"}, "run": {"geometry": "manual"}}, source="test"),
+    parse_config({"env": {"id": "CartPole-v1"}}, source="test"),
 )
 LIMIT = -0.6  # kept by levels up to 0.6
 
@@ -49,7 +49,7 @@ def regret(done: list[Trained]) -> float:
 
 
 def test_the_best_return_within_the_limit_is_found() -> None:
-    """Five seeds of 20 trials: nearer to the optimum than random search with as many, and most of the last proposals
+    """Five seeds of 20 trials, each nearer to the optimum than random search with as many; most of the last proposals
     keep the limit although every step beyond it would earn more. Rejects a constraint with the wrong sign, which
     proposes 1.0, and a model that is told nothing."""
     ranking, ours, others, kept = Ranking(LIMIT), [], [], []
@@ -58,7 +58,7 @@ def test_the_best_return_within_the_limit_is_found() -> None:
         ours.append(regret(done))
         others.append(regret(searched(RandomProposer(SPACE, seed), trials=20)))
         kept += [float(one.measured.tail or 0.0) >= LIMIT - 0.02 for one in done[-8:]]
-    assert np.median(ours) < 0.02 < np.median(others), (ours, others)
+    assert max(ours) < 0.02 and all(own < other for own, other in zip(ours, others, strict=True)), (ours, others)
     assert np.mean(kept) > 0.6, kept
 
 

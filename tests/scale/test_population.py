@@ -23,7 +23,9 @@ SPACE = read_space(
 )
 
 
-def search(*, space: Space = SPACE, limit: float | None = None, seed: int = 0, **settings: object) -> PopulationBasedTraining:
+def search(
+    *, space: Space = SPACE, limit: float | None = None, seed: int = 0, **settings: object
+) -> PopulationBasedTraining:
     chosen = PbtSettings.model_validate({"population": 5, "generations": 4, **settings})
     return PopulationBasedTraining(chosen, space, Ranking(limit), seed)
 
@@ -33,7 +35,10 @@ def measured(value: float | None, tail: float | None = None) -> Measured:
 
 
 def scored(
-    tuning: PopulationBasedTraining, members: Sequence[Member], values: Sequence[float | None], done: Sequence[Step] = ()
+    tuning: PopulationBasedTraining,
+    members: Sequence[Member],
+    values: Sequence[float | None],
+    done: Sequence[Step] = (),
 ) -> list[Trained]:
     return [
         Trained(member=member, measured=tuning.smooth(member, measured(value), done))
@@ -117,7 +122,7 @@ def test_failed_members_are_replaced_and_equal_ones_are_not() -> None:
     step = scored(tuning, members, [3.0, None, 5.0, None, 2.0])
     assert {one.number: one.parent for one in tuning.next([step]) if one.copied} == {1: 2, 3: 2}
     assert not any(one.copied for one in search().next([scored(tuning, members, [1.0] * 5)]))
-    with pytest.raises(DataError, match="every member of generation 0 failed .*its numbers broke"):
+    with pytest.raises(DataError, match=r"every member of generation 0 failed .*its numbers broke"):
         tuning.next([scored(tuning, members, [None] * 5)])
 
 

@@ -53,7 +53,12 @@ def test_gamma_moves_by_its_distance_from_one() -> None:
 def test_choices_move_to_their_neighbours() -> None:
     entry = parse(Choice, {"choices": [32, 64, 128]}, source="test")
     assert [entry.at(level) for level in (0.0, 0.4, 0.999, 1.0)] == [32, 64, 128, 128]
-    assert (entry.moved(64, 1.2), entry.moved(64, 0.8), entry.moved(128, 1.2), entry.moved(32, 0.8)) == (128, 32, 128, 32)
+    assert (entry.moved(64, 1.2), entry.moved(64, 0.8), entry.moved(128, 1.2), entry.moved(32, 0.8)) == (
+        128,
+        32,
+        128,
+        32,
+    )
     assert [entry.at(entry.level(value)) for value in entry.choices] == [32, 64, 128]
 
 
@@ -62,7 +67,9 @@ def test_a_key_that_is_not_there_keeps_its_value_with_a_warning() -> None:
     space = read_space({"learner.learning_rate": RATE, "learner.prior.weight": {"low": 0.01, "high": 0.1}}, config())
     assert list(space.entries) == ["learner.learning_rate"]
     (sentence,) = space.absent
-    assert sentence == "space: learner.prior.weight is not in this configuration (there is no prior); it keeps its value"
+    assert (
+        sentence == "space: learner.prior.weight is not in this configuration (there is no prior); it keeps its value"
+    )
     wide = {"learner.learning_rate": RATE, "risk.limit": {"low": -0.1, "high": -0.01}}
     assert "risk is report" in read_space(wide, config()).absent[0]
     limited = config(risk={"mode": "constraint", "limit": -0.05})
@@ -78,7 +85,10 @@ def test_a_key_that_is_not_there_keeps_its_value_with_a_warning() -> None:
     ("space", "sentence"),
     [
         ({"learner.learning_rat": RATE}, "did you mean 'learner.learning_rate'"),
-        ({"learner.learning_rate": {"low": 0.0, "high": 1e-2, "scale": "log"}}, "logarithmic scale needs values above 0"),
+        (
+            {"learner.learning_rate": {"low": 0.0, "high": 1e-2, "scale": "log"}},
+            "logarithmic scale needs values above 0",
+        ),
         ({"learner.clip": {"low": 0.3, "high": 0.1}}, "low 0.3 is not below high 0.1"),
         ({"learner.clip": {"low": 0.1, "high": 1.5}}, r"learner\.clip may not be 1\.5"),
         ({"learner.gamma": {"low": 0.9, "high": 1.0}}, "1 - value on a logarithmic scale needs values below 1"),

@@ -18,6 +18,7 @@ import tailwise
 from tailwise.core.errors import ConfigError, ConfigWarning, DataError
 from tailwise.evaluate.study import StudyStopped
 from tailwise.run import checkpoint as ckpt
+from tailwise.run.controllers import Hyperparameters
 from tailwise.run.jobs import Line
 from tailwise.run.trials import count_trials
 from tailwise.scale.member_job import digest_of
@@ -100,8 +101,6 @@ def test_a_member_that_is_never_replaced_trains_like_a_run_of_its_own(undisturbe
     result = tailwise.tune(CARTPOLE, SPACE, settings={**PBT, "share": 0.0}, out=tmp_path / "free")
     first, last = result.steps[0][1].member, result.steps[-1][1]
     agent = tailwise.PPO(config=merged(CARTPOLE, {"seed": first.seed}), run_dir=tmp_path / "alone")
-    from tailwise.run.controllers import Hyperparameters
-
     agent.trainer.adopt(Hyperparameters.of_keys({key: float(value) for key, value in first.values.items()}))
     agent.learn()
     newest, _ = ckpt.latest_good(tmp_path / "alone")
@@ -250,7 +249,11 @@ def test_trials_are_pruned_and_continued(search: str, settings: dict[str, Any], 
         (CARTPOLE, {"settings": {"generations": 7}}, "in 7 generations are less than one update of 64 steps each"),
         (CARTPOLE, {"space": {"model.core.kind": {"choices": ["none", "gru"]}}}, "cannot change while a run goes on"),
         (MARKET, {"space": {"learner.gamma": {"low": 0.8, "high": 0.95}}}, "gamma cannot be searched while risk acts"),
-        (merged(MARKET, {"data": {"split": {"select": 0.0}}}), {"settings": {"generations": 2}}, "no select bars|select window"),
+        (
+            merged(MARKET, {"data": {"split": {"select": 0.0}}}),
+            {"settings": {"generations": 2}},
+            "no select bars|select window",
+        ),
         (merged(CARTPOLE, {"env": {"id": None}}), {}, "env.id is not set"),
     ],
 )
@@ -265,7 +268,7 @@ def test_what_cannot_be_searched_is_a_sentence(
 
 def test_absent_keys_are_warned_of(tmp_path: Path) -> None:
     space = {**SPACE, "learner.prior.weight": {"low": 1e-3, "high": 0.1}}
-    with pytest.warns(ConfigWarning, match="prior.weight is not in this configuration") as warned:
-        with pytest.raises(StudyStopped):
-            tailwise.tune(CARTPOLE, space, settings=PBT, out=tmp_path / "t", stop=lambda: True)
+    absent = r"prior\.weight is not in this configuration"
+    with pytest.warns(ConfigWarning, match=absent) as warned, pytest.raises(StudyStopped):
+        tailwise.tune(CARTPOLE, space, settings=PBT, out=tmp_path / "t", stop=lambda: True)
     assert all(Path(one.filename) == Path(__file__) for one in warned if "prior.weight" in str(one.message))
