@@ -270,11 +270,15 @@ def tune(
     overrides: SetOption = None,
     out: StudyOutOption = None,
     jobs: JobsOption = 1,
+    on: Annotated[str, typer.Option("--on", metavar="local|ray", help="Where trainings run.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster; default: Ray is started here.")
+    ] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Search hyperparameters: train a population, or trials, and score them on the select window, the limit first."""
-    from tailwise.cli.tuning import run_tuning
+    from tailwise.cli.tuning import Where, run_tuning
     from tailwise.core.config import apply_overrides
 
     settings = apply_overrides({}, options or [])
@@ -284,8 +288,8 @@ def tune(
         search=search,
         space=space,
         settings=settings,
+        where=Where(on, jobs, address),
         out=out,
-        jobs=jobs,
         as_json=json,
         quiet=quiet,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,19 @@ from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_jso
 from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.evaluate.study import StudyStopped
 from tailwise.run.config import effective_config
-from tailwise.run.jobs import Line
+from tailwise.run.jobs import Executor, Line
+from tailwise.scale.ray_jobs import executor_on
 from tailwise.scale.tune import SEARCH, TunePlan, keep_tune_page, open_tune, plan_tune, run_tune
 from tailwise.scale.tune_result import FILE, TuneResult
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where trainings run: "local" or "ray", how many side by side, the address of a cluster."""
+
+    on: str
+    jobs: int
+    address: str | None
 
 
 def run_tuning(
@@ -22,18 +33,19 @@ def run_tuning(
     search: str,
     space: Path | None,
     settings: Mapping[str, Any],
+    where: Where,
     out: Path | None,
-    jobs: int,
     as_json: bool,
     quiet: bool,
 ) -> int:
     """Train what is missing, print and save the result; return the exit code."""
     plan = plan_tune(effective_config(config, overrides), search=search, space=space, settings=settings)
+    executor = executor_on(where.on, jobs=where.jobs, address=where.address, threads=plan.base.run.threads)
     for sentence in plan.warnings:
         note(f"warning: {sentence}")
     say_leak_check(plan.leak_check)
     folder = open_tune(plan, out)
-    result = _run(plan, folder, jobs=jobs, silent=as_json, quiet=quiet)
+    result = _run(plan, folder, executor, silent=as_json, quiet=quiet)
     if result is None:
         return INTERRUPTED
     page = keep_tune_page(result)
@@ -44,7 +56,7 @@ def run_tuning(
     return CHECK_FAILED if result.best is None else DONE
 
 
-def _run(plan: TunePlan, folder: Path, *, jobs: int, silent: bool, quiet: bool) -> TuneResult | None:
+def _run(plan: TunePlan, folder: Path, executor: Executor, *, silent: bool, quiet: bool) -> TuneResult | None:
     """Run a search with its facts and progress; None after Ctrl-C. quiet: no lines of single runs."""
     if not silent:
         for sentence in plan.facts:
@@ -62,7 +74,7 @@ def _run(plan: TunePlan, folder: Path, *, jobs: int, silent: bool, quiet: bool) 
     recorder = Recorder()
     try:
         with stop_after_update(recorder):
-            return run_tune(plan, folder, jobs=jobs, stop=lambda: recorder.stop, say=say)
+            return run_tune(plan, folder, executor=executor, stop=lambda: recorder.stop, say=say)
     except (StudyStopped, KeyboardInterrupt):
         note(f"interrupted; continue with the same command and --out {folder}")
         return None

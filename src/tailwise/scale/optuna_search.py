@@ -46,6 +46,7 @@ class OptunaProposer:
     ranking: Ranking
     seed: int
     name: str = "optuna"
+    exact: bool = False
 
     def propose(self, first: int, count: int, ended: Sequence[Trained]) -> list[dict[str, Value]]:
         optuna = load_optuna()

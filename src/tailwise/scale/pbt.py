@@ -79,6 +79,9 @@ class PopulationBasedTraining:
             for number in range(self.settings.population)
         )
 
+    def follows(self, members: Sequence[Member], done: Sequence[Step]) -> bool:
+        return tuple(members) == self.next(done)
+
     def _first(self, number: int) -> Member:
         levels = Draws(self.seed).levels("first", generation=0, member=number, count=len(self.space.entries))
         values = {key: entry.at(level) for (key, entry), level in zip(self.space, levels, strict=True)}

@@ -122,6 +122,9 @@ class Search(Protocol):
     def next(self, done: Sequence[Step]) -> tuple[Member, ...]:
         """The members of the step after those that are done; none when the search is over."""
 
+    def follows(self, members: Sequence[Member], done: Sequence[Step]) -> bool:
+        """Whether a step that was written down can be the one after those that are done."""
+
     def smooth(self, member: Member, measured: Measured, done: Sequence[Step]) -> Measured:
         """The result with its smoothed numbers, which decisions follow."""
 

@@ -102,7 +102,7 @@ class TunePlan:
                 "configuration and options, or choose another folder with --out."
             )
         for number, step in enumerate(stored.steps):
-            if tuple(one.member for one in step) != self.search.next(stored.steps[:number]):
+            if not self.search.follows([one.member for one in step], stored.steps[:number]):
                 raise DataError(
                     f"{folder / FILE}: step {number} is not what follows from the steps before it; the file was "
                     "changed or written by another version. Restore it, or search again in another folder."
