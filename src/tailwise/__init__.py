@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "resume",
     "train",
+    "tune",
     "walk_forward",
 ]
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tailwise.run.policy import Policy
     from tailwise.run.scores import evaluate_policy
     from tailwise.run.training import resume, train
+    from tailwise.scale.tune import tune
 
 _HOMES = {
     "PPO": "tailwise.run.agent",
@@ -66,6 +68,7 @@ _HOMES = {
     "judge": "tailwise.pages.judge",
     "leak_check": "tailwise.run.leak_check",
     "check_bars": "tailwise.bars.check_bars",
+    "tune": "tailwise.scale.tune",
     "Callback": "tailwise.run.callbacks",
     "Config": "tailwise.run.config",
 }

@@ -264,6 +264,56 @@ def walk_forward(
 
 
 @app.command()
+def tune(
+    config: ConfigArgument,
+    space: Annotated[
+        Path | None,
+        typer.Option(
+            parser=as_path, metavar="FILE", help="YAML of what is searched; default: step size, clip and entropy."
+        ),
+    ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="pbt|random|grid|optuna", help="A population that copies its best, or trials.")
+    ] = "pbt",
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Of the search, e.g. -o population=8 -o generations=10; repeatable.",
+        ),
+    ] = None,
+    overrides: SetOption = None,
+    out: StudyOutOption = None,
+    jobs: JobsOption = 1,
+    on: Annotated[str, typer.Option("--on", metavar="local|ray", help="Where trainings run.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster; default: Ray is started here.")
+    ] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Search hyperparameters: train a population, or trials, and score them on the select window, the limit first."""
+    from tailwise.cli.tuning import Where, run_tuning
+    from tailwise.core.config import apply_overrides
+
+    settings = apply_overrides({}, options or [])
+    code = run_tuning(
+        config,
+        overrides or [],
+        search=search,
+        space=space,
+        settings=settings,
+        where=Where(on, jobs, address),
+        out=out,
+        as_json=json,
+        quiet=quiet,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def init(
     bars: Annotated[
         list[Path], typer.Argument(parser=as_path, metavar="BARS...", help="CSV or Parquet files, one symbol each.")

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from tailwise.core.errors import ConfigError, ConfigWarning, TailwiseError
 from tailwise.market.leaks.features import LeakVerdict
@@ -41,6 +41,8 @@ class StudyJob(ABC, Generic[Result]):
 
     training: TrainingJob
 
+    judging: ClassVar[str] = "judged out of sample now"  # what its line says when training is over
+
     @property
     def label(self) -> str:
         return self.training.label
@@ -64,7 +66,7 @@ class StudyJob(ABC, Generic[Result]):
         with trained(self.training, stop, say, check=self.check) as run:
             if run is None:
                 return None
-            say(Line(self.label, f"{run.ended}; judged out of sample now"))
+            say(Line(self.label, f"{run.ended}; {self.judging}"))
             return self.judge(run)
 
 

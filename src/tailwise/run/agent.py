@@ -229,15 +229,14 @@ class PPO(Policy):
         policy, training = ckpt.read_policy(folder), ckpt.read_training(folder)
         spec = policy_spec(policy.json, source=str(folder / ckpt.POLICY_JSON))
         stored = parse_config(spec.config, source=str(folder / ckpt.POLICY_JSON)).model_dump(mode="json")
-        own = self.config.model_dump(mode="json")
+        adopted = Hyperparameters.from_json(training.json.get("adopted", {}))
+        own = adopted.applied_to(self.trainer.configured).model_dump(mode="json")
         differing = [
             text
             for key in ("seed", "data", "features", "env", "costs", "model", "risk")
             for text in differences(stored[key], own[key], key)
         ]
-        adopted = Hyperparameters.from_json(training.json.get("adopted", {}))
-        started = own["learner"]["gamma"] if adopted.gamma is None else adopted.gamma
-        differing += differences(stored["learner"]["gamma"], started, "learner.gamma")
+        differing += differences(stored["learner"]["gamma"], own["learner"]["gamma"], "learner.gamma")
         if differing:
             raise CheckpointError(
                 f"{folder}: it was written with another configuration: {'; '.join(differing)}. Continue it with the "

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tailwise.core.config import parse
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs, UpdateReport
 from tailwise.learner.calibration import Calibration
@@ -32,6 +32,7 @@ from tailwise.learner.config import (
 )
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.optimisers import StepSize, next_kl_factor
+from tailwise.learner.risk_config import RiskConstraint
 from tailwise.learner.rollout import Rollout
 from tailwise.run.config import Config
 
@@ -223,6 +224,8 @@ class Hyperparameters:
     entropy_weight  weight of the entropy bonus, per nat
     value_weight    weight of the critics' losses
     target_kl       nats
+    prior_weight    weight of the pull to the prior, per nat, before the factor that its target moves
+    limit           of risk.mode constraint, reward units
     """
 
     learning_rate: float | None = None
@@ -232,6 +235,18 @@ class Hyperparameters:
     entropy_weight: float | None = None
     value_weight: float | None = None
     target_kl: float | None = None
+    prior_weight: float | None = None
+    limit: float | None = None
+
+    @classmethod
+    def of_keys(cls, values: Mapping[str, float]) -> Hyperparameters:
+        """By the keys of a configuration, such as learner.learning_rate."""
+        foreign = sorted(values.keys() - KEYS.keys())
+        if foreign:
+            raise ConfigError(
+                f"{', '.join(foreign)} cannot change while a run goes on; what can is {', '.join(sorted(KEYS))}."
+            )
+        return cls(**{KEYS[key]: float(value) for key, value in values.items()})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Hyperparameters:
@@ -249,14 +264,44 @@ class Hyperparameters:
         """Those that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def applied_to(self, learner: LearnerConfig) -> LearnerConfig:
+    def applied_to(self, config: Config) -> Config:
         """The configuration with these values, checked against the bounds of each; a ConfigError names the key."""
         changes: dict[str, Any] = self.given
+        learner = config.learner.model_dump()
         if "lam" in changes:
             changes["lambda"] = changes.pop("lam")
         if "entropy_weight" in changes:
-            changes["entropy"] = {**learner.entropy.model_dump(), "weight": changes.pop("entropy_weight")}
-        return parse(LearnerConfig, {**learner.model_dump(), **changes}, source="learner")
+            changes["entropy"] = {**learner["entropy"], "weight": changes.pop("entropy_weight")}
+        if "prior_weight" in changes:
+            if config.prior is None:
+                raise ConfigError("learner.prior.weight cannot change: this configuration has no prior; leave it out.")
+            changes["prior"] = {**config.prior.model_dump(), "weight": changes.pop("prior_weight")}
+        parts: dict[str, Any] = {}
+        if "limit" in changes:
+            if not isinstance(config.risk, RiskConstraint):
+                raise ConfigError(
+                    f"risk.limit cannot change: risk.mode is {config.risk.mode} and only constraint has a limit; leave "
+                    "it out."
+                )
+            changed = {**config.risk.model_dump(), "limit": changes.pop("limit")}
+            parts["risk"] = parse(RiskConstraint, changed, source="risk")
+        return config.model_copy(
+            update={"learner": parse(LearnerConfig, {**learner, **changes}, source="learner"), **parts}
+        )
+
+
+#: Keys of the configuration whose values may change while a run goes on, and their names in `Hyperparameters`.
+KEYS = {
+    "learner.learning_rate": "learning_rate",
+    "learner.gamma": "gamma",
+    "learner.lambda": "lam",
+    "learner.clip": "clip",
+    "learner.entropy.weight": "entropy_weight",
+    "learner.value_weight": "value_weight",
+    "learner.target_kl": "target_kl",
+    "learner.prior.weight": "prior_weight",
+    "risk.limit": "limit",
+}
 
 
 class RiskWatch:

@@ -107,6 +107,7 @@ class Trainer:
         self.adopted = Hyperparameters()  # what replaced the configuration's values since the start
         self.update = 0
         self.steps = 0
+        self.moments_since = 0  # update after which the optimiser began anew
         self.total_steps = config.run.total_steps
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
         self.best_return: float | None = None
@@ -306,7 +307,8 @@ class Trainer:
 
     def _use(self, adopted: Hyperparameters) -> None:
         """Make the configuration what the run was started with, but for `adopted`."""
-        learner = adopted.applied_to(self.configured.learner)
+        config = adopted.applied_to(self.configured)
+        learner = config.learner
         if learner.gamma != self.config.learner.gamma:
             if self.config.acting_risk is not None:
                 raise ConfigError(
@@ -316,8 +318,15 @@ class Trainer:
             # Returns mean something else now: what was predicted or remembered of them says nothing any more.
             self.risk = self._risk_watch(learner.gamma)
             self.health.signals.forget_returns()
-        self.adopted, self.config = adopted, self.configured.model_copy(update={"learner": learner})
+        self.adopted, self.config, self.prior = adopted, config, config.prior
         self.backend.config = learner
+        if self.controllers.constraint is not None and config.acting_risk is not None:
+            self.controllers.constraint.config = config.acting_risk
+
+    def forget_moments(self) -> None:
+        """Begin with a fresh optimiser: the moments of the gradients so far are forgotten, the weights stay."""
+        self.backend.optimiser.load({})
+        self.moments_since = self.update
 
     def _risk_watch(self, gamma: float) -> RiskWatch:
         constraint, environments = self.controllers.constraint, self.driver.num_envs
@@ -430,6 +439,7 @@ class Trainer:
             "total_steps": self.total_steps,
             **controllers,
             "adopted": self.adopted.given,
+            "moments_since": self.moments_since,
             "episodes": [list(episode) for episode in self.episodes],
             "best_return": self.best_return,
             "evaluations_without_gain": self.evaluations_without_gain,
@@ -445,7 +455,8 @@ class Trainer:
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         # An optimiser that never stepped has no moments, also after updates that were all refused.
         refused = int(data["health"]["rules"]["refused_in_a_row"])
-        self.backend.optimiser.check(optimiser, fresh=refused >= int(data["update"]))
+        taken = int(data["update"]) - int(data.get("moments_since", 0))
+        self.backend.optimiser.check(optimiser, fresh=refused >= taken)
 
     def load_training_state(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> str | None:
         """Continue from `training_state`; returns why the continuation is not exact, None when it is."""
@@ -461,6 +472,7 @@ class Trainer:
         if not restored.exact:
             self.collector.state = self.model.initial_state(self.driver.num_envs)
         self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
+        self.moments_since = int(data.get("moments_since", 0))
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)
         self.best_return = data["best_return"]
         self.evaluations_without_gain = int(data["evaluations_without_gain"])

@@ -13,6 +13,7 @@ from tailwise.core.errors import ConfigWarning
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, StopWhen
 from tailwise.run.config import Config
+from tailwise.run.controllers import Hyperparameters
 from tailwise.run.jobs import Line, Say, Stop, never, silent
 from tailwise.run.progress import PlainProgress, labels_of
 from tailwise.run.run_folder import CONFIG
@@ -30,6 +31,8 @@ class TrainingJob:
     steps        environment steps of the run, those behind `checkpoint` included, after which it ends; None:
                  `config.run.total_steps`, on which the schedules depend in any case
     trials       where a training on bars is written down; None: beside `folder`
+    changes      hyperparameters that replace the configuration's, or those of `checkpoint`, applied last; None: none
+    forget       whether the optimiser begins anew behind `checkpoint`
     """
 
     label: str
@@ -38,6 +41,8 @@ class TrainingJob:
     checkpoint: Path | None = None
     steps: int | None = None
     trials: TrialBook | None = None
+    changes: Hyperparameters | None = None
+    forget: bool = False
 
     def run(self, stop: Stop = never, say: Say = silent) -> Path | None:
         """Train to the end; the folder of the run, or None when `stop` was asked for before."""
@@ -97,9 +102,14 @@ def _begin_or_continue(job: TrainingJob, callbacks: Sequence[Callback]) -> tuple
         agent, notes = PPO.resume(job.folder, callbacks=callbacks, trials=job.trials, trust=job.config)
     else:
         agent, notes = PPO(config=job.config, run_dir=job.folder, callbacks=callbacks, trials=job.trials), []
-    if job.checkpoint is not None and agent.trainer.update == 0:
-        reason = agent.restore(job.checkpoint)
-        notes += [] if reason is None else [f"the continuation of {job.checkpoint} is not exact: {reason}"]
+    if agent.trainer.update == 0:
+        if job.checkpoint is not None:
+            reason = agent.restore(job.checkpoint)
+            notes += [] if reason is None else [f"the continuation of {job.checkpoint} is not exact: {reason}"]
+            if job.forget:
+                agent.trainer.forget_moments()
+        if job.changes is not None:
+            agent.trainer.adopt(job.changes)  # last: a checkpoint brings the values that it was written with
     return agent, notes
 
 

@@ -76,11 +76,13 @@ class TrialBook:
 
     cut     how the bars are cut, where that is not the run's own `data.split`
     whole   configuration of all seeds of a run: they decide together and none is chosen, so they are one trial
+    part   what tells a training from others with the same configuration, of a population for instance
     """
 
     file: Path
     cut: str | None = None
     whole: Config | None = None
+    part: str | None = None
 
     @classmethod
     def beside(cls, run_dir: Path) -> TrialBook:
@@ -99,7 +101,7 @@ class TrialBook:
             "run": run_dir.name if self.cut is None and self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
             "id": manifest.get("id", str(run_dir.absolute())),
             "data": data,
-            "config": config_hash(one),
+            "config": config_hash(one) if self.part is None else _digest([config_hash(one), self.part]),
             "cut": self.cut or split_hash(one),
             "seed": one.seed,
         }

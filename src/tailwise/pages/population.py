@@ -1,0 +1,149 @@
+"""The picture of a search: who descends from whom, with which score and which hyperparameters, over generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tailwise.pages.figures import GRID, INK, LIMIT, OWN
+from tailwise.pages.frontier import FrontierPage
+from tailwise.pages.views import Paragraphs, Table, write_page
+
+PAGE = "tune.html"
+PALE = "#b9c2ca"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One member after one generation.
+
+    parent    member of the generation before whose state it began from; None at the beginning
+    copied    whether that was another one, whose state it took over
+    value     its score; None when it failed
+    kept      whether it keeps the limit; None without one
+    ancestor  whether the best member descends from it, or is it
+    """
+
+    generation: int
+    member: int
+    parent: int | None
+    copied: bool
+    values: Mapping[str, float | int | str | bool]
+    value: float | None
+    kept: bool | None
+    ancestor: bool
+
+
+@dataclass(frozen=True)
+class PopulationView:
+    """What the page shows. score: name of the score; logarithmic: keys with such an axis."""
+
+    title: str
+    facts: Sequence[str]
+    warnings: Sequence[str]
+    score: str
+    points: Sequence[Point]
+    keys: Sequence[str]
+    logarithmic: Sequence[str]
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def write_population_page(path: Path, view: PopulationView) -> None:
+    """Write the picture and the table."""
+    facts = [Paragraphs(view.facts, "small"), Paragraphs(view.warnings, "warning")]
+    tables = {"Trained to the end, best first": Table(view.headings, view.rows, marks=True)}
+    legend = (
+        "A line joins a member to the one whose state it began from. Blue: the best member and those it descends from. "
+        "Dotted: a copy, which took over another member and moved to other values. Red: the limit is missed."
+    )
+    write_page(path, FrontierPage(view.title, facts, population_figure(view), tables, legend))
+
+
+def population_figure(view: PopulationView) -> Any:
+    """The score over generations, and below it every searched key."""
+    rows = 1 + len(view.keys)
+    figure = make_subplots(
+        rows=rows,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.25 / rows,
+        row_heights=[2.0] + [1.0] * len(view.keys),
+        subplot_titles=[view.score, *view.keys],
+    )
+    known = {(one.generation, one.member): one for one in view.points}
+    for row, name in enumerate([None, *view.keys], start=1):
+        for trace in _traces(view.points, known, name):
+            figure.add_trace(trace, row=row, col=1)
+        if name in view.logarithmic:
+            figure.update_yaxes(type="log", row=row, col=1)
+    figure.update_xaxes(gridcolor=GRID, zeroline=False, dtick=_tick(view.points))
+    figure.update_xaxes(title_text="generation", row=rows, col=1)
+    figure.update_yaxes(gridcolor=GRID, zeroline=False)
+    figure.update_layout(
+        template="plotly_white",
+        height=320 + 170 * len(view.keys),
+        font={"color": INK, "size": 13},
+        margin={"l": 70, "r": 20, "t": 40, "b": 50},
+        showlegend=False,
+    )
+    return figure
+
+
+def _tick(points: Sequence[Point]) -> int:
+    return max(1, max(one.generation for one in points) // 10)
+
+
+def _traces(points: Sequence[Point], known: Mapping[tuple[int, int], Point], key: str | None) -> list[go.Scatter]:
+    """Lines to the parents, pale ones first, then the members themselves; key None: the score."""
+    traces = []
+    for ancestor in (False, True):
+        for copied in (False, True):
+            x: list[float | None] = []
+            y: list[Any] = []
+            for one in points:
+                parent = None if one.parent is None else known[one.generation - 1, one.parent]
+                joined = parent is not None and one.ancestor == ancestor and one.copied == copied
+                if joined and parent is not None and _shown(one, key) is not None and _shown(parent, key) is not None:
+                    x += [parent.generation, one.generation, None]
+                    y += [_shown(parent, key), _shown(one, key), None]
+            line = {
+                "color": OWN if ancestor else PALE,
+                "width": 2 if ancestor else 1,
+                "dash": "dot" if copied else "solid",
+            }
+            traces.append(go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip"))
+    drawn = [one for one in points if _shown(one, key) is not None]
+    traces.append(
+        go.Scatter(
+            x=[one.generation for one in drawn],
+            y=[_shown(one, key) for one in drawn],
+            mode="markers",
+            marker={"color": [_colour(one) for one in drawn], "size": [8 if one.ancestor else 6 for one in drawn]},
+            hovertext=[_words(one) for one in drawn],
+            hoverinfo="text",
+        )
+    )
+    return traces
+
+
+def _shown(one: Point, key: str | None) -> Any:
+    return one.value if key is None else one.values[key]
+
+
+def _colour(one: Point) -> str:
+    return LIMIT if one.kept is False else OWN if one.ancestor else PALE
+
+
+def _words(one: Point) -> str:
+    score = "failed" if one.value is None else f"{one.value:.4g}"
+    values = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in one.values.items()
+    )
+    copied = f", copied from {one.parent}" if one.copied else ""
+    return f"generation {one.generation}, member {one.member}{copied}: {score}; {values}"

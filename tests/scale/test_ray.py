@@ -1,0 +1,113 @@
+"""The same jobs on Ray: the same results, stopped, failing, with a worker that dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tailwise
+from tailwise.core.errors import ConfigError, DataError
+from tailwise.run.jobs import Line
+from tailwise.scale.ray_jobs import RayTasks, executor_on
+from tests.run.sleepers import Sleeper
+from tests.scale.far_jobs import Stumbler
+from tests.scale.test_tune import CARTPOLE, SPACE, lineage
+
+ray = pytest.importorskip("ray", reason="the extra tune is not installed")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+SETTINGS = {"population": 2, "generations": 2}
+
+
+def test_a_population_on_ray_is_that_of_local_processes(tmp_path: Path) -> None:
+    """Rejects a search that depends on the order in which tasks end, lines that are lost, and threads that are not
+    those of the configuration."""
+    lines: list[Line] = []
+    local = tailwise.tune(CARTPOLE, SPACE, settings=SETTINGS, out=tmp_path / "local")
+    far = tailwise.tune(
+        CARTPOLE, SPACE, settings=SETTINGS, out=tmp_path / "ray", executor=RayTasks(2), say=lines.append
+    )
+    assert lineage(far) == lineage(local) and far.trainings == 4
+    assert {line.label for line in lines} >= {"generation 0, member 0", "generation 1, member 1", "search"}
+    assert not ray.is_initialized()
+
+
+def test_jobs_are_stopped_retried_and_errors_are_raised_here(tmp_path: Path) -> None:
+    """One Ray for all of it. Rejects results in another order than the jobs', an error that is lost, a worker that dies
+    without a word, and one whose job is not begun again."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        tasks = RayTasks(2, retries=1)
+        assert tasks.run([Sleeper(0, 1.0), Sleeper(1), Sleeper(2)]) == [0, 1, 2]
+        started = time.monotonic()
+        lines: list[Line] = []
+        assert (
+            tasks.run([Sleeper(0, 60.0), Sleeper(1, 60.0), Sleeper(2)], stop=lambda: bool(lines), say=lines.append)
+            is None
+        )
+        assert "job 2" not in {line.label for line in lines} and time.monotonic() - started < 50
+        with pytest.raises(DataError, match=r"^the bars are torn$"):
+            tasks.run([Sleeper(0, error="the bars are torn"), Sleeper(1, 60.0)])
+        with pytest.raises(DataError, match=r"job 0: its worker died 2 times"):
+            tasks.run([Sleeper(0, error="die")])
+        assert tasks.run([Stumbler(tmp_path / "first")]) == ["half done"]
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
+THREADS = """
+import sys
+from dataclasses import dataclass
+from tailwise.scale.ray_jobs import RayTasks
+from tests.scale.far_jobs import Threads
+print(RayTasks(1, threads=int(sys.argv[1])).run([Threads()])[0])
+"""
+
+
+def test_threads_are_set_in_every_task_and_no_process_is_left() -> None:
+    """A driver of its own, which ends. Rejects numba's threads, which Ray leaves at the number of cores."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        environment.pop(name, None)
+    before = processes()
+    ended = subprocess.run(
+        [sys.executable, "-c", THREADS, "1"], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["numba", "1", "torch", "1", "OMP", "1"]
+    deadline = time.monotonic() + 20
+    while processes() - before and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes() - before == set()
+
+
+def processes() -> set[int]:
+    """Processes of Ray that belong to this user."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"/ray/" in words or words.startswith(b"ray::"):
+                found.add(int(entry.name))
+    return found
+
+
+def test_places_are_named() -> None:
+    with pytest.raises(ConfigError, match="--on is 'moon'; choose local or ray"):
+        executor_on("moon", jobs=1, address=None, threads=1)
+    with pytest.raises(ConfigError, match="--address is 'head:6379', which is of a Ray cluster; add --on ray"):
+        executor_on("local", jobs=1, address="head:6379", threads=1)
+    assert executor_on("ray", jobs=3, address=None, threads=2) == RayTasks(3, None, 2)
