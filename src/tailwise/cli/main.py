@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
+from tailwise.cli.live_commands import decide, export
 from tailwise.cli.options import (
     AdjustAllOption,
     AdjustOption,
@@ -46,6 +47,8 @@ config_app = typer.Typer(help="Check, show and explain configurations.", no_args
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
+for command in (decide, export):
+    app.command()(command)
 
 
 @app.command()

@@ -7,19 +7,23 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import CheckpointError, ConfigError
+from tailwise.features.spec import FeatureSpec
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.path import AccountPath
+from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.agent import Policy
 from tailwise.run.config import Config
+from tailwise.run.decide import Decider
 from tailwise.run.play import ModelPlayer, Played
 from tailwise.run.worlds import MarketWorld, World, play_world, trade_window
 
 EnsembleMethod = Literal["vote", "average"]
 
 
-class Ensemble:
+class Ensemble(Decider):
     """Policies that trade one account. Every member observes that account and keeps its own hidden state.
 
     vote      discrete actions: the one that most members chose. Of several with as many votes, the one whose position
@@ -33,6 +37,8 @@ class Ensemble:
             raise ConfigError("an ensemble of no policies cannot decide; give at least one.")
         _check_alike(members)
         self.members, self.how = list(members), how
+        # The members differ in their seeds at most, or in what does not touch playing.
+        self.config = members[0].config
         self.scale = _positions(members[0].config)
         kind = members[0].model.action.kind
         if how == "vote" and kind == "box":
@@ -41,14 +47,16 @@ class Ensemble:
             raise ConfigError("actions that are choices without an order have no mean; use vote.")
 
     @property
-    def config(self) -> Config:
-        """That of the first member; the members differ in their seeds at most, or in what does not touch playing."""
-        return self.members[0].config
-
-    @property
     def deterministic(self) -> bool:
         """Whether its members are meant to be played by their most likely actions."""
         return self.members[0].deterministic
+
+    @property
+    def models(self) -> list[ActorCritic]:
+        return [one.model for one in self.members]
+
+    def feature_spec(self) -> FeatureSpec | None:
+        return self.members[0].features
 
     def world(self) -> World:
         return self.members[0].world()
@@ -78,11 +86,18 @@ class Ensemble:
         player = self.player(deterministic=deterministic, seed=seed)
         return play_world(player, self.world(), episodes=episodes, seed=seed)
 
-    def player(self, *, deterministic: bool, seed: int) -> EnsemblePlayer:
-        """Start with new hidden states. Members sample from streams of their own; the first as if it were alone."""
+    def player(
+        self, *, deterministic: bool, seed: int, environments: npt.NDArray[np.int64] | None = None
+    ) -> EnsemblePlayer:
+        """Start with new hidden states. Members sample from streams of their own; the first as if it were alone.
+        environments: as in `ModelPlayer`."""
         players = [
             ModelPlayer(
-                one.model, deterministic=deterministic, seed=seed, stream="play" if place == 0 else f"play/{place}"
+                one.model,
+                deterministic=deterministic,
+                seed=seed,
+                stream="play" if place == 0 else f"play/{place}",
+                environments=environments,
             )
             for place, one in enumerate(self.members)
         ]
@@ -100,6 +115,18 @@ class EnsemblePlayer:
     def begin(self, rows: int) -> None:
         for player in self.players:
             player.begin(rows)
+
+    def hidden(self) -> list[Tensor]:
+        return [one for player in self.players for one in player.hidden()]
+
+    def restore(self, hidden: Sequence[Tensor]) -> None:
+        if len(hidden) != len(self.players):
+            raise CheckpointError(
+                f"{len(hidden)} hidden states are stored, and {len(self.players)} policies decide here; they belong to "
+                "other policies."
+            )
+        for player, one in zip(self.players, hidden, strict=True):
+            player.restore([one])
 
     def act(
         self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int

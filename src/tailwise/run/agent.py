@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tailwise.core.config import differences
@@ -25,6 +26,8 @@ from tailwise.run.callbacks import Callback
 from tailwise.run.checkpoint import match_tensors
 from tailwise.run.config import Config, parse_config, warnings_of
 from tailwise.run.controllers import Hyperparameters
+from tailwise.run.decide import Decider
+from tailwise.run.forecast import Forecast, forecast_of
 from tailwise.run.health import Alert
 from tailwise.run.lock import RunLock
 from tailwise.run.metric_store import MetricStore, restore_metrics
@@ -46,7 +49,7 @@ from tailwise.run.trust import Trust, code_named_by, open_config
 from tailwise.run.worlds import Environment, MarketWorld, World, copies_of, make_world, play_world, trade_window
 
 
-class Policy:
+class Policy(Decider):
     """Acts; does not learn. What `tailwise.load` gives back."""
 
     def __init__(
@@ -106,6 +109,29 @@ class Policy:
         )
         action = self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
         return (action[0] if single else action), decision.state
+
+    def law(self, obs: Any, *, state: torch.Tensor | None = None, episode_start: Any = None) -> Forecast:
+        """The predicted law of the discounted return that follows one observation, or each of a batch of n, and its
+        tail beside the limit; state and episode_start as in `predict`."""
+        spec = self.model.observation
+        single, rows = _batch_size(spec, obs)
+        flat = torch.from_numpy(spec.flatten(spec.with_batch_axis(obs) if single else obs, rows))
+        state = self.model.initial_state(rows) if state is None else state
+        start = _row_flags(episode_start, rows)
+        decision = decide_padded(self.model, flat.to(torch.get_default_dtype()), state, start, None, None)
+        return forecast_of(self.model, self.config, decision.features)
+
+    @property
+    def models(self) -> list[ActorCritic]:
+        return [self.model]
+
+    def feature_spec(self) -> FeatureSpec | None:
+        return self.features
+
+    def player(
+        self, *, deterministic: bool, seed: int, environments: npt.NDArray[np.int64] | None = None
+    ) -> ModelPlayer:
+        return ModelPlayer(self.model, deterministic=deterministic, seed=seed, environments=environments)
 
     def needs_mask(self) -> bool:
         """Whether its environment gave action masks in training, so that `predict` must have them too."""
