@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tailwise.cli.options import CheckpointOption, JsonOption, RunArgument, StochasticOption, TrustOption, as_path
+from tailwise.cli.options import (
+    CheckpointOption,
+    JsonOption,
+    PeriodsOption,
+    QuietOption,
+    RunArgument,
+    StochasticOption,
+    TrustOption,
+    as_path,
+)
 from tailwise.core.errors import ConfigError
 
 
@@ -70,3 +79,62 @@ def export(
     if not onnx:
         raise ConfigError("say what to export: --onnx is the format there is.")
     raise typer.Exit(write_export(run, out, checkpoint=checkpoint, steps=steps, trust=trust, as_json=json))
+
+
+def paper(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(parser=as_path, metavar="RUN...", help="The folder of a run; several with --ensemble."),
+    ],
+    feed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="-|[SYMBOL=]FILE|ccxt:...", help="Where bars come from; see the page of this command."),
+    ] = None,
+    bars: Annotated[
+        list[str] | None, typer.Option(metavar="[SYMBOL=]FILE", help="Bars from before, which warm the features up.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First bar traded (UTC); default: as soon as it can be.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end of the file.")] = False,
+    speed: Annotated[
+        float | None, typer.Option(min=1e-6, metavar="X", help="Bars per second of a replay; default: at once.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=as_path, metavar="DIR", help="Folder of the session, continued; default: RUN/paper."),
+    ] = None,
+    guard: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A guard of the feed, e.g. stale_seconds=90.")
+    ] = None,
+    acknowledge: Annotated[
+        list[str] | None, typer.Option(metavar="REASON", help="Trade again although this reason held; repeatable.")
+    ] = None,
+    stochastic: StochasticOption = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of sampled actions; default: the run's seed.")] = None,
+    periods_per_year: PeriodsOption = None,
+    checkpoint: CheckpointOption = None,
+    ensemble: Annotated[
+        str | None, typer.Option(metavar="vote|average", help="Let the policies of all RUNs decide together.")
+    ] = None,
+    trust: TrustOption = False,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Trade on paper: a feed of bars through the simulator's own account, journaled, guarded; no real order is sent."""
+    from tailwise.cli.live import Opened
+    from tailwise.cli.paper import Source, run_paper
+    from tailwise.live.paper import Beginning
+
+    source = Source(feed or [], bars or [], follow, speed, periods_per_year)
+    code = run_paper(
+        Opened(runs, ensemble, checkpoint, trust),
+        source,
+        Beginning(since, False if stochastic else None, seed),
+        out=out,
+        guards=guard or [],
+        acknowledge=acknowledge or [],
+        as_json=json,
+        quiet=quiet,
+    )
+    raise typer.Exit(code)

@@ -163,7 +163,7 @@ def _traced(module: OnnxPolicy) -> bytes:
             torch.onnx.export(
                 module,
                 module.example(_ROWS),
-                buffer,
+                buffer,  # type: ignore[arg-type]  # it takes what can be written to; its annotation names paths alone
                 dynamo=False,
                 opset_version=OPSET,
                 input_names=module.inputs,

@@ -31,6 +31,12 @@ class OnnxPolicy(nn.Module):
         next_state      [B, S, H]
     """
 
+    middle: Tensor
+    half_range: Tensor
+    low: Tensor
+    high: Tensor
+    first: Tensor
+
     def __init__(self, model: ActorCritic, *, masked: bool) -> None:
         super().__init__()
         if model.action.kind == "box" and model.action.dtype != "float32":

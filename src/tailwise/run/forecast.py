@@ -103,8 +103,9 @@ def mean_forecast(forecasts: list[Forecast]) -> Forecast:
     if len(forecasts) == 1:
         return first
     mean = np.mean([one.mean for one in forecasts], axis=0)
-    if any(one.quantiles is None or one.quantiles.shape != first.quantiles.shape for one in forecasts):  # type: ignore[union-attr]
+    laws = [one.quantiles for one in forecasts if one.quantiles is not None]
+    if len(laws) < len(forecasts) or len({law.shape for law in laws}) > 1:
         return Forecast(mean, None, None, first.alpha, None, first.limit, first.horizon)
-    quantiles = np.mean([one.quantiles for one in forecasts], axis=0)
+    quantiles = np.mean(laws, axis=0)
     cvar = cvar_from_quantiles(torch.from_numpy(quantiles), first.alpha).numpy()
     return Forecast(mean, first.levels, quantiles, first.alpha, cvar, first.limit, first.horizon)
