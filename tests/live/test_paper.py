@@ -68,21 +68,26 @@ def test_decide_is_the_last_decision_of_paper(tmp_path: Path) -> None:
     assert made.target.tolist() == last["target"] and made.equity == last["equity"]
 
 
-def _killed_after(run: Any, delay: float) -> bool:
-    """Run in a child process that is killed after so many seconds; whether it had ended by itself."""
+def _killed(run: Any, journal: Path, more: int, delay: float) -> bool:
+    """Run in a child process, killed when the journal has grown by so many bytes, and so many seconds later; whether it
+    was still running."""
+    before = journal.stat().st_size if journal.exists() else 0
     child = os.fork()
     if child == 0:
         try:
             run()
         finally:
             os._exit(0)
+    for _ in range(60_000):
+        if journal.exists() and journal.stat().st_size >= before + more:
+            break
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return False
+        time.sleep(0.001)
     time.sleep(delay)
-    done, _ = os.waitpid(child, os.WNOHANG)
-    if done:
-        return True
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return False
+    return True
 
 
 @pytest.mark.parametrize("name", ["lstm", "guards", "ensemble", "two symbols", "portfolio"])
@@ -97,21 +102,22 @@ def test_kill_9_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
     def play(folder: Path, speed: float | None) -> None:
         session = session_of(trader, bars, folder, since=since)
         session.open()
-        known = session.time
-        after = None if known is None else int(known)
-        Paper(session).run(BarsFeed(bars, speed=speed, after=after))
+        paper, after = Paper(session), session.time
+        if after is None:  # the warm-up at once, however slowly the rest comes
+            paper.run(BarsFeed([one.between(None, since) for one in bars]))
+            after = session.time
+        paper.run(BarsFeed(bars, speed=speed, after=after))
         session.close()
 
     play(tmp_path / "alone", None)
-    dice, kills = random.Random(name), 0
+    dice = random.Random(name)
     folder = tmp_path / "killed"
     places = set()
-    while kills < 10:
-        assert not _killed_after(lambda: play(folder, 100.0), dice.uniform(0.02, 0.2))
-        kills += 1
+    for more in (0, 1, *(dice.randrange(1, 4000) for _ in range(8))):  # the first ones while the features warm up
+        assert _killed(lambda: play(folder, 200.0), folder / JOURNAL, more, dice.uniform(0.0, 0.02))
         places.add((folder / JOURNAL).stat().st_size if (folder / JOURNAL).exists() else 0)
     play(folder, None)
-    assert len(places) >= 5  # it was killed at different places, and went on in between
+    assert len(places) >= 8  # at different places, and it went on in between
     assert list(ticks_in(folder / JOURNAL)) == list(ticks_in(tmp_path / "alone" / JOURNAL))
 
 
