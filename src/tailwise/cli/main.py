@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tailwise.cli.data import data_app
+from tailwise.cli.live_commands import decide, export, paper
 from tailwise.cli.options import (
     AdjustAllOption,
     AdjustOption,
@@ -48,6 +49,8 @@ config_app = typer.Typer(help="Check, show and explain configurations.", no_args
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
+for command in (decide, export, paper):
+    app.command()(command)
 
 
 @app.command()

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError, ShapeError
 from tailwise.market.accounts import Accounts
-from tailwise.market.action_kinds import action_kind
+from tailwise.market.action_kinds import action_kind, guard_bounds_of_accounts, guard_bounds_of_portfolios
 from tailwise.market.costs import BPS, CostConfig
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.guard_arrays import BAR_MEMORY, DAY_NS, GuardArrays, check_bar, make_bar_limits
+from tailwise.market.guard_arrays import BAR_MEMORY, DAY_NS, GuardArrays, check_bar, guard_names, make_bar_limits
+from tailwise.market.guards import bar_code
 from tailwise.market.records import ASSET_BAR, BANKRUPT, BAR
 from tailwise.market.tables import NO_PRICE, MarketTable, SymbolTable
 
@@ -120,6 +121,22 @@ class Account:
         state = self._accounts.state
         return np.array(state.records["units"] if state.holdings is None else state.holdings["units"][0])
 
+    @property
+    def has_mask(self) -> bool:
+        """Whether anything can forbid an action."""
+        return self._accounts.has_mask
+
+    @property
+    def bars_lived(self) -> int:
+        """Bars since `begin`; -1 before it."""
+        return int(self._counts[1])
+
+    @property
+    def per_action(self) -> npt.NDArray[np.float64]:
+        """Exposure [A] of an action of 1 at the last close: that of `env.base`, or 1."""
+        base = self._accounts.table.base[_NOW:]
+        return np.array(base).reshape(-1) if len(base) else np.ones(len(self.symbols))
+
     def feed(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None = None) -> None:
         """Show the next bar, or with several assets the bars that opened at `time`, None where an asset has none,
         without trading it."""
@@ -155,6 +172,67 @@ class Account:
         self._check_begun()
         self._target = self._accounts.targets(np.asarray(action).reshape(1, -1))
         return self._target.reshape(-1).copy()
+
+    def order_target(self, target: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Let this exposure [1], or these weights [A], wait for the next bar instead of a decision: what an operator or
+        a live guard wants. Costs, margin and guards apply as to any order."""
+        self._check_begun()
+        wanted = np.array(target, dtype=np.float64).reshape(-1)
+        if wanted.shape != (len(self.symbols),) or not np.isfinite(wanted).all():
+            raise ShapeError(f"The target is {wanted.tolist()}; give a finite number for each of {list(self.symbols)}.")
+        self._target = wanted.copy() if self._accounts.portfolio is None else wanted.reshape(1, -1)
+        return wanted
+
+    def hold(self, units: float, equity: float, entry: float | None, peak: float | None, held: int) -> None:
+        """Make the account hold this at the last close, as an account elsewhere does; see `run.decision.Holding`."""
+        self._check_begun()
+        state = self._accounts.state
+        close = float(np.atleast_1d(self._accounts.table.bars["close"][_NOW])[0])
+        price, top = close if entry is None else entry, equity if peak is None else peak
+        if state.holdings is not None:
+            raise ConfigError("What is held is told of accounts with one asset; this one holds several.")
+        if not (np.isfinite([units, price, top]).all() and 0 < equity <= top and price > 0 and held >= 0):
+            raise DataError(
+                f"units {units}, equity {equity}, entry {price}, peak {top}, held {held}: they must be finite, equity "
+                "and entry positive, peak at least the equity and held at least 0."
+            )
+        records = state.records
+        records["units"], records["entry"] = units, price if units else 0.0
+        records["held"], records["peak"] = held if units else 0, top
+        records["equity"], records["cash"] = equity, equity - units * close
+
+    def exposure(self) -> npt.NDArray[np.float64]:
+        """What is held at the last close, float64 [A], as multiples of equity; 0 where no equity is left."""
+        state = self._accounts.state
+        close = self._accounts.table.bars["close"][_NOW]
+        value = self.units * np.atleast_1d(close)
+        equity = float(state.records["equity"][0])
+        return np.asarray(value / equity if equity > 0 else np.zeros_like(value))
+
+    def guard_bounds(self) -> npt.NDArray[np.float64]:
+        """Exposures [low, high] float64 [A, 2] that the guards leave of the next decision; infinite without guards."""
+        self._check_begun()
+        guards, state, bars = self._accounts.guards, self._accounts.state, self._accounts.table.bars
+        bounds = np.tile([-np.inf, np.inf], (len(self.symbols), 1))
+        if guards is None:
+            return bounds
+        immediate = self._costs.latency == 0
+        if state.holdings is None:
+            guard_bounds_of_accounts(state.records, bars, guards, immediate, bounds)
+            return bounds
+        together = bounds[None]
+        guard_bounds_of_portfolios(state.records, state.holdings, guards, immediate, together)
+        return np.asarray(together[0])
+
+    def guards_now(self) -> tuple[str, ...]:
+        """Names of the guards that speak at the last close: losses that halt, and a bar that cannot be believed."""
+        self._check_begun()
+        guards = self._accounts.guards
+        if guards is None:
+            return ()
+        codes = [bar_code(int(flag), 0) for flag in np.atleast_1d(guards.flags[_NOW])]
+        code = int(np.bitwise_or.reduce([*codes, *np.atleast_1d(guards.states["halted"][0])]))
+        return guard_names(code)
 
     def step(self, bars: FeedBar | Sequence[FeedBar | None], time: np.datetime64 | None = None) -> AccountStep:
         """Move through the next bar, whose open fills the waiting order; `bars` and `time` as in `feed`."""

@@ -16,6 +16,7 @@ from tailwise.core.atomic import atomic_folder, write_json
 from tailwise.core.errors import CheckpointError, ConfigError, ShapeError
 from tailwise.core.parsing import Stored
 from tailwise.market.action_kinds import action_kind
+from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.play import ModelPlayer
@@ -65,6 +66,10 @@ class Ensemble(Trader):
         """Whether its members are meant to be played by their most likely actions."""
         return self.members[0].deterministic
 
+    @property
+    def models(self) -> list[ActorCritic]:
+        return [one.model for one in self.members]
+
     def needs_mask(self) -> bool:
         return self.members[0].needs_mask()
 
@@ -101,10 +106,18 @@ class Ensemble(Trader):
         together = self._combine(np.stack(answers), allowed_actions(first, batch, mask, rows))
         return (together[0] if single else together), torch.stack(states, dim=1)
 
-    def player(self, *, deterministic: bool, seed: int) -> EnsemblePlayer:
-        """Start with new hidden states. Members sample from streams of their own; the first as if it were alone."""
+    def player(
+        self, *, deterministic: bool, seed: int, environments: npt.NDArray[np.int64] | None = None
+    ) -> EnsemblePlayer:
+        """Start with new hidden states. Members sample from streams of their own; the first as if it were alone.
+        environments: as in `ModelPlayer`."""
         players = [
-            one.player(deterministic=deterministic, seed=seed, stream="play" if place == 0 else f"play/{place}")
+            one.player(
+                deterministic=deterministic,
+                seed=seed,
+                environments=environments,
+                stream="play" if place == 0 else f"play/{place}",
+            )
             for place, one in enumerate(self.members)
         ]
         return EnsemblePlayer(players, self._combine)
@@ -137,6 +150,18 @@ class EnsemblePlayer:
     def begin(self, rows: int) -> None:
         for player in self.players:
             player.begin(rows)
+
+    def hidden(self) -> list[torch.Tensor]:
+        return [one for player in self.players for one in player.hidden()]
+
+    def restore(self, hidden: Sequence[torch.Tensor]) -> None:
+        if len(hidden) != len(self.players):
+            raise CheckpointError(
+                f"{len(hidden)} hidden states are stored, and {len(self.players)} policies decide here; they belong to "
+                "other policies."
+            )
+        for player, one in zip(self.players, hidden, strict=True):
+            player.restore([one])
 
     def act(
         self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int

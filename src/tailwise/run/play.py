@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tailwise.bars.bars import Bars
-from tailwise.core.errors import DataError, EnvironmentContractError
+from tailwise.core.errors import CheckpointError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.path import AccountPath
 from tailwise.model.actor_critic import ActorCritic, Decision, decide_padded
@@ -62,9 +62,20 @@ class Player(Protocol):
         """Actions as the environments take them; obs [B, D], episode_start [B], mask [B, K]; step counts from 0."""
 
 
+class KeepingPlayer(Player, Protocol):
+    """A player whose memory can be put aside, so that a live session continues after it was killed."""
+
+    def hidden(self) -> list[Tensor]:
+        """Copies of its hidden states, one tensor [B, S, H] for each model."""
+
+    def restore(self, hidden: Sequence[Tensor]) -> None:
+        """Continue from `hidden` of a player of the same models."""
+
+
 class ModelPlayer:
     """One model with its hidden state. stream: name of the random stream of sampled actions; decide: in which no row
-    may depend on the rows beside it, by default `decide_padded` of the model."""
+    may depend on the rows beside it, by default `decide_padded` of the model; environments: the numbers of the rows in
+    that stream, by default 0, 1, ..."""
 
     def __init__(
         self,
@@ -74,14 +85,28 @@ class ModelPlayer:
         seed: int,
         stream: str = "play",
         decide: Decide | None = None,
+        environments: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.model, self.deterministic, self.stream = model, deterministic, stream
+        self.environments = environments
         self.decide = decide or partial(decide_padded, model)
         self.streams = Streams(seed)
         self.state = model.initial_state(1)
 
     def begin(self, rows: int) -> None:
         self.state = self.model.initial_state(rows)
+
+    def hidden(self) -> list[Tensor]:
+        return [self.state.clone()]
+
+    def restore(self, hidden: Sequence[Tensor]) -> None:
+        restored = [one.shape[1:] for one in hidden]
+        if restored != [self.model.state_shape]:
+            raise CheckpointError(
+                f"a stored hidden state has the shapes {[tuple(shape) for shape in restored]}, and this policy has "
+                f"{self.model.state_shape}; it belongs to another policy."
+            )
+        self.state = hidden[0].clone()
 
     def act(
         self, obs: npt.NDArray[Any], episode_start: npt.NDArray[Any], mask: npt.NDArray[Any] | None, step: int
@@ -102,8 +127,9 @@ class ModelPlayer:
         if self.deterministic:
             return None
         draws = self.model.law.noise
+        numbers = rows if self.environments is None else self.environments
         return self.streams.uniforms(
-            self.stream, update=0, environments=rows, steps=steps, draws=draws, first_step=first_step
+            self.stream, update=0, environments=numbers, steps=steps, draws=draws, first_step=first_step
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tailwise.bars.data_config import Purpose
@@ -18,21 +19,21 @@ from tailwise.model.actor_critic import ActorCritic, decide_padded
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
+from tailwise.run.decide import Decider
+from tailwise.run.forecast import Forecast, forecast_of
 from tailwise.run.play import ModelPlayer, Played, Player
 from tailwise.run.policy_files import PolicyFiles, policy_json, policy_tensors
 from tailwise.run.worlds import MarketWorld, World, make_world, play_world, trade_window
 
 
-class Trader(ABC):
+class Trader(Decider):
     """Whatever decides and can be judged. config: of the run; features: what it observes of bars, None elsewhere."""
 
     config: Config
     features: FeatureSpec | None
 
-    @property
-    @abstractmethod
-    def deterministic(self) -> bool:
-        """Whether it is meant to be played by its most likely action (evaluate.deterministic)."""
+    def feature_spec(self) -> FeatureSpec | None:
+        return self.features
 
     @abstractmethod
     def needs_mask(self) -> bool:
@@ -49,10 +50,6 @@ class Trader(ABC):
         deterministic: bool = False,
     ) -> tuple[Any, torch.Tensor]:
         """Actions for one observation or a batch of n, as the environment takes them, and the hidden state."""
-
-    @abstractmethod
-    def player(self, *, deterministic: bool, seed: int) -> Player:
-        """What plays it, with new hidden states. seed: of sampled actions."""
 
     @abstractmethod
     def save(self, path: str | Path) -> None:
@@ -157,12 +154,34 @@ class Policy(Trader):
         action = self.model.action.to_env(decision.action.numpy(), squashed=self.model.law.squashed)
         return (action[0] if single else action), decision.state
 
+    def law(self, obs: Any, *, state: torch.Tensor | None = None, episode_start: Any = None) -> Forecast:
+        """The predicted law of the discounted return that follows one observation, or each of a batch of n, and its
+        tail beside the limit; state and episode_start as in `predict`."""
+        spec = self.model.observation
+        single, rows = batch_size(spec, obs)
+        flat = torch.from_numpy(spec.flatten(spec.with_batch_axis(obs) if single else obs, rows))
+        state = self.model.initial_state(rows) if state is None else state
+        start = _row_flags(episode_start, rows)
+        decision = decide_padded(self.model, flat.to(torch.get_default_dtype()), state, start, None, None)
+        return forecast_of(self.model, self.config, decision.features)
+
+    @property
+    def models(self) -> list[ActorCritic]:
+        return [self.model]
+
     def needs_mask(self) -> bool:
         """Whether its environment gave action masks in training, so that `predict` must have them too."""
         return self._masked
 
-    def player(self, *, deterministic: bool, seed: int, stream: str = "play") -> ModelPlayer:
-        return ModelPlayer(self.model, deterministic=deterministic, seed=seed, stream=stream)
+    def player(
+        self,
+        *,
+        deterministic: bool,
+        seed: int,
+        environments: npt.NDArray[np.int64] | None = None,
+        stream: str = "play",
+    ) -> ModelPlayer:
+        return ModelPlayer(self.model, deterministic=deterministic, seed=seed, environments=environments, stream=stream)
 
     def save(self, path: str | Path) -> None:
         """Write the policy alone into a folder that `tailwise.load` reads, whole or not at all."""

@@ -1,0 +1,367 @@
+"""A paper session: ticks of bars through the accounts, guards in between, and the journal that it continues from.
+
+One tick: the bars that opened at one time are complete; the waiting orders were filled at their opens; the accounts are
+valued; the policy decides at their close; the state of the session leaves what it leaves; the line is written. Nothing
+sends a real order.
+"""
+
+from __future__ import annotations
+
+import math
+import time as wall_time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailwise.bars.frequency import Frequency
+from tailwise.core.errors import CheckpointError
+from tailwise.live.desk import Desk, Placed
+from tailwise.live.journal import (
+    STATE_EVERY,
+    BeginLine,
+    EventLine,
+    Journal,
+    StateLine,
+    TickLine,
+    pack,
+    read_journal,
+    unpack,
+)
+from tailwise.live.lines import PositionReport, RawBar, inside_its_range
+from tailwise.live.settings import LiveGuards
+from tailwise.live.states import Machine, State
+from tailwise.market.account import AccountStep
+from tailwise.run.decide import Decider
+from tailwise.run.decision import show
+
+Bars = Mapping[str, RawBar]
+KILL = "KILL"
+_MUST_AGREE = (
+    "policy",
+    "features",
+    "config",
+    "symbols",
+    "bar_ns",
+    "periods_per_year",
+    "calendar",
+    "since",
+    "seed",
+    "deterministic",
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a session is. symbols in the order of the run; groups: those of each account; since: first bar that is
+    traded, ns, None: as soon as the features are complete. header: what the journal begins with."""
+
+    symbols: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    frequency: Frequency
+    since: int | None
+    header: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """What became of a tick. equity and target: of each account that trades; state: of the session."""
+
+    time: int
+    equity: tuple[float, ...]
+    placed: tuple[Placed | None, ...]
+    state: State
+
+
+class Session:
+    """Accounts, state machine and journal of one folder; `open` continues what the journal holds."""
+
+    def __init__(
+        self,
+        trader: Decider,
+        terms: Terms,
+        folder: Path,
+        guards: LiveGuards,
+        *,
+        clock: Callable[[], float] = wall_time.time,
+    ) -> None:
+        self.trader, self.terms, self.folder, self.guards, self._clock = trader, terms, folder, guards, clock
+        seed, deterministic = terms.header["seed"], terms.header["deterministic"]
+        self.desks = [
+            Desk(trader, names, terms.frequency, seed=seed, deterministic=deterministic) for names in terms.groups
+        ]
+        self.machine, self.journal = Machine(), Journal(folder)
+        self.ticks = 0  # since the beginning of trading
+        self.time: int | None = None  # of the newest tick, ns
+        self.last: dict[str, RawBar] = {}  # newest bar of each symbol
+        self._placed: list[Placed | None] = [None] * len(self.desks)
+        self._targets: dict[int, Any] = {}  # newest one of each account
+        self._take_as_it_is = False  # a price that somebody has looked at
+
+    # ---------------------------------------------------------------- beginning and going on
+
+    def open(self, acknowledge: Sequence[str] = ()) -> int:
+        """Read the journal, continue where it ends, open it; how many ticks were found."""
+        lines = list(read_journal(self.journal.path)) if self.journal.path.exists() else []
+        known = any(isinstance(line, StateLine) for line in lines)
+        if lines:
+            self._check_header(lines[0])
+        if known:
+            self._continue(lines)
+        # Killed before the first state: whatever stands there is decided again, and must not stand there twice.
+        self.journal.open(begin_again=not known)
+        if not known:
+            self.journal.write({**self.terms.header, "kind": "begin", "format": 1}, sync=True)
+        if not (self.folder / KILL).exists():
+            self._cleared("kill_file")
+        for name in self.machine.acknowledge(acknowledge):
+            self._take_as_it_is |= name == "absurd_price"
+            self._event(f"{name} was acknowledged")
+        return self.ticks
+
+    def _check_header(self, first: Any) -> None:
+        """The guard against another model: a journal is continued by what began it, or not at all."""
+        if not isinstance(first, BeginLine):
+            raise CheckpointError(f"{self.journal.path}: it does not begin with a line 'begin'; it is no journal.")
+        for name in _MUST_AGREE:
+            mine, theirs = self.terms.header[name], getattr(first, name)
+            if mine != theirs:
+                raise CheckpointError(
+                    f"{self.journal.path} was begun with another {name.replace('_', ' ')} ({str(theirs)[:60]}, "
+                    f"now {str(mine)[:60]}). Nothing was traded. Continue it with the run and the options that it was "
+                    "begun with, or begin a new session with --out."
+                )
+
+    def _continue(self, lines: Sequence[Any]) -> None:
+        """Restore the newest state and play the ticks after it again, which must decide what stands there."""
+        at = max(k for k, line in enumerate(lines) if isinstance(line, StateLine))
+        stored = lines[at]
+        if len(stored.arrays) != len(self.desks):
+            raise CheckpointError(f"{self.journal.path}: a state has {len(stored.arrays)} accounts; damaged.")
+        for desk, arrays in zip(self.desks, stored.arrays, strict=True):
+            desk.set_state(unpack(arrays, source=str(self.journal.path)))
+        self.ticks, self.time = stored.n, stored.time
+        self.last = {name: RawBar(name, int(numbers[0]), *numbers[1:]) for name, numbers in stored.last.items()}
+        self.machine = Machine(dict(stored.reasons))
+        for line in lines[at + 1 :]:
+            if isinstance(line, TickLine):
+                self._again(line)
+            elif isinstance(line, EventLine):
+                self.machine = Machine(dict(line.reasons))
+
+    def _again(self, line: TickLine) -> None:
+        """Play a tick of the journal again."""
+        bars = {
+            name: RawBar(name, line.time, *numbers)
+            for one in line.desks
+            if one is not None
+            for name, numbers in one.bars.items()
+        }
+        self.machine = Machine(dict(line.reasons))
+        made = self._play(line.time, bars, State[line.state])
+        for now, before in zip(made, line.desks, strict=True):
+            if (now is None) != (before is None) or (now is not None and not _same(now, before)):
+                when = show(np.datetime64(line.time, "ns"))
+                raise CheckpointError(
+                    f"{self.journal.path}: at {when} the journal says something else than this policy does on the same "
+                    "bars; it was changed, or made with other versions. Nothing was traded."
+                )
+
+    def close(self) -> None:
+        self.journal.close()
+
+    # ---------------------------------------------------------------- ticks
+
+    def tick(self, time: int, bars: Bars, *, due: float | None = None) -> Ticked:
+        """The bars that opened at `time`, ns, are complete. due: wall time at which they should have been here."""
+        bars = {name: inside_its_range(bar) for name, bar in bars.items()}
+        first = not self.trading
+        self._judge(time, bars, due)
+        state = self.machine.state
+        made = self._play(time, bars, state)
+        if self.trading:
+            self._write_tick(time, state, made)
+            if first or self.ticks % STATE_EVERY == 0:
+                self._write_state()
+        placed = tuple(None if one is None else one["placed"] for one in made)
+        return Ticked(time, tuple(desk.account.equity for desk in self.desks if desk.begun), placed, state)
+
+    @property
+    def trading(self) -> bool:
+        """Whether an account has begun."""
+        return any(desk.begun for desk in self.desks)
+
+    def _play(self, time: int, bars: Bars, state: State) -> list[dict[str, Any] | None]:
+        """Move every account that has a bar; what happened, for the journal."""
+        made: list[dict[str, Any] | None] = []
+        for k, desk in enumerate(self.desks):
+            own = [bars.get(name) for name in desk.symbols]
+            if all(bar is None for bar in own):
+                made.append(None)
+                continue
+            if not desk.begun and desk.ready and self.terms.since is not None and time >= self.terms.since:
+                self._begin(k, state)  # no bar between the last close and `since` was due
+            step = desk.show(own)
+            if step is None and self._may_begin(desk, time):
+                self._begin(k, state)
+            elif step is not None and step.ruined:
+                self.machine.give("ruined", "The account is at its floor.")
+                self._placed[k] = None
+            elif step is not None:
+                self._placed[k] = desk.place(state)
+            made.append(self._record(desk, own, step, self._placed[k]))
+        self.time = time
+        self.last |= bars
+        self.ticks += self.trading
+        return made
+
+    def _may_begin(self, desk: Desk, time: int) -> bool:
+        since = self.terms.since
+        return desk.ready and (since is None or time + self.terms.frequency.bar_ns >= since)
+
+    def _begin(self, k: int, state: State) -> None:
+        self.desks[k].begin()
+        self._placed[k] = self.desks[k].place(state)
+
+    def _record(
+        self, desk: Desk, bars: Sequence[RawBar | None], step: AccountStep | None, placed: Placed | None
+    ) -> dict[str, Any]:
+        ledger = {} if step is None else {name: np.asarray(value) for name, value in step.ledger.items()}
+        return {
+            "bars": {bar.symbol: bar.to_list() for bar in bars if bar is not None},
+            "ledger": {name: value.tolist() for name, value in ledger.items() if name != "symbol" and value.any()},
+            "equity": desk.account.equity,
+            "units": desk.account.units.reshape(-1).tolist(),
+            "wanted": None if placed is None else placed.wanted.tolist(),
+            "target": None if placed is None else placed.target.tolist(),
+            "guards": list(desk.account.guards_now()) if desk.begun else [],
+            "placed": placed,
+        }
+
+    def _write_tick(self, time: int, state: State, made: Sequence[dict[str, Any] | None]) -> None:
+        desks = [None if one is None else {key: one[key] for key in one if key != "placed"} for one in made]
+        moved = any(one is not None and "order_units" in one["ledger"] for one in made)
+        changed = moved or any(one is not None and one["target"] != self._targets.get(k) for k, one in enumerate(made))
+        self._targets |= {k: one["target"] for k, one in enumerate(made) if one is not None}
+        self.journal.write(
+            {
+                "kind": "tick",
+                "n": self.ticks,
+                "time": time,
+                "wall": self._clock(),
+                "state": state.name,
+                "reasons": self.machine.to_json(),
+                "desks": desks,
+            },
+            sync=changed,
+        )
+
+    def _write_state(self) -> None:
+        self.journal.write(
+            {
+                "kind": "state",
+                "n": self.ticks,
+                "time": self.time,
+                "last": {name: [bar.time, *bar.to_list()] for name, bar in self.last.items()},
+                "arrays": [pack(desk.get_state()) for desk in self.desks],
+                "reasons": self.machine.to_json(),
+            },
+            sync=True,
+        )
+
+    # ---------------------------------------------------------------- guards
+
+    def refuses(self, bar: RawBar) -> str | None:
+        """Why a bar is not traded on although its numbers could be a bar's; None: it is."""
+        before = self.last.get(bar.symbol)
+        if before is None:
+            return None
+        moves = (math.log(bar.open / before.close), math.log(bar.close / before.close))
+        worst = max(moves, key=abs)
+        if abs(worst) <= self.guards.largest_move or self._take_as_it_is:
+            self._take_as_it_is = False
+            return None
+        sentence = f"{bar.symbol} moved from {before.close:g} to {before.close * math.exp(worst):g} in one bar."
+        self._give("absurd_price", sentence)
+        return sentence
+
+    def _judge(self, time: int, bars: Bars, due: float | None) -> None:
+        """Guards that look at a tick before the decision at its close."""
+        if not self.trading:
+            return
+        bar, guards = self.terms.frequency.bar_ns, self.guards
+        gone = self._clock() - due if due is not None else 0.0
+        stale = guards.stale_seconds is not None and gone > guards.stale_seconds
+        missing = 0 if self.time is None else guards.missing(self.time, time, bar, self.terms.frequency.calendar)
+        closed = not guards.open_at(time + bar)
+        for name, holds, sentence in (
+            ("stale_feed", stale, f"The newest bar came {gone:.0f} s after it was due."),
+            ("gap", missing > 0, f"{missing} bars are missing before {show(np.datetime64(time, 'ns'))}."),
+            ("trading_hours", closed, f"Orders of now would be filled outside {', '.join(guards.hours)} UTC."),
+        ):
+            if holds:
+                self._give(name, sentence)
+            else:
+                self._cleared(name)
+        self._cleared("bad_lines")
+        self.look_for_kill()
+
+    def look_for_kill(self) -> None:
+        """Go flat while the kill file is there."""
+        if (self.folder / KILL).exists():
+            self._give("kill_file", f"{self.folder / KILL} is there.")
+        else:
+            self._cleared("kill_file")
+
+    def waited(self, due: float) -> None:
+        """Nothing came so far, and the next bar was due at this wall time."""
+        late = self._clock() - due
+        if self.guards.stale_seconds is not None and late > self.guards.stale_seconds:
+            self._give("stale_feed", f"The next bar was due {self.guards.stale_seconds:g} s ago or longer.")
+
+    def refused(self, count: int, reason: str) -> None:
+        """So many lines in a row said nothing that could be used."""
+        if count >= self.guards.bad_lines:
+            self._give("bad_lines", f"{self.guards.bad_lines} lines in a row were refused; one says: {reason[:200]}")
+
+    def compare_position(self, report: PositionReport) -> None:
+        """A venue says what is held; what this account does not explain stops the session."""
+        desk = next(one for one in self.desks if report.symbol in one.symbols)
+        held = float(desk.account.units.reshape(-1)[desk.symbols.index(report.symbol)]) if desk.begun else 0.0
+        if abs(report.units - held) > self.guards.position_tolerance * max(abs(held), 1.0):
+            self._give(
+                "unexplained_position", f"{report.units:g} {report.symbol} are held, and {held:g} are explained."
+            )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the session ends: it is stopped, or flat by the kill file with nothing left to close."""
+        if self.machine.state is State.STOPPED:
+            return True
+        empty = all(not desk.begun or not desk.account.units.any() for desk in self.desks)
+        return "kill_file" in self.machine.reasons and empty
+
+    def _give(self, name: str, sentence: str) -> None:
+        if self.machine.give(name, sentence):
+            self._event(f"{name}: {sentence}")
+
+    def _cleared(self, *names: str) -> None:
+        for name in self.machine.clear(*names):
+            self._event(f"{name} no longer holds")
+
+    def _event(self, what: str) -> None:
+        if self.trading:
+            reasons = self.machine.to_json()
+            self.journal.write({"kind": "event", "wall": self._clock(), "what": what, "reasons": reasons}, sync=True)
+
+
+def _same(now: Mapping[str, Any], before: Any) -> bool:
+    """Whether a tick played again decides and is worth what the journal says."""
+    return bool(
+        now["equity"] == before.equity
+        and now["units"] == before.units
+        and now["wanted"] == before.wanted
+        and now["target"] == before.target
+    )
