@@ -191,6 +191,13 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("grad/critic_smallest", "1", "smaller gradient norm of the twin critics", (1e-8, None)),
     MetricSpec("grad/critic_ratio", "1", "larger over smaller gradient norm of the twin critics", (1.0, 100.0)),
     MetricSpec("model/dead_units", "share", "hidden units that answer every observation alike", (0.0, 0.5)),
+    MetricSpec(
+        "model/dormant_units", "share", "hidden units with at most 0.025 of their layer's mean activity", (0.0, 0.5)
+    ),
+    MetricSpec("model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)),
+    MetricSpec("model/weight_norm", "1", "Euclidean norm of the weights, heads of the return scale left out"),
+    MetricSpec("model/weight_growth", "1", "norm of the weights over their initial norm", (0.1, 10.0)),
+    MetricSpec("model/weight_distance", "1", "distance from the initial weights over their norm", (0.0, 10.0)),
     MetricSpec("obs/outlier_fraction", "share", "observation entries beyond 100 known standard deviations", (0.0, 0.0)),
     MetricSpec("obs/drift_mean", "std", "largest shift of an entry's mean against the recent rollouts", (0.0, 5.0)),
     MetricSpec("obs/drift_std", "1", "largest |ln ratio| of an entry's spread against the recent rollouts", (0.0, 6.0)),

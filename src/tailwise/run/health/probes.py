@@ -75,9 +75,17 @@ def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
     return x
 
 
+@dataclass(frozen=True)
+class Hidden:
+    """What hidden units answered to some observations: layers, each [T, B, units], and what actor and critics read."""
+
+    layers: list[Tensor]
+    features: Tensor
+
+
 @torch.no_grad()
-def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
-    """Share of hidden units whose output does not depend on the observation; None when observations do not vary."""
+def hidden_units(model: ActorCritic, rollout: Rollout) -> Hidden | None:
+    """Of the first rows of a rollout; None when observations do not vary."""
     envs = min(PROBED_ENVIRONMENTS, rollout.envs)
     steps = min(rollout.steps, max(1, PROBED_ROWS // envs))
     obs = torch.nan_to_num(rollout.obs[:steps, :envs], nan=0.0, posinf=0.0, neginf=0.0)
@@ -92,9 +100,14 @@ def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
     _through(model.actor.body, x, outputs)
     for critic in model.critic_heads():
         _through(critic.body, x, outputs)
-    if not outputs:
+    return Hidden(outputs, x)
+
+
+def dead_units(hidden: Hidden | None) -> float | None:
+    """Share of hidden units whose output does not depend on the observation; None where there are none."""
+    if hidden is None or not hidden.layers:
         return None
-    spread = torch.cat(outputs, dim=-1).flatten(0, -2).std(0)
+    spread = torch.cat(hidden.layers, dim=-1).flatten(0, -2).std(0)
     return float((spread < DEAD_SPREAD).float().mean())
 
 
