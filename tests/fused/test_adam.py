@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailwise.fused.adam import AdamSettings, adam_step
+from tailwise.fused.adam import AdamSettings, Decay, adam_step
 
 
 def step(grad: np.ndarray, clip: float) -> tuple[tuple[float, float], list[np.ndarray], np.ndarray]:
     """(norms, parameters and both moments after the first step from 1, 0 and 0, squares) of two parameters."""
     arrays = [np.full(5, start, dtype=np.float32) for start in (1.0, 0.0, 0.0)]
     segments, squares = np.array([[0, 2, 0], [2, 3, 1]]), np.zeros(2)
-    settings = AdamSettings(learning_rate=0.1, clip=clip, epsilon=1e-8, critic_epsilon=1e-8)
-    norms = adam_step(arrays[0], grad, (arrays[1], arrays[2]), segments, settings, 1, squares)
+    settings = AdamSettings(learning_rate=0.1, clip=clip, epsilon=1e-8, critic_epsilon=1e-8, beta1=0.9, beta2=0.999)
+    decay = Decay(np.zeros(2, dtype=np.float32), np.zeros(5, dtype=np.float32))
+    norms = adam_step(arrays[0], grad, (arrays[1], arrays[2]), segments, settings, decay, 1, squares)
     return norms, arrays, squares
 
 

@@ -281,6 +281,35 @@ def measure_effects(mode: str, settings: Callable[..., dict[str, Any]]) -> dict[
     }
 
 
+def optimiser(kind: str, **values: Any) -> dict[str, Any]:
+    return learner(optimiser={"kind": kind, **values})
+
+
+def optimiser_effects(kind: str, *, protective: bool, decaying: bool) -> dict[str, Effect]:
+    """What several optimisers share, in bits of the weights."""
+    at, base = f"learner.optimiser[{kind}]", optimiser(kind)
+    effects = {
+        at: Effect(weights, base),
+        f"{at}.shrink_perturb": Effect(weights, optimiser(kind, shrink_perturb=1e-3), base),
+    }
+    if decaying:
+        strong = optimiser(kind, weight_decay=5.0)
+        effects[f"{at}.weight_decay"] = Effect(weights, strong, base)
+        effects[f"{at}.decay_to"] = Effect(weights, optimiser(kind, weight_decay=5.0, decay_to="initial"), strong)
+    if protective:
+        effects[f"{at}.utility_beta"] = Effect(weights, optimiser(kind, utility_beta=0.5), base)
+        effects[f"{at}.noise"] = Effect(weights, optimiser(kind, noise=0.1), base)
+    return effects
+
+
+def microbatched(**values: Any) -> dict[str, Any]:
+    return learner(microbatches=2, **values)
+
+
+def scaling(**values: Any) -> dict[str, Any]:
+    return microbatched(variance_scaling={"kind": "on", "low": 0.01, **values})
+
+
 EFFECTS: dict[str, Effect] = {
     "seed": Effect(weights, {"seed": 1}),
     "backend": Effect(lambda done: type(done.trainer.backend).__name__, {"backend": "fused"}, {"backend": "torch"}),
@@ -366,6 +395,21 @@ EFFECTS: dict[str, Effect] = {
     "learner.entropy[plateau].tolerance": Effect(metric("step/entropy_weight"), plateau(tolerance=0.0), plateau()),
     "learner.entropy[plateau].decay": Effect(metric("step/entropy_weight"), plateau(decay=9), plateau()),
     "learner.value_weight": Effect(metric("loss/mean_0"), learner(value_weight=1.0)),
+    "learner.optimiser[adam]": Effect(weights, {}, optimiser("adamw")),
+    "learner.optimiser[adamw]": Effect(weights, optimiser("adamw")),
+    "learner.optimiser[adamw].beta1": Effect(weights, optimiser("adamw", beta1=0.5), optimiser("adamw")),
+    "learner.optimiser[adamw].beta2": Effect(weights, optimiser("adamw", beta2=0.5), optimiser("adamw")),
+    **optimiser_effects("adamw", protective=False, decaying=True),
+    **optimiser_effects("upgd", protective=True, decaying=False),
+    **optimiser_effects("upgd_w", protective=True, decaying=True),
+    "learner.optimiser[ada_upgd].beta1": Effect(weights, optimiser("ada_upgd", beta1=0.5), optimiser("ada_upgd")),
+    "learner.optimiser[ada_upgd].beta2": Effect(weights, optimiser("ada_upgd", beta2=0.5), optimiser("ada_upgd")),
+    **optimiser_effects("ada_upgd", protective=True, decaying=True),
+    "learner.variance_scaling[off]": Effect(weights, microbatched(), scaling()),
+    "learner.variance_scaling[on]": Effect(weights, scaling(), microbatched()),
+    "learner.variance_scaling[on].strength": Effect(weights, scaling(strength=0.1), scaling()),
+    "learner.variance_scaling[on].low": Effect(weights, scaling(strength=100.0, low=0.5), scaling(strength=100.0)),
+    "learner.variance_scaling[on].rate": Effect(weights, scaling(rate=0.9), scaling()),
     "learner.max_grad_norm": Effect(metric("grad/norm_after"), learner(max_grad_norm=0.001)),
     "learner.target_kl": Effect(
         metric("policy/stopped_early"), learner(**{**LOUD, "target_kl": 1e-6}), learner(**LOUD)

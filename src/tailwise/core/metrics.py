@@ -189,10 +189,19 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "grad/term/risk/actor", "1", "gradient norm of what risk adds to the policy's loss, on the actor: its true size"
     ),
+    MetricSpec("grad/noise_ratio/<group>", "1", "squared error of a group's mean gradient over its squared size"),
+    MetricSpec("grad/noise_scale", "rows", "rows of a minibatch at which noise and signal of its gradient are equal"),
     MetricSpec("grad/dead_terms", "count", "loss terms that are on and have no gradient on their owner", (0.0, 0.0)),
     MetricSpec("grad/critic_smallest", "1", "smaller gradient norm of the twin critics", (1e-8, None)),
     MetricSpec("grad/critic_ratio", "1", "larger over smaller gradient norm of the twin critics", (1.0, 100.0)),
     MetricSpec("model/dead_units", "share", "hidden units that answer every observation alike", (0.0, 0.5)),
+    MetricSpec(
+        "model/dormant_units", "share", "hidden units with at most 0.025 of their layer's mean activity", (0.0, 0.5)
+    ),
+    MetricSpec("model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)),
+    MetricSpec("model/weight_norm", "1", "Euclidean norm of the weights, heads of the return scale left out"),
+    MetricSpec("model/weight_growth", "1", "norm of the weights over their initial norm", (0.1, 10.0)),
+    MetricSpec("model/weight_distance", "1", "distance from the initial weights over their norm", (0.0, 10.0)),
     MetricSpec("obs/outlier_fraction", "share", "observation entries beyond 100 known standard deviations", (0.0, 0.0)),
     MetricSpec("obs/drift_mean", "std", "largest shift of an entry's mean against the recent rollouts", (0.0, 5.0)),
     MetricSpec("obs/drift_std", "1", "largest |ln ratio| of an entry's spread against the recent rollouts", (0.0, 6.0)),
@@ -200,10 +209,11 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("obs/evaluation_drift", "std", "largest shift of an entry between training and evaluation", (0.0, 30.0)),
     MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
     MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),
-    MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor"),
+    MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor, before noise factors"),
     MetricSpec("step/schedule", "1", "factor of the learning-rate schedule"),
     MetricSpec("step/kl_factor", "1", "factor of the KL controller"),
     MetricSpec("step/health_factor", "1", "factor of the health rules"),
+    MetricSpec("step/noise_factor/<group>", "1", "factor of variance scaling on the step of a parameter group"),
     MetricSpec("step/at_low_bound", "0/1", "whether the KL controller is at its smallest factor", (0.0, 0.0)),
     MetricSpec("step/at_high_bound", "0/1", "whether the KL controller is at its largest factor"),
     MetricSpec("step/entropy_weight", "1", "weight of the entropy bonus"),

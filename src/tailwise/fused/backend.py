@@ -20,7 +20,7 @@ from tailwise.core.compiled import Repeated
 from tailwise.core.errors import ConfigError
 from tailwise.core.numerics import surely_finite
 from tailwise.core.streams import Streams
-from tailwise.fused.adam import FlatAdam, adam_step
+from tailwise.fused.adam import FlatAdam, FlatKind, adam_step
 from tailwise.fused.ahead import FusedAhead, ahead_of
 from tailwise.fused.coverage import kernel_of, why_not_fused
 from tailwise.fused.credit import risk_credit
@@ -137,7 +137,8 @@ class FusedBackend:
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
         self.bound = bind(model)
-        self.optimiser = FlatAdam(model, self.bound)
+        assert isinstance(config.optimiser, FlatKind)
+        self.optimiser = FlatAdam(model, self.bound, config.optimiser)
         # The same memory as an array: a tensor that is touched after a kernel costs tens of microseconds.
         self.flat: np.ndarray = self.bound.flat.numpy()
         self.parameters = Parameters(self.bound.network, self.flat, aligned_zeros(self.bound.laid.floats).numpy())

@@ -9,6 +9,7 @@ import torch
 
 from tailwise.core.errors import ConfigError
 from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.learner.optimiser_config import AdamOptimiser, AdamWOptimiser, VarianceScaling
 from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.config import Critic, GruCore, LstmCore, MlpEncoder, ModelConfig
@@ -51,6 +52,13 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.critic.clip.kind {critic.clip.kind} is not covered; use disable, or backend torch"
     if isinstance(learner.awr, Awr):
         return "learner.awr.kind on is not covered; use off, or backend torch"
+    optimiser = learner.optimiser
+    if not isinstance(optimiser, AdamOptimiser | AdamWOptimiser):
+        return f"learner.optimiser.kind {optimiser.kind} is not covered; use adam or adamw, or backend torch"
+    if isinstance(optimiser, AdamWOptimiser) and optimiser.shrink_perturb > 0:
+        return f"learner.optimiser.shrink_perturb {optimiser.shrink_perturb:g} is not covered; use 0, or backend torch"
+    if isinstance(learner.variance_scaling, VarianceScaling):
+        return "learner.variance_scaling.kind on is not covered; use off, or backend torch"
     return None
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.fused import rows as numbers
-from tailwise.fused.adam import AdamSettings
+from tailwise.fused.adam import AdamSettings, Decay
 from tailwise.fused.coverage import kernel_of
 from tailwise.fused.inference import sum_kl, sum_kl_along
 from tailwise.fused.layout import NO_CORE
@@ -37,6 +37,7 @@ class FusedEpochs:
         self.done = 0
         self.first_log_ratio = 0.0
         self.term_gradients: dict[str, dict[str, float]] = {}
+        self.noise = None  # variance scaling is not covered
         self._first = True
         self._recurrent = backend.model.core is not None
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
@@ -63,7 +64,10 @@ class FusedEpochs:
             clip=math.inf if config.max_grad_norm is None else config.max_grad_norm,
             epsilon=ADAM_EPSILON,
             critic_epsilon=CRITIC_EPSILON,
+            beta1=backend.optimiser.betas[0],
+            beta2=backend.optimiser.betas[1],
         )
+        self._decay = Decay(backend.optimiser.decay, backend.optimiser.anchor)
         # Of each minibatch; and at each step, the gradient's norm before and after clipping, and squares by parameter.
         self._sums: list[list[float]] = []
         self._norms: list[tuple[float, float]] = []
@@ -111,7 +115,14 @@ class FusedEpochs:
             return None
         moments, step, squares = backend.optimiser.moments, backend.optimiser.count_step(), self._squares
         norms = backend.adam_step(
-            backend.flat, grad, moments, backend.bound.segments, self._adam, step, squares[len(self._norms)]
+            backend.flat,
+            grad,
+            moments,
+            backend.bound.segments,
+            self._adam,
+            self._decay,
+            step,
+            squares[len(self._norms)],
         )
         self._norms.append(norms)
         if not norms[0] < math.inf:

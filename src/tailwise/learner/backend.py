@@ -20,6 +20,7 @@ from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import Optimiser, StepSize
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.variance_scaling import GradientNoise
 from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision
 
 
@@ -43,6 +44,7 @@ class UpdateReport:
     """What an update did. `reason` says why it was refused or rolled back; None when committed.
 
     observed: moments of the valid observations as the normaliser absorbed them; None where nothing was committed.
+    gradient_noise: (|g|^2, squared error of g) by parameter group, where variance scaling measures it.
     """
 
     committed: bool
@@ -53,6 +55,7 @@ class UpdateReport:
     term_gradients: dict[str, dict[str, float]] = field(default_factory=dict)
     went_too_far: bool = False  # rolled back because weights or KL left their bounds, not because of broken input
     observed: Moments | None = None
+    gradient_noise: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 #: (mean advantages [T, B], risk advantages [T, B] or None, multiplier) -> advantages [T, B]; the seam of tail risk.
@@ -66,12 +69,14 @@ class Epochs(Protocol):
     done             epochs that were completed
     first_log_ratio  largest |log ratio| before the first step: 0 but for rounding
     term_gradients   gradient norm of each loss term on each parameter group, where it was measured
+    noise            measures how far the gradients of microbatches agree, None where nobody asks
     """
 
     stopped: bool
     done: int
     first_log_ratio: float
     term_gradients: dict[str, dict[str, float]]
+    noise: GradientNoise | None
 
     def draws(self, epoch: int) -> Any:
         """Random numbers of an epoch, which are handed to `minibatch`."""

@@ -299,9 +299,12 @@ def move_scale(model: ActorCritic, optimiser: Optimiser, raw_returns: Tensor) ->
         if critic.mean_head is not None:
             preserve_outputs(critic.mean_head, **move._asdict())
             for parameter in (critic.mean_head.weight, critic.mean_head.bias):
-                optimiser.rescale(parameter, old_sigma / sigma)
+                optimiser.rescale(parameter, old_sigma / sigma, weights=old_sigma / sigma)
         if critic.law_head is not None:
             law.rescale(critic.law_head, move)
+            if law.rescales:
+                for parameter in critic.law_head.parameters():
+                    optimiser.rescale(parameter, 1.0, weights=old_sigma / sigma)
     return None
 
 

@@ -7,6 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from tailwise.core.config import Section
+from tailwise.learner.optimiser_config import (
+    AdamOptimiser,
+    AdamWOptimiser,
+    AdaUpgdOptimiser,
+    NoVarianceScaling,
+    UpgdOptimiser,
+    UpgdWOptimiser,
+    VarianceScaling,
+)
 
 CHOSEN_BY_GEOMETRY: dict[str, Any] = {"chosen_by": "run.geometry"}  # of a field whose default depends on the budget
 
@@ -183,7 +192,13 @@ class LearnerConfig(Section):
     microbatches: int = Field(
         1, ge=1, le=1024, description="parts of a minibatch whose gradients are accumulated before one step"
     )
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="base step size of Adam")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="base step size of the optimiser")
+    optimiser: Annotated[
+        AdamOptimiser | AdamWOptimiser | UpgdOptimiser | UpgdWOptimiser | AdaUpgdOptimiser, Field(discriminator="kind")
+    ] = Field(default=AdamOptimiser(), description="how gradients become steps")
+    variance_scaling: Annotated[NoVarianceScaling | VarianceScaling, Field(discriminator="kind")] = Field(
+        default=NoVarianceScaling(), description="whether steps shrink where the gradients of microbatches disagree"
+    )
     schedule: Annotated[ConstantSchedule | LinearSchedule | CosineSchedule, Field(discriminator="kind")] = Field(
         default=LinearSchedule(), description="factor on the step size as a function of steps/total_steps"
     )
@@ -234,4 +249,9 @@ class LearnerConfig(Section):
             )
         if self.kl_factor.kind == "on" and self.target_kl is None:
             raise ValueError("learner.kl_factor follows learner.target_kl, which is null; set target_kl, e.g. 0.02")
+        if self.variance_scaling.kind == "on" and self.microbatches < 2:
+            raise ValueError(
+                f"learner.variance_scaling compares the gradients of microbatches and learner.microbatches is "
+                f"{self.microbatches}; set learner.microbatches to 2 or more, e.g. 4"
+            )
         return self

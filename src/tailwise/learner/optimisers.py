@@ -5,29 +5,34 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tailwise.core.errors import CheckpointError
+from tailwise.core.streams import Streams
 from tailwise.learner.config import KlFactor, NoKlFactor
+from tailwise.learner.lasting import AdamW, AdaUpgd, Lasting, Upgd
+from tailwise.learner.optimiser_config import AdamOptimiser, AnyOptimiser
 from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.config import PopArt
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """The factors of one update's learning rate."""
+    """The factors of one update's learning rate; noise_factor: of single parameter groups, 1 where none is given."""
 
     base: float
     schedule: float
     kl_factor: float
     health_factor: float
+    noise_factor: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
-        """The learning rate that the optimiser uses."""
+        """The learning rate that the optimiser uses, before the noise factors."""
         return self.base * self.schedule * self.kl_factor * self.health_factor
 
 
@@ -105,8 +110,9 @@ class Optimiser(Protocol):
     It goes by names `optimiser/<parameter>/<key>` into checkpoints; the keys are the optimiser's own affair.
     """
 
-    def rescale(self, parameter: Tensor, factor: float) -> None:
-        """Make the state what it would be if all gradients of a parameter had been `factor` times as large."""
+    def rescale(self, parameter: Tensor, factor: float, weights: float) -> None:
+        """Make the state what it would be if all gradients of a parameter had been `factor` times as large, and the
+        parameter itself `weights` times."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -127,29 +133,40 @@ ADAM_EPSILON = 1e-5
 # which would slow down exactly the tail.
 CRITIC_EPSILON = 1e-8
 ADAM_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's names
+LASTING: Mapping[str, type[Lasting]] = {"adamw": AdamW, "upgd": Upgd, "upgd_w": Upgd, "ada_upgd": AdaUpgd}
 
 
-class Adam:
-    """torch's Adam, with a smaller epsilon for the critics."""
+class ModelOptimiser:
+    """An optimiser of torch on the parameter groups of a model, with a smaller epsilon for the critics."""
 
-    def __init__(self, model: ActorCritic, *, learning_rate: float) -> None:
-        groups = model.groups()
-        critics = [p for name, members in groups.items() if name.startswith("critic_") for p in members]
-        others = [p for name, members in groups.items() if not name.startswith("critic_") for p in members]
-        self.torch = torch.optim.Adam(
-            [{"params": others, "eps": ADAM_EPSILON}, {"params": critics, "eps": CRITIC_EPSILON}], lr=learning_rate
-        )
+    def __init__(
+        self, model: ActorCritic, config: AnyOptimiser, streams: Streams, *, learning_rate: float, foreach: bool = True
+    ) -> None:
         self._named = dict(model.named_parameters())
+        self.torch: torch.optim.Optimizer
+        groups = named_groups(model)
+        if isinstance(config, AdamOptimiser):
+            self.torch = torch.optim.Adam(groups, lr=learning_rate)
+            self._keys = dict.fromkeys(self._named, ADAM_KEYS)
+            return
+        options = config.model_dump(exclude={"kind", "decay_to"})
+        options["decay_to_initial"] = getattr(config, "decay_to", "zero") == "initial"
+        lasting = LASTING[config.kind](groups, streams=streams, lr=learning_rate, foreach=foreach, **options)
+        names = {parameter: name for name, parameter in self._named.items()}
+        self.torch = lasting
+        self._keys = {
+            names[p]: ("step", *lasting.keys(group)) for group in lasting.param_groups for p in group["params"]
+        }
 
-    @property
-    def learning_rate(self) -> float:
-        """Of the next step."""
-        return float(self.torch.param_groups[0]["lr"])
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
+    def use(self, step_size: StepSize) -> None:
+        """Take the next steps with these learning rates: the noise factor acts on what preconditioning left of a
+        gradient, and neither on decay nor on fresh weights."""
         for group in self.torch.param_groups:
-            group["lr"] = value
+            factor = step_size.noise_factor.get(group["of"], 1.0)
+            if isinstance(self.torch, Lasting):
+                group["lr"], group["noise_factor"] = step_size.value, factor
+            else:
+                group["lr"] = step_size.value * factor
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -159,12 +176,15 @@ class Adam:
         """Move all parameters along their gradients."""
         self.torch.step()
 
-    def rescale(self, parameter: Tensor, factor: float) -> None:
-        """See `Optimiser.rescale`: the mean of gradients is linear in them, the mean of squares quadratic."""
+    def rescale(self, parameter: Tensor, factor: float, weights: float) -> None:
+        """See `Optimiser.rescale`: the mean of gradients is linear in them, the mean of squares quadratic; the utility
+        is a product of gradient and weight."""
         state = self.torch.state.get(parameter, {})
-        if state:
+        if "exp_avg" in state and factor != 1.0:
             state["exp_avg"].mul_(factor)
             state["exp_avg_sq"].mul_(factor**2)
+        if "utility" in state:
+            state["utility"].mul_(factor * weights)
 
     def tensors(self) -> dict[str, Tensor]:
         """See `Optimiser.tensors`."""
@@ -176,7 +196,7 @@ class Adam:
 
     def check(self, tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
         """See `Optimiser.check`."""
-        check_adam_tensors(self._named, tensors, fresh=fresh)
+        check_tensors(self._named, self._keys, tensors, fresh=fresh)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Optimiser.load`."""
@@ -184,13 +204,43 @@ class Adam:
         for full, value in tensors.items():
             _, name, key = full.split("/")
             self.torch.state[self._named[name]][key] = value.clone()
+        if isinstance(self.torch, Lasting):
+            self.torch.forget_layout()
 
 
-def check_adam_tensors(named: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], *, fresh: bool) -> None:
-    """Raise when tensors are not Adam's state for these parameters; `fresh`: there may be none."""
+def scaled_heads(model: ActorCritic) -> set[nn.Parameter]:
+    """Parameters of the heads that move with the return scale: to shrink them would shrink predictions, not weights."""
+    if not isinstance(model.config.returns, PopArt):
+        return set()
+    heads = [head for critic in model.critic_heads() for head in (critic.mean_head, critic.law_head)]
+    return {parameter for head in heads if head is not None for parameter in head.parameters()}
+
+
+def named_groups(model: ActorCritic) -> list[dict[str, object]]:
+    """The parameter groups of an optimiser; `of` is the name of the model's group, from which scaled heads are apart."""
+    heads, groups = scaled_heads(model), list[dict[str, object]]()
+    for name, members in model.groups().items():
+        epsilon = CRITIC_EPSILON if name.startswith("critic_") else ADAM_EPSILON
+        plain, scaled = [p for p in members if p not in heads], [p for p in members if p in heads]
+        if plain:
+            groups.append({"params": plain, "eps": epsilon, "of": name})
+        if scaled:
+            kept = {"weight_decay": 0.0, "decay_to_initial": False, "shrink_perturb": 0.0}
+            groups.append({"params": scaled, "eps": epsilon, "of": name, **kept})
+    return groups
+
+
+def check_tensors(
+    named: Mapping[str, nn.Parameter],
+    keys: Mapping[str, Sequence[str]],
+    tensors: Mapping[str, Tensor],
+    *,
+    fresh: bool,
+) -> None:
+    """Raise when tensors are not the state of these parameters, by its `keys`; `fresh`: there may be none."""
     if fresh and not tensors:
         return
-    expected = {f"optimiser/{name}/{key}" for name in named for key in ADAM_KEYS}
+    expected = {f"optimiser/{name}/{key}" for name in named for key in keys[name]}
     if tensors.keys() != expected:
         missing, foreign = sorted(expected - tensors.keys())[:3], sorted(tensors.keys() - expected)[:3]
         raise CheckpointError(

@@ -25,7 +25,7 @@ from tailwise.learner.credit import CreditInputs, risk_credit
 from tailwise.learner.decisions import Ahead, Decisions
 from tailwise.learner.losses import AuxiliaryLoss, Inputs, Losses, compute_losses, law_kl
 from tailwise.learner.optimisers import (
-    Adam,
+    ModelOptimiser,
     Snapshot,
     clip_global_norm,
     first_non_finite,
@@ -37,6 +37,7 @@ from tailwise.learner.optimisers import (
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.variance_scaling import gradient_noise
 from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, decide, decide_padded
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
@@ -104,7 +105,17 @@ def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
         )
     absorbed = model.normaliser.absorb(rollout.of_valid(rollout.obs))
     metrics["obs/outlier_fraction"] = absorbed.outliers
-    return UpdateReport(True, None, epochs.stopped, kl_after, metrics, epochs.term_gradients, observed=absorbed.moments)
+    noise = {} if epochs.noise is None else epochs.noise.measured()
+    return UpdateReport(
+        True,
+        None,
+        epochs.stopped,
+        kl_after,
+        metrics,
+        epochs.term_gradients,
+        observed=absorbed.moments,
+        gradient_noise=noise,
+    )
 
 
 def targets_of(backend: Backend, rollout: Rollout) -> Targets:
@@ -219,7 +230,7 @@ class TorchBackend:
         self.risk = risk
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
-        self.optimiser = Adam(model, learning_rate=config.learning_rate)
+        self.optimiser = ModelOptimiser(model, config.optimiser, streams, learning_rate=config.learning_rate)
 
     def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
         """See `Backend.warm_up`: nothing to wait for."""
@@ -293,7 +304,7 @@ class TorchBackend:
 
     def epochs(self, rollout: Rollout, prepared: Prepared, knobs: Knobs) -> TorchEpochs:
         """See `Backend.epochs`."""
-        self.optimiser.learning_rate = knobs.step_size.value
+        self.optimiser.use(knobs.step_size)
         return TorchEpochs(self, self.optimiser, rollout, prepared, knobs)
 
 
@@ -309,7 +320,7 @@ class TorchEpochs:
     """The epochs of one update by autograd; see `Epochs`. optimiser: None where only terms are measured."""
 
     def __init__(
-        self, backend: Backend, optimiser: Adam | None, rollout: Rollout, prepared: Prepared, knobs: Knobs
+        self, backend: Backend, optimiser: ModelOptimiser | None, rollout: Rollout, prepared: Prepared, knobs: Knobs
     ) -> None:
         self.backend, self.optimiser = backend, optimiser
         self.rollout, self.prepared, self.knobs = rollout, prepared, knobs
@@ -318,6 +329,7 @@ class TorchEpochs:
         self.done = 0
         self.first_log_ratio = 0.0
         self.term_gradients: dict[str, dict[str, float]] = {}
+        self.noise = gradient_noise(backend.config.variance_scaling, backend.model.groups())
         self._first = True
         self._parameters = list(backend.model.parameters())
 
@@ -342,6 +354,8 @@ class TorchEpochs:
             if self._first and self.knobs.measure_terms:
                 self.measure_terms(losses)
             torch.autograd.backward(loss * share)
+            if self.noise is not None:
+                self.noise.part(share)
             self.tally.mean(losses.means, part.size)
             self.tally.largest(losses.maxima)
             self.tally.smallest(losses.minima)
@@ -352,6 +366,8 @@ class TorchEpochs:
         if kl_is_used_up(kl, config):
             self.stopped = True
             return None
+        if self.noise is not None:
+            self.noise.complete(total)
         norms = group_norms(backend.model)
         before, after = clip_global_norm(self._parameters, config.max_grad_norm)
         self.tally.mean({f"grad/norm/{name}": norm for name, norm in norms.items()}, 1.0)
@@ -402,7 +418,7 @@ class TorchEpochs:
 
     def metrics(self) -> dict[str, float]:
         """What the minibatches measured, aggregated over the update."""
-        return self.tally.result()
+        return self.tally.result() | ({} if self.noise is None else self.noise.metrics())
 
     @torch.no_grad()
     def kl_after(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -76,6 +76,7 @@ class ReturnLaw(ABC):
     particle_count  M, particles per target
     sampled         particles drawn per minibatch, 0 for all
     kernel          what compiled code reads, None where there is no such code
+    rescales        whether `rescale` multiplies the weights of a head by old sigma / sigma
     """
 
     size: int = 0
@@ -83,6 +84,7 @@ class ReturnLaw(ABC):
     particle_count: int = 0
     sampled: int = 0
     kernel: QuantileKernel | None = None
+    rescales: ClassVar[bool] = False
 
     def target_of(self, returns: Tensor) -> Tensor | None:
         """What the law learns from where `lam` is None: [T, B, M] of lambda-returns [T, B], None without a law."""
@@ -212,6 +214,8 @@ class QuantileReturn(ReturnLaw):
         # Even where M = N the quantiles themselves are not used: their outermost levels are 0.5/N from the ends, so
         # every bootstrap would trim the tail.
         return mu + sigma * inverse_cdf_quantiles(average_law(law), levels)
+
+    rescales = True
 
     def rescale(self, head: nn.Linear, move: ScaleMove) -> None:
         preserve_outputs(head, **move._asdict())

@@ -34,6 +34,7 @@ from tailwise.learner.constraint import Constraint
 from tailwise.learner.optimisers import StepSize, next_kl_factor
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.learner.rollout import Rollout
+from tailwise.learner.variance_scaling import NoiseAverage, averaged, from_json, noise_factors, to_json
 from tailwise.run.config import Config
 
 PREFIX = "calibration/"  # of tensors in a checkpoint
@@ -108,6 +109,7 @@ class Controllers:
     plateau_at     update at which the entropy's plateau began, None before
     constraint     the multiplier and its controller, None without risk that acts
     prior_factor   factor on the weight of the pull to the prior that its target moves
+    gradient_noise noise and signal of the gradients by parameter group, which move its noise factor
     """
 
     kl_factor: float = 1.0
@@ -117,6 +119,7 @@ class Controllers:
     plateau_at: int | None = None
     constraint: Constraint | None = None
     prior_factor: float = 1.0
+    gradient_noise: dict[str, NoiseAverage] = field(default_factory=dict)
 
     @property
     def multiplier(self) -> float:
@@ -142,7 +145,13 @@ class Controllers:
         """What schedules and controllers say for the update after `update` updates and `steps` environment steps."""
         schedule = schedule_factor(learner.schedule, steps, total_steps)
         return Knobs(
-            StepSize(learner.learning_rate, schedule, self.kl_factor, self.health_factor),
+            StepSize(
+                learner.learning_rate,
+                schedule,
+                self.kl_factor,
+                self.health_factor,
+                noise_factors(learner.variance_scaling, self.gradient_noise),
+            ),
             entropy_weight(learner.entropy, plateau_at=self.plateau_at, update=update),
             measure_terms=measure_terms,
             multiplier=self.multiplier,
@@ -169,6 +178,7 @@ class Controllers:
         )
         if not report.committed:
             return
+        self.gradient_noise = averaged(learner.variance_scaling, self.gradient_noise, report.gradient_noise)
         if prior is not None and prior.target is not None:
             self.prior_factor = next_prior_factor(
                 self.prior_factor, kl=report.metrics["policy/prior_kl"], target=prior.target
@@ -191,6 +201,7 @@ class Controllers:
             "plateau_at": self.plateau_at,
             "constraint": None if self.constraint is None else self.constraint.state(),
             "prior_factor": self.prior_factor,
+            "gradient_noise": to_json(self.gradient_noise),
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -204,6 +215,7 @@ class Controllers:
         self.narrowed = float(data.get("narrowed", 0.0))
         self.entropies, self.plateau_at = list(data["entropies"]), data["plateau_at"]
         self.prior_factor = float(data.get("prior_factor", 1.0))
+        self.gradient_noise = from_json(data.get("gradient_noise", {}))
         if self.constraint is not None:
             self.constraint.load(data["constraint"])
 

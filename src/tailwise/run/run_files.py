@@ -290,6 +290,7 @@ class TrainingState(Stored):
     plateau_at: Count | None
     adopted: dict[str, float] = Field(default_factory=dict)
     moments_since: Count = 0
+    gradient_noise: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     episodes: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
     best_return: float | None
     evaluations_without_gain: Count

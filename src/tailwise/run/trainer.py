@@ -20,6 +20,7 @@ from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.prior import prior_law
 from tailwise.learner.rollout import Rollout
+from tailwise.learner.variance_scaling import noise_metrics
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.backends import make_backend
@@ -287,6 +288,7 @@ class Trainer:
             **({} if self.prior is None else {"step/prior_weight": knobs.prior_weight}),
             "env/anomalies": float(anomalies),
             "env/reset_rows": float(invalid),
+            **noise_metrics(step_size.noise_factor, self.controllers.gradient_noise),
         }
         return metrics | self._episode_metrics()
 

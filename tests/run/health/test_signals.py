@@ -67,12 +67,12 @@ def test_dead_units_are_counted(kind: str, core: str) -> None:
     backend = learner_of(kind, model={"core": {"kind": core}})
     rollout = play(backend, random_world())
     units = 8 + 8 + 2 * 8 + (backend.model.core.hidden if backend.model.core is not None else 0)
-    assert probes.dead_units(backend.model, rollout) == 0.0
+    assert probes.dead_units(probes.hidden_units(backend.model, rollout)) == 0.0
     with torch.no_grad():
         backend.model.encoder[0].bias[0] = 1e3
-    assert probes.dead_units(backend.model, rollout) == pytest.approx(1 / units)
+    assert probes.dead_units(probes.hidden_units(backend.model, rollout)) == pytest.approx(1 / units)
     still = dataclasses.replace(rollout, obs=torch.ones_like(rollout.obs))
-    assert probes.dead_units(backend.model, still) is None
+    assert probes.dead_units(probes.hidden_units(backend.model, still)) is None
 
 
 def test_actions_are_counted_where_there_is_a_choice() -> None:

@@ -75,9 +75,18 @@ def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
     return x
 
 
+@dataclass(frozen=True)
+class Hidden:
+    """What hidden units answered to some observations: layers, each [T, B, units] or
+    [T x B, units], and what actor and critics read."""
+
+    layers: list[Tensor]
+    features: Tensor
+
+
 @torch.inference_mode()
-def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
-    """Share of hidden units whose output does not depend on the observation; None when observations do not vary."""
+def hidden_units(model: ActorCritic, rollout: Rollout) -> Hidden | None:
+    """Of the first rows of a rollout; None when observations do not vary."""
     envs = min(PROBED_ENVIRONMENTS, rollout.envs)
     steps = min(rollout.steps, max(1, PROBED_ROWS // envs))
     obs = rollout.obs[:steps, :envs].reshape(steps * envs, -1)
@@ -92,9 +101,14 @@ def dead_units(model: ActorCritic, rollout: Rollout) -> float | None:
     _through(model.actor.body, x, outputs)
     for critic in model.critic_heads():
         _through(critic.body, x, outputs)
-    if not outputs:
+    return Hidden(outputs, x)
+
+
+def dead_units(hidden: Hidden | None) -> float | None:
+    """Share of hidden units whose output does not depend on the observation; None where there are none."""
+    if hidden is None or not hidden.layers:
         return None
-    dead = [_spread(part.numpy().reshape(-1, part.shape[-1])) < DEAD_SPREAD for part in outputs]
+    dead = [_spread(part.numpy().reshape(-1, part.shape[-1])) < DEAD_SPREAD for part in hidden.layers]
     return sum(int(np.count_nonzero(part)) for part in dead) / sum(map(len, dead))
 
 

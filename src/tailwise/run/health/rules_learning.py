@@ -190,6 +190,46 @@ LEARNING_RULES: tuple[Rule, ...] = (
         clear_after=1,
     ),
     Rule(
+        "dormant_units",
+        "model/dormant_units",
+        Condition(above=0.5),
+        "warn",
+        "most hidden units are nearly silent: the network cannot learn much more; start again, or use "
+        "learner.optimiser.kind adamw with decay_to: initial or shrink_perturb",
+        "half of the units; sound runs show 0",
+        clear_after=1,
+    ),
+    Rule(
+        "rank_collapse",
+        "model/effective_rank",
+        Condition(below=0.1, statistic="of_peak", window=10),
+        "warn",
+        "the features fell to a tenth of their dimensions, so different states look alike: lower "
+        "learner.learning_rate, or use learner.optimiser.kind adamw with decay_to: initial",
+        "a tenth of the largest of ten measurements; sound runs fall to a third of it (CartPole, Pendulum)",
+        raise_after=2,
+        clear_after=2,
+    ),
+    Rule(
+        "weights_grown",
+        "model/weight_growth",
+        Condition(above=10),
+        "warn",
+        "the weights are ten times what they began with, and steps of the same size change less and less: use "
+        "learner.optimiser.kind adamw with weight_decay",
+        "the healthy band of the metric; sound runs reach 1.1",
+        clear_after=1,
+    ),
+    Rule(
+        "weights_far",
+        "model/weight_distance",
+        Condition(above=10),
+        "info",
+        "nothing is left of the initial weights; on a problem that changes, decay to them keeps a network able to learn",
+        "the healthy band of the metric; sound runs reach 0.4",
+        clear_after=1,
+    ),
+    Rule(
         "logit_norm",
         "policy/logit_norm",
         Condition(above=30),

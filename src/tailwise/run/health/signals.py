@@ -15,6 +15,7 @@ from tailwise.learner.config import KlFactor, LearnerConfig
 from tailwise.learner.rollout import Rollout
 from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.health import probes
+from tailwise.run.health.plasticity import Weights, plasticity
 from tailwise.run.health.probes import StepFacts
 
 Floats = npt.NDArray[np.float64]
@@ -140,6 +141,7 @@ class Signals:
         self.kl_factor = learner.kl_factor
         self.every = every
         self.drift = Drift(np.asarray(model.observation.scaled, dtype=np.bool_))
+        self.weights = Weights(model)
         self.rollouts = 0
         self.largest_reward = 0.0
         self.rewards_varied = False  # within one of the rollouts so far
@@ -173,8 +175,10 @@ class Signals:
         signals |= self.drift.absorb(rows.obs, observed)
         if self.rollouts % self.every == 0:
             signals |= self.drift.sample(rows.obs)
-            dead = probes.dead_units(self.model, rollout)
+            hidden = probes.hidden_units(self.model, rollout)
+            dead = probes.dead_units(hidden)
             signals |= {} if dead is None else {"model/dead_units": dead}
+            signals |= plasticity(hidden, self.weights)
         if isinstance(self.kl_factor, KlFactor):
             signals["step/at_low_bound"] = float(kl_factor <= self.kl_factor.low)
             signals["step/at_high_bound"] = float(kl_factor >= self.kl_factor.high)
