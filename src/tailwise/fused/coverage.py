@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.learner.config import Awr, LearnerConfig, NoAdversary, NoImitation
 from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.config import Critic, GruCore, LstmCore, MlpEncoder, ModelConfig
@@ -41,6 +41,8 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.encoder.activation {encoder.activation} is not covered; use {covered}, or backend torch"
     if model.norm != "none":
         return f"model.norm {model.norm} is not covered; use none, or backend torch"
+    if not isinstance(learner.imitation, NoImitation):
+        return f"learner.imitation.kind {learner.imitation.kind} is not covered; use none, or backend torch"
     if isinstance(core, LstmCore | GruCore) and core.layers > 1:
         return f"model.core.layers {core.layers} is not covered; use 1, or backend torch"
     if return_law(critic).kernel is None:
@@ -51,6 +53,8 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.critic.clip.kind {critic.clip.kind} is not covered; use disable, or backend torch"
     if isinstance(learner.awr, Awr):
         return "learner.awr.kind on is not covered; use off, or backend torch"
+    if not isinstance(learner.adversary, NoAdversary):
+        return f"learner.adversary.kind {learner.adversary.kind} is not covered; use none, or backend torch"
     return None
 
 

@@ -231,7 +231,7 @@ class PPO(Policy):
             old.world.with_config(config),
             run_dir=old.run_dir,
             callbacks=old.given_callbacks,
-            auxiliary=old.backend.auxiliary,
+            auxiliary=old.given_auxiliary,
             lock=old.lock,
         )
         trainer.adopt(old.adopted)

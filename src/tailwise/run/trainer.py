@@ -15,6 +15,7 @@ import torch
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs
+from tailwise.learner.config import PriceBudget, SaPpo
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
 from tailwise.learner.losses import AuxiliaryLoss
@@ -33,6 +34,7 @@ from tailwise.run.controllers import (
     controllers_of,
     narrowing,
 )
+from tailwise.run.disturbed import adversary_losses
 from tailwise.run.health import Alert
 from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
 from tailwise.run.health.watch import HealthWatch
@@ -69,6 +71,7 @@ class Trainer:
         self.driver = driver = world.training()
         self.run_dir = run_dir
         self.given_callbacks = tuple(callbacks)
+        self.given_auxiliary = tuple(auxiliary)
         self.lock = RunLock(run_dir) if lock is None and run_dir is not None else lock
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
@@ -96,7 +99,7 @@ class Trainer:
             threads=config.run.threads,
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
-            auxiliary=auxiliary,
+            auxiliary=(*auxiliary, *self._own_losses()),
         )
         history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
@@ -119,6 +122,13 @@ class Trainer:
         self._fresh = True  # whether the environments still have to be reset
 
     # ---------------------------------------------------------------- loop
+
+    def _own_losses(self) -> list[tuple[str, AuxiliaryLoss]]:
+        """The auxiliary losses that the configuration names."""
+        adversary, world = self.config.learner.adversary, self.world
+        in_bps = isinstance(adversary, SaPpo) and isinstance(adversary.budget, PriceBudget)
+        moves = world.moves_of_prices(adversary.budget.size) if in_bps else None
+        return adversary_losses(adversary, world.entries(self.driver), moves)
 
     def train(self, total_steps: int | None = None) -> str:
         """Run until `total_steps`; returns the sentence that says why it ended.
