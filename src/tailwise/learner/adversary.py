@@ -1,9 +1,9 @@
-"""SA-PPO: the policy should answer alike wherever its observation might really be (Zhang et al. 2020, arXiv 2003.08938).
+"""SA-PPO (Zhang et al. 2020, arXiv 2003.08938): the policy should answer alike wherever its observation might be.
 
 Within a budget per entry the move of the normalised observations is sought that changes the policy most; its divergence
-there is a loss term. Hidden states begin where they began in the rollout and are carried through the moved observations,
-so that with memory the whole sequence is moved at once. Only the term itself is differentiated by the weights: the
-search asks for gradients by the observations alone.
+there is a loss term. Hidden states begin where they began in the rollout and are carried through the moved
+observations, so that with memory the whole sequence is moved at once. Only the term itself is differentiated by the
+weights: the search asks for gradients by the observations alone.
 """
 
 from __future__ import annotations
@@ -136,12 +136,13 @@ def search(
 ) -> Tensor:
     """Observations [..., D] in the box that make `objective` (a scalar of such observations) large.
 
-    Projected steps of budget/steps along the sign of the gradient, from a random corner one step away. langevin: noise
-    of falling size is added to the gradient before its sign is taken.
+    Projected steps along the sign of the gradient, from a random corner budget/steps away: at the observation itself
+    there is no slope. Together they are long enough to come from the wrong corner to the edge. langevin: noise of
+    falling size is added to the gradient before its sign is taken.
     """
-    size = box.budget / steps
-    width = box.budget.shape[-1]
-    place, delta = box.moved(torch.sign(noise(NAME, width).to(size.dtype) - 0.5) * size)
+    start, width = box.budget / steps, box.budget.shape[-1]
+    size = start * (1.0 + 1.0 / steps)
+    place, delta = box.moved(torch.sign(noise(NAME, width).to(start.dtype) - 0.5) * start)
     for step in range(steps):
         place = place.detach().requires_grad_()
         (slope,) = torch.autograd.grad(objective(place), place)

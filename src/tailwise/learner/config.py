@@ -209,7 +209,7 @@ class SaPpo(Section):
     method: Literal["pgd", "sgld"] = Field(
         "pgd", description="search for the worst move: steps along the sign of the gradient, or the same with noise"
     )
-    steps: int = Field(3, ge=1, le=100, description="steps of the search, each budget/steps long")
+    steps: int = Field(2, ge=1, le=100, description="steps of the search, together a little longer than the budget")
     ramp: float = Field(0.5, ge=0, le=1, description="share of training in which the budget grows linearly from 0")
 
 

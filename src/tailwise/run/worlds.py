@@ -131,9 +131,7 @@ class World:
 
     def moves_of_prices(self, bps: float) -> Sequence[float]:
         """How far the entries [D] of an observation move, raw, where each price of the bars is off by so much."""
-        raise ConfigError(
-            f"a budget in basis points is one of prices, and {self.name} is not a market; use kind std"
-        )
+        raise ConfigError(f"a budget in basis points is one of prices, and {self.name} is not a market; use kind std")
 
     def market(self) -> MarketWorld:
         """This world if it is a market; raises otherwise."""
