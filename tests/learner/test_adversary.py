@@ -243,7 +243,7 @@ def test_budgets_by_name() -> None:
     )
     sizes = std_budgets(StdBudget(size=0.1, entries={"return_2*": 0.3, "*_20": 0.0, "drawdown": 0.02}), entries)
     assert sizes.normalised.tolist() == pytest.approx([0.1, 0.3, 0.0, 0.0, 0.02])
-    with pytest.raises(ConfigError, match=r"names 'retrun_1', which is no entry; did you mean 'return_1'"):
+    with pytest.raises(ConfigError, match=r"name 'retrun_1', which is none; did you mean 'return_1'"):
         std_budgets(StdBudget(entries={"retrun_1": 0.1}), entries)
     with pytest.raises(ConfigError, match="is 0 for every entry"):
         std_budgets(StdBudget(size=0.0), entries)

@@ -6,6 +6,7 @@ it would do, answers with a move of every open entry in units of its budget, and
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from tailwise.core.errors import EnvironmentContractError
+from tailwise.core.errors import ConfigWarning, EnvironmentContractError
 from tailwise.evaluate.attack_moves import Moment, decide_at
 from tailwise.learner.adversary import Box
 from tailwise.model.actor_critic import ActorCritic, Decision, decide
@@ -141,7 +142,9 @@ def train_adversary(
         env = AttackEnv(policy.model, driver, budget, deterministic=deterministic, seed=seed)
         learner = {"gamma": policy.config.learner.gamma}
         settings = {"seed": seed, "risk": {"mode": "off"}, "learner": learner, "run": {"total_steps": steps}}
-        agent = PPO(env, settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigWarning)  # about a configuration that nobody wrote
+            agent = PPO(env, settings)
         agent.learn()
     finally:
         driver.close()

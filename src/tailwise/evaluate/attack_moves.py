@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tailwise.core.streams import Streams
 from tailwise.learner.adversary import Box, divergence, search, without_weights
-from tailwise.model.actor_critic import ActorCritic, Decision, check_finite
+from tailwise.model.actor_critic import ActorCritic, Decision, check_finite, decide_padded
 
 Arrays = npt.NDArray[Any]
 
@@ -175,16 +175,17 @@ class AttackedPlayer:
 
         uniform = None if self.deterministic else draw("action", model.law.noise, "play")[0]
         box = Box.around(model, model.normaliser(raw), self.budget)
-        clean = decide_at(model, box.centre, self.state, start, allowed, uniform)
-        moment = Moment(box, self.state, start, allowed, clean, draw)
         if self.attack is None:
-            self.seen.append(moment)
-            decision = clean
+            # The inference of all evaluations, so that this is what they say, to the last bit.
+            decision = decide_padded(model, raw, self.state, start, allowed, uniform)
+            self.seen.append(Moment(box, self.state, start, allowed, decision, draw))
         else:
+            clean = decide_at(model, box.centre, self.state, start, allowed, uniform)
+            moment = Moment(box, self.state, start, allowed, clean, draw)
             shown = self.attack.shown(model, moment)
             decision = decide_at(model, shown, self.state, start, allowed, uniform)
             self._note(moment, shown, decision)
-        check_finite(decision, raw)
+            check_finite(decision, raw)
         self.state = decision.state
         return model.action.to_env(decision.action.numpy(), squashed=model.law.squashed)
 

@@ -61,13 +61,16 @@ def std_budgets(config: StdBudget, entries: Entries) -> Budgets:
         if not any(fnmatchcase(name, pattern) for name in entries.names):
             near = difflib.get_close_matches(pattern, entries.names, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the entries are {', '.join(entries.names[:20])}"
-            raise ConfigError(f"learner.adversary.budget.entries names '{pattern}', which is no entry; {hint}")
+            raise ConfigError(f"the entries of the adversary's budget name '{pattern}', which is none; {hint}")
     sizes = [
         next((size for pattern, size in config.entries.items() if fnmatchcase(name, pattern)), config.size * is_open)
         for name, is_open in zip(entries.names, entries.open, strict=True)
     ]
     if not any(sizes):
-        raise ConfigError("learner.adversary.budget is 0 for every entry; raise size, or name some in entries")
+        raise ConfigError(
+            "the budget of the adversary is 0 for every entry (flags, one-hots and the account of a market are left "
+            "alone unless they are named); raise its size, or name some of them in entries"
+        )
     return Budgets(torch.tensor(sizes), torch.zeros(len(sizes)))
 
 

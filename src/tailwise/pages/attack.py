@@ -83,6 +83,9 @@ def sentences(result: AttackResult) -> list[str]:
     ]
     for budget in result.budgets:
         worst = result.strongest(budget)
+        if worst.mean_return >= result.clean.mean_return:
+            told.append(f"At {budget:g} no attack lowers the mean return.")
+            continue
         lost = "" if worst.lost is None else f", {worst.lost:.0%} of what it had over random actions"
         told.append(f"At {budget:g} the strongest attack, {worst.attack}, leaves {number(worst.mean_return)}{lost}.")
     if result.not_certified is not None:
