@@ -81,7 +81,7 @@ def test_a_market_trains_against_prices_that_are_off(core: str, action: str) -> 
     assert len(agent.history) == 2
     for row in agent.history:
         assert row["update/committed"] == 1.0 and row["policy/adversary_kl"] > 0.0
-        assert 0.0 < row["adversary/epsilon"] and row["adversary/excess"] <= EXCESS
+        assert row["adversary/epsilon"] > 0.0 and row["adversary/excess"] <= EXCESS
 
 
 def test_basis_points_need_prices() -> None:

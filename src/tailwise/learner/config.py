@@ -216,26 +216,39 @@ class SaPpo(Section):
 Adversary = Annotated[NoAdversary | SaPpo, Field(discriminator="kind")]
 
 
-class FileDemonstrations(Section):
+class DemonstrationSource(Section):
+    """What every source has."""
+
+    @property
+    def code(self) -> str | None:
+        """The function of somebody's that it calls; None where there is none."""
+        return None
+
+
+class FileDemonstrations(DemonstrationSource):
     """Episodes in Parquet files, in the order of time (docs/imitation.md has the columns)."""
 
     kind: Literal["files"] = "files"
     paths: tuple[str, ...] = Field((), max_length=1000, description="Parquet files, one after the other")
 
 
-class RuleDemonstrations(Section):
+class RuleDemonstrations(DemonstrationSource):
     """Episodes that a rule plays in the training environment before the run begins."""
 
     kind: Literal["rule"] = "rule"
     rule: str = Field(
         "base",
         description="base: what env.base holds; else module.py:function or package.module:function, called with the "
-        "observations [B, D] and giving the actions of the environments",
+        "observations [B, D] and their names, giving the actions of the environments",
     )
     steps: int = Field(10_000, ge=1, le=10_000_000, description="steps over all environments, rounded up to whole ones")
 
+    @property
+    def code(self) -> str | None:
+        return None if self.rule == "base" else self.rule
 
-class MinariDemonstrations(Section):
+
+class MinariDemonstrations(DemonstrationSource):
     """A Minari data set (needs the package minari, and the data set on this machine)."""
 
     kind: Literal["minari"] = "minari"

@@ -362,9 +362,10 @@ def compute_losses(
         }
         if prior_kl is not None:
             means["policy/prior_kl"] = float(prior_kl.mean())
-        if "awr" in terms:
-            size = sum(abs(float(value)) for value in terms.values())
-            means["loss/awr_share"] = abs(float(terms["awr"])) / size if size > 0 else 0.0
+        for name in ("awr", "imitation"):
+            if name in terms:
+                size = sum(abs(float(value)) for value in terms.values())
+                means[f"loss/{name}_share"] = abs(float(terms[name])) / size if size > 0 else 0.0
         if isinstance(model.law, CategoricalLaw):
             means["policy/logit_range"] = float(_logit_range(model.law, params).mean())
         maxima = {
