@@ -40,7 +40,7 @@ def test_the_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest
     names: dict[str, Any] = {}
     for snippet in snippets:
         exec(snippet, names)
-    assert len(snippets) == 9
+    assert len(snippets) == 10
     assert names["result"].folder == Path("runs/limits") and (tmp_path / "runs/limits/frontier.html").exists()
 
 
@@ -49,7 +49,16 @@ def test_every_public_function_has_its_section() -> None:
     import tailwise
 
     page = (DOCS / "python.md").read_text(encoding="utf-8")
-    functions = ("walk_forward", "combinatorial_cv", "frontier", "compare", "judge", "leak_check", "check_bars")
+    functions = (
+        "walk_forward",
+        "combinatorial_cv",
+        "frontier",
+        "compare",
+        "judge",
+        "leak_check",
+        "check_bars",
+        "attack",
+    )
     assert set(functions) <= set(tailwise.__all__)
     for name in functions:
         assert f"`tailwise.{name}(" in page

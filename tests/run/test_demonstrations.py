@@ -196,7 +196,7 @@ def test_minari_data_sets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     source = {"kind": "minari", "dataset": "x/y-v0"}
-    demos = PPO("CartPole-v1", merged(SMALL_RUN, imitation(source=source))).trainer.demos
+    demos = PPO("CartPole-v1", merged(SMALL_RUN, imitation(source=source))).trainer.extra.demos
     assert demos is not None and demos.obs.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert demos.action.tolist() == [[1], [0]] and demos.rest.tolist() == [0.0, 0.0]
 
@@ -234,7 +234,7 @@ def test_a_base_rule_of_a_market_is_demonstrated() -> None:
     }
     source = {"kind": "rule", "rule": "base", "steps": 100}
     agent = PPO(config=parse_config(merged(market, imitation(source=source)), source="test"))
-    demos = agent.trainer.demos
+    demos = agent.trainer.extra.demos
     assert demos is not None and len(demos) == 100
     assert demos.action.unique().tolist() == [0.0]  # 1 of 0 to 2, in units of half the range: the rule itself
     agent.learn()
@@ -281,7 +281,7 @@ def test_cloning_makes_the_rule() -> None:
         changes = imitation(clone=clone, rows=64, source={**RULE, "steps": 2000})
         agent = PPO("CartPole-v1", merged(SMALL_RUN, merged(changes, {"learner": {"learning_rate": 0.01}})))
         agent.trainer.begin()
-        demos = agent.trainer.demos
+        demos = agent.trainer.extra.demos
         assert demos is not None
         action, _ = agent.predict(demos.obs.numpy(), deterministic=True)
         agree[clone] = float((action == lean_and_turn(demos.obs.numpy(), ())).mean())

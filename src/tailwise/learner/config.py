@@ -252,7 +252,7 @@ class MinariDemonstrations(DemonstrationSource):
     """A Minari data set (needs the package minari, and the data set on this machine)."""
 
     kind: Literal["minari"] = "minari"
-    dataset: str = Field("", description="its id, such as D4RL/pen/human-v2")
+    dataset: str | None = Field(None, description="its id, such as D4RL/pen/human-v2")
 
 
 class NoImitation(Section):

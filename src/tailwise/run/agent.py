@@ -235,7 +235,7 @@ class PPO(Policy):
             lock=old.lock,
         )
         trainer.adopt(old.adopted)
-        trainer.cloned = old.cloned
+        trainer.extra.cloned = old.extra.cloned
         load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
         if trainer.run_dir is not None and trainer.lock is not None:
             with trainer.lock.held_once():

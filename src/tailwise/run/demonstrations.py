@@ -210,10 +210,14 @@ def _episode(rows: list[tuple[Any, ...]], *, terminated: bool) -> Episode:
     return Episode(np.stack(obs), np.stack(action), np.array(reward, dtype=np.float64), masks, terminated)
 
 
-def from_minari(dataset: str, observation: ObservationSpec, action: ActionSpec, *, squashed: bool) -> list[Episode]:
+def from_minari(
+    dataset: str | None, observation: ObservationSpec, action: ActionSpec, *, squashed: bool
+) -> list[Episode]:
     """Episodes of a Minari data set on this machine."""
     if find_spec("minari") is None:
         raise ConfigError(f"{KEY}.kind minari needs the package minari, which is not installed: pip install minari")
+    if dataset is None:
+        raise ConfigError(f"{KEY}.dataset is not set; write the id of a Minari data set")
     episodes = []
     for number, one in enumerate(import_module("minari").load_dataset(dataset).iterate_episodes()):
         rows, where = len(one.rewards), f"Minari {dataset}, episode {number}"

@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tailwise.core.errors import CheckpointError, ConfigError, DataError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Knobs
-from tailwise.learner.config import Demonstrations, PriceBudget, SaPpo
 from tailwise.learner.constraint import Constraint
 from tailwise.learner.credit import history_length
-from tailwise.learner.imitation import NAME as IMITATION
-from tailwise.learner.imitation import ImitationLoss, clone
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.prior import prior_law
 from tailwise.learner.rollout import Rollout
@@ -36,8 +33,7 @@ from tailwise.run.controllers import (
     controllers_of,
     narrowing,
 )
-from tailwise.run.demonstrations import demonstrations
-from tailwise.run.disturbed import adversary_losses
+from tailwise.run.extra_losses import ExtraLosses
 from tailwise.run.health import Alert
 from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
 from tailwise.run.health.watch import HealthWatch
@@ -49,7 +45,6 @@ from tailwise.run.run_folder import RunWriter
 from tailwise.run.selection import Selection
 from tailwise.run.worlds import World
 
-DEMONSTRATIONS = "imitation/digest"  # of a checkpoint: sha256 of the demonstrations
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
 
 
@@ -95,15 +90,7 @@ class Trainer:
         if self.prior is not None:
             self.model.prior = prior_law(self.prior, self.model, world.base_action())
             self.model.start_at(self.model.prior)
-        self.demos = demonstrations(
-            config.learner.imitation,
-            world,
-            driver,
-            seed=config.seed,
-            gamma=config.learner.gamma,
-            squashed=self.model.law.squashed,
-        )
-        self.cloned = False
+        self.extra = ExtraLosses(config, world, driver, self.model)
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -112,7 +99,7 @@ class Trainer:
             threads=config.run.threads,
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
-            auxiliary=(*auxiliary, *self._own_losses()),
+            auxiliary=(*auxiliary, *self.extra.losses),
         )
         history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
@@ -135,25 +122,6 @@ class Trainer:
         self._fresh = True  # whether the environments still have to be reset
 
     # ---------------------------------------------------------------- loop
-
-    def _own_losses(self) -> list[tuple[str, AuxiliaryLoss]]:
-        """The auxiliary losses that the configuration names."""
-        adversary, world, imitation = self.config.learner.adversary, self.world, self.config.learner.imitation
-        in_bps = isinstance(adversary, SaPpo) and isinstance(adversary.budget, PriceBudget)
-        moves = world.moves_of_prices(adversary.budget.size) if in_bps else None
-        losses = adversary_losses(adversary, world.entries(self.driver), moves)
-        if self.demos is not None and isinstance(imitation, Demonstrations):
-            losses.append((IMITATION, ImitationLoss(imitation, self.demos)))
-        return losses
-
-    def _clone(self) -> None:
-        """Behaviour cloning, before the first rollout of a run."""
-        imitation, learner = self.config.learner.imitation, self.config.learner
-        if self.cloned or self.demos is None or not isinstance(imitation, Demonstrations) or not imitation.clone:
-            return
-        self._tell(f"cloning {len(self.demos):,} steps of demonstrations in {imitation.clone:,} steps")
-        clone(self.model, self.demos, imitation, self.streams, learning_rate=learner.learning_rate)
-        self.cloned = True
 
     def train(self, total_steps: int | None = None) -> str:
         """Run until `total_steps`; returns the sentence that says why it ended.
@@ -214,7 +182,7 @@ class Trainer:
     def begin(self) -> None:
         """Reset the environments, unless they run already; also where a rollout was broken off in the middle."""
         if self._fresh:
-            self._clone()
+            self.extra.clone(self.model, self.streams, self._tell)
         if self._fresh or self.collector.broken_off:
             self.driver.reset()
             self._fresh = self.collector.broken_off = False
@@ -460,8 +428,7 @@ class Trainer:
         risk = {"calibration": calibration, "constraint": controllers.pop("constraint")}
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
-        if self.demos is not None:
-            tensors[DEMONSTRATIONS] = self.demos.digest()
+        tensors |= self.extra.tensors()
         tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
         return tensors, {
             "update": self.update,
@@ -481,12 +448,7 @@ class Trainer:
         """Raise before anything is touched when a training state does not fit this trainer."""
         check_state(data)
         self.collector.check(tensors)
-        stored = tensors.get(DEMONSTRATIONS)
-        if stored is not None and (self.demos is None or not torch.equal(stored, self.demos.digest())):
-            raise CheckpointError(
-                "the demonstrations of learner.imitation are not those that the run began with; restore them, or train "
-                "again into another folder"
-            )
+        self.extra.check(tensors)
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         # An optimiser that never stepped has no moments, also after updates that were all refused.
         refused = int(data["health"]["rules"]["refused_in_a_row"])
