@@ -2,14 +2,14 @@
 
     python -m benchmarks.robust [--json] [--quick] [--only continual]
 
-Parts: continual. Each part stands in a module of its own, `robust_<part>.py`, and has at least three seeds.
+Parts: continual, attack, imitation. Each part stands in a module of its own, `robust_<part>.py`, and has at least three seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import robust_continual
+from benchmarks import robust_attack, robust_continual, robust_imitation
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)
@@ -20,6 +20,8 @@ def run(options: Options) -> list[Check]:
     seeds = SEEDS[:1] if options.quick else SEEDS
     parts: dict[str, Callable[[Options], list[Check]]] = {
         "continual": lambda o: robust_continual.checks(o, seeds),
+        "attack": lambda o: robust_attack.checks(o, seeds),
+        "imitation": lambda o: robust_imitation.checks(o, seeds),
     }
     found: list[Check] = []
     for name, part in parts.items():

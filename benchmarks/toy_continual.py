@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from benchmarks.toy_risk import Bools, Floats, Integers, Step, ToyVector
+from benchmarks.toy_risk import Floats, Integers, Step, ToyVector
 
 
 class PermutedVector(ToyVector):

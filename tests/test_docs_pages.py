@@ -59,7 +59,17 @@ def test_every_public_function_has_its_section() -> None:
     import tailwise
 
     page = (DOCS / "python.md").read_text(encoding="utf-8")
-    functions = ("walk_forward", "combinatorial_cv", "frontier", "tune", "compare", "judge", "leak_check", "check_bars")
+    functions = (
+        "walk_forward",
+        "combinatorial_cv",
+        "frontier",
+        "tune",
+        "compare",
+        "judge",
+        "leak_check",
+        "check_bars",
+        "attack",
+    )
     assert set(functions) <= set(tailwise.__all__)
     for name in functions:
         assert f"`tailwise.{name}(" in page

@@ -15,6 +15,7 @@ __all__ = [
     "Run",
     "StudyStopped",
     "__version__",
+    "attack",
     "backtest",
     "check_bars",
     "combinatorial_cv",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tailwise.evaluate.run_view import Run
     from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
+    from tailwise.pages.attack import attack
     from tailwise.pages.backtest import backtest
     from tailwise.pages.compare import compare
     from tailwise.pages.frontier import frontier
@@ -59,6 +61,7 @@ _HOMES = {
     "resume": "tailwise.run.training",
     "Run": "tailwise.evaluate.run_view",
     "StudyStopped": "tailwise.evaluate.study",
+    "attack": "tailwise.pages.attack",
     "backtest": "tailwise.pages.backtest",
     "walk_forward": "tailwise.evaluate.walk_forward",
     "combinatorial_cv": "tailwise.evaluate.combinatorial",

@@ -254,6 +254,17 @@ def awr(**values: Any) -> dict[str, Any]:
     return learner(awr={**AWR_ON, **values})
 
 
+SOURCE = {"kind": "rule", "rule": "benchmarks.robust_rules:lean_and_turn", "steps": 400}
+
+
+def shown(**values: Any) -> dict[str, Any]:
+    return learner(imitation={"kind": "demonstrations", "source": SOURCE, "rows": 32, **values})
+
+
+def sa_ppo(**values: Any) -> dict[str, Any]:
+    return {**learner(adversary={"kind": "sa_ppo", "ramp": 0.0, **values}), "model": {"actor": {"gain": 1.0}}}
+
+
 def penalty(**values: Any) -> dict[str, Any]:
     return {"risk": {"mode": "penalty", "alpha": 0.25, "weight": 2.0, **values}}
 
@@ -447,6 +458,34 @@ EFFECTS: dict[str, Effect] = {
     "learner.awr[on].weight": Effect(metric("loss/awr_share"), awr(weight=0.1), awr()),
     "learner.awr[on].beta": Effect(metric("loss/awr"), awr(beta=0.2), awr()),
     "learner.awr[on].max_weight": Effect(metric("loss/awr"), awr(max_weight=1.0), awr()),
+    "learner.imitation[none]": Effect(metric("loss/imitation"), {}, shown()),
+    "learner.imitation[demonstrations]": Effect(metric("loss/imitation"), shown()),
+    "learner.imitation[demonstrations].source[rule]": Effect(metric("loss/imitation"), shown()),
+    "learner.imitation[demonstrations].source[rule].rule": Effect(
+        weights, shown(source={**SOURCE, "rule": "benchmarks.robust_rules:lean"}), shown()
+    ),
+    "learner.imitation[demonstrations].source[rule].steps": Effect(
+        weights, shown(source={**SOURCE, "steps": 100}), shown()
+    ),
+    "learner.imitation[demonstrations].weight": Effect(metric("loss/imitation_share"), shown(weight=2.0), shown()),
+    "learner.imitation[demonstrations].until": Effect(metric("loss/imitation"), shown(until=1.0), shown()),
+    "learner.imitation[demonstrations].beta": Effect(metric("imitation/weight"), shown(beta=None), shown()),
+    "learner.imitation[demonstrations].max_weight": Effect(metric("imitation/weight"), shown(max_weight=1.0), shown()),
+    "learner.imitation[demonstrations].rows": Effect(metric("loss/imitation"), shown(rows=64), shown()),
+    "learner.imitation[demonstrations].clone": Effect(weights, shown(clone=3), shown()),
+    "learner.adversary[none]": Effect(metric("loss/adversary"), {}, sa_ppo()),
+    "learner.adversary[sa_ppo]": Effect(metric("loss/adversary"), sa_ppo()),
+    "learner.adversary[sa_ppo].weight": Effect(metric("loss/adversary"), sa_ppo(weight=2.0), sa_ppo()),
+    "learner.adversary[sa_ppo].budget[std]": Effect(metric("adversary/epsilon"), sa_ppo(budget={"kind": "std"})),
+    "learner.adversary[sa_ppo].budget[std].size": Effect(
+        metric("adversary/epsilon"), sa_ppo(budget={"size": 0.1}), sa_ppo()
+    ),
+    "learner.adversary[sa_ppo].budget[std].entries": Effect(
+        metric("adversary/epsilon"), sa_ppo(budget={"entries": {"observation.0": 0.3}}), sa_ppo()
+    ),
+    "learner.adversary[sa_ppo].method": Effect(metric("policy/adversary_kl"), sa_ppo(method="sgld"), sa_ppo()),
+    "learner.adversary[sa_ppo].steps": Effect(metric("policy/adversary_kl"), sa_ppo(steps=3), sa_ppo()),
+    "learner.adversary[sa_ppo].ramp": Effect(metric("adversary/epsilon"), sa_ppo(ramp=1.0), sa_ppo()),
     # risk
     "risk[off]": Effect(metric("risk/cvar_return"), {"risk": {"mode": "off"}}),
     "risk[report]": Effect(metric("risk/cvar_return"), {}, {"risk": {"mode": "off"}}),
@@ -589,16 +628,25 @@ def finished(env: str, changes: Any, folder: Path | None) -> Done:
         return torch.zeros(())
 
     backend: TorchBackend = agent.trainer.backend
-    backend.auxiliary = (("count", count),) if folder is None else ()
+    backend.auxiliary = (*backend.auxiliary, ("count", count)) if folder is None else backend.auxiliary
     ended = agent.learn()
     return Done(agent.trainer, ended, folder, calls)
 
 
 def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
     """A field that somebody adds without an effect is named here."""
-    # test_market_option_effects.py, test_notify.py, test_geometry.py
-    on_markets = ("data", "features", "costs", "env[market]", "learner.prior[base]", "risk[constraint].limit.")
-    elsewhere = (*on_markets, "notify", "run.geometry")
+    # test_market_option_effects.py, test_notify.py, test_geometry.py, test_demonstrations.py
+    on_markets = (
+        "data",
+        "features",
+        "costs",
+        "env[market]",
+        "learner.prior[base]",
+        "risk[constraint].limit.",
+        "learner.adversary[sa_ppo].budget[bps]",
+    )
+    files = tuple(f"learner.imitation[demonstrations].source[{kind}]" for kind in ("files", "minari"))
+    elsewhere = (*on_markets, *files, "notify", "run.geometry")
     tree = {key for key in leaves(Config) if not key.startswith(elsewhere)} - {"env[gym]"}  # all of them run on it
     assert len(tree) > 100
     assert sorted(tree - EFFECTS.keys()) == []

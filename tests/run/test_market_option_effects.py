@@ -439,6 +439,14 @@ LEARNING = {
 LIMITED = merged(LEARNING, {"risk": {"mode": "constraint", "limit": {"of": "buy_and_hold", "share": 0.5}}})
 PULL = {"kind": "base", "weight": 0.5}
 DISCRETE = merged(LEARNING, {"env": {"action": {"kind": "positions", "positions": [0, 0.5, 1]}}})
+
+
+def disturbed(budget: Change) -> Change:
+    """Training against an adversary, of a policy that says something."""
+    adversary = {"kind": "sa_ppo", "ramp": 0.0, "weight": 10.0, "budget": budget}
+    return {"learner": {"adversary": adversary}, "model": {"actor": {"gain": 1.0}}, "run": {"total_steps": 96}}
+
+
 # option -> (changes of the base, changes that are compared with it): what two updates of training leave behind
 LEARNT: dict[str, tuple[Change, Change]] = {
     "learner.prior[base]": (merged(LEARNING, {"learner": {"prior": {"kind": "off"}}}), LEARNING),
@@ -455,15 +463,19 @@ LEARNT: dict[str, tuple[Change, Change]] = {
         merged(DISCRETE, {"learner": {"prior": PULL}}),
         merged(DISCRETE, {"learner": {"prior": {**PULL, "mass": 0.5}}}),
     ),
+    "learner.adversary[sa_ppo].budget[bps]": (disturbed({"kind": "std"}), disturbed({"kind": "bps", "size": 20.0})),
+    "learner.adversary[sa_ppo].budget[bps].size": (
+        disturbed({"kind": "bps", "size": 20.0}),
+        disturbed({"kind": "bps", "size": 40.0}),
+    ),
     "risk[constraint].limit.of": (LIMITED, merged(LIMITED, {"risk": {"limit": {"of": "base"}}})),
     "risk[constraint].limit.share": (LIMITED, merged(LIMITED, {"risk": {"limit": {"share": 0.4}}})),
 }
 
 
 def test_table_has_every_option_that_is_learnt_with() -> None:
-    assert {key for key in leaves(Config) if key.startswith(("learner.prior[base]", "risk[constraint].limit."))} == set(
-        LEARNT
-    )
+    learnt = ("learner.prior[base]", "risk[constraint].limit.", "learner.adversary[sa_ppo].budget[bps]")
+    assert {key for key in leaves(Config) if key.startswith(learnt)} == set(LEARNT)
 
 
 @pytest.mark.parametrize("option", list(LEARNT))

@@ -115,6 +115,55 @@ def evaluate(
 
 
 @app.command()
+def attack(
+    run: RunArgument,
+    budgets: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Largest moves of an entry; default: four, by the unit.")
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(metavar="std|bps", help="Of the budgets: standard deviations, or basis points of prices.")
+    ] = "std",
+    entry: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SHARE", help="Another share of the budget for entries of that name, * for any."),
+    ] = None,
+    attacks: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="random, critic, mad, pgd, learned; default: all.")
+    ] = None,
+    adversary_steps: Annotated[
+        int, typer.Option(min=1, max=10**12, help="Steps that the learned adversary trains for, per budget.")
+    ] = 50_000,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Episodes; default: evaluate.episodes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of episodes and attacks; default: the run's.")] = None,
+    checkpoint: CheckpointOption = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=as_path, metavar="FILE", help="The page; default: RUN/attack.html.")
+    ] = None,
+    trust: TrustOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Show a trained policy moved observations: what it loses over a sweep of budgets, and what is certain."""
+    from tailwise.cli.attacking import attack_one
+
+    attack_one(
+        run,
+        budgets=budgets,
+        unit=unit,
+        entries=entry or [],
+        attacks=attacks,
+        adversary_steps=adversary_steps,
+        episodes=episodes,
+        seed=seed,
+        checkpoint=checkpoint,
+        out=out,
+        trust=trust,
+        as_json=json,
+    )
+
+
+@app.command()
 def report(
     run: RunArgument,
     out: Annotated[

@@ -74,6 +74,12 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("policy/entropy_min", "nats", "lowest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/entropy_max", "nats", "highest entropy of the policy at any state of the rollout"),
     MetricSpec("policy/prior_kl", "nats", "exact KL(policy||prior), how far the policy left what it started from"),
+    MetricSpec(
+        "policy/adversary_kl",
+        "nats",
+        "exact KL(policy||policy at the moved observation), mean; should not grow",
+        (0, 1.0),
+    ),
     MetricSpec("policy/kl", "nats", "exact KL(old||new), mean over the minibatches of the update", (0.0, 0.1)),
     MetricSpec(
         "policy/kl_after", "nats", "exact KL(old||new) after the update, mean over the whole rollout", (0.0, 0.2)
@@ -105,6 +111,11 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("loss/bounds", "1", "weighted squared distance of Box means from their bounds, half ranges"),
     MetricSpec("loss/awr", "1", "weighted advantage-weighted imitation term"),
     MetricSpec("loss/awr_share", "share", "size of the imitation term among all loss terms"),
+    MetricSpec("loss/imitation", "1", "weight x imitation of demonstrations"),
+    MetricSpec("loss/imitation_share", "share", "size of the imitation of demonstrations among all loss terms"),
+    MetricSpec("imitation/weight", "1", "mean weight exp(A/beta) of the steps of demonstrations; 1 is plain cloning"),
+    MetricSpec("imitation/log_prob", "nats", "mean ln probability (density) of the demonstrated actions"),
+    MetricSpec("loss/adversary", "1", "weight x largest divergence of the policy under moved observations"),
     MetricSpec("loss/mean_<critic>", "1", "weighted squared error of a critic's mean, normalised return units"),
     MetricSpec("loss/law_<critic>", "1", "weighted distributional loss of a critic, normalised return units"),
     MetricSpec("loss/<auxiliary>", "1", "weighted auxiliary loss that was added through the seam of the learner"),
@@ -198,7 +209,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "model/dormant_units", "share", "hidden units with at most 0.025 of their layer's mean activity", (0.0, 0.5)
     ),
-    MetricSpec("model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)),
+    MetricSpec(
+        "model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)
+    ),
     MetricSpec("model/weight_norm", "1", "Euclidean norm of the weights, heads of the return scale left out"),
     MetricSpec("model/weight_growth", "1", "norm of the weights over their initial norm", (0.1, 10.0)),
     MetricSpec("model/weight_distance", "1", "distance from the initial weights over their norm", (0.0, 10.0)),
@@ -207,9 +220,18 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("obs/drift_std", "1", "largest |ln ratio| of an entry's spread against the recent rollouts", (0.0, 6.0)),
     MetricSpec("obs/drift_psi", "1", "largest population stability index against the recent rollouts", (0.0, 4.5)),
     MetricSpec("obs/evaluation_drift", "std", "largest shift of an entry between training and evaluation", (0.0, 30.0)),
+    MetricSpec(
+        "adversary/epsilon", "std", "budget of the adversary, mean over the entries that it may move", (0, None)
+    ),
+    MetricSpec("adversary/largest_perturbation", "std", "largest move of an entry of the normalised observations"),
+    MetricSpec(
+        "adversary/excess", "std", "by how much a move exceeds its budget; more than rounding is a bug", (None, 1e-5)
+    ),
     MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
     MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),
-    MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor, before noise factors"),
+    MetricSpec(
+        "step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor, before noise factors"
+    ),
     MetricSpec("step/schedule", "1", "factor of the learning-rate schedule"),
     MetricSpec("step/kl_factor", "1", "factor of the KL controller"),
     MetricSpec("step/health_factor", "1", "factor of the health rules"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.config import Awr, LearnerConfig
+from tailwise.learner.config import Awr, LearnerConfig, NoAdversary, NoImitation
 from tailwise.learner.optimiser_config import AdamOptimiser, AdamWOptimiser, VarianceScaling
 from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
@@ -42,6 +42,8 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"model.encoder.activation {encoder.activation} is not covered; use {covered}, or backend torch"
     if model.norm != "none":
         return f"model.norm {model.norm} is not covered; use none, or backend torch"
+    if not isinstance(learner.imitation, NoImitation):
+        return f"learner.imitation.kind {learner.imitation.kind} is not covered; use none, or backend torch"
     if isinstance(core, LstmCore | GruCore) and core.layers > 1:
         return f"model.core.layers {core.layers} is not covered; use 1, or backend torch"
     if return_law(critic).kernel is None:
@@ -59,6 +61,8 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"learner.optimiser.shrink_perturb {optimiser.shrink_perturb:g} is not covered; use 0, or backend torch"
     if isinstance(learner.variance_scaling, VarianceScaling):
         return "learner.variance_scaling.kind on is not covered; use off, or backend torch"
+    if not isinstance(learner.adversary, NoAdversary):
+        return f"learner.adversary.kind {learner.adversary.kind} is not covered; use none, or backend torch"
     return None
 
 

@@ -37,6 +37,7 @@ class Knobs:
     )
     bounds_weight: float = 0.0  # of the squared distance of Box means from their bounds
     prior_weight: float = 0.0  # of KL(policy || prior)
+    progress: float = 1.0  # steps behind the run over all its steps
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,132 @@ class BasePrior(PullSection):
 Prior = UniformPrior | BasePrior
 
 
+class StdBudget(Section):
+    """Largest move of an entry of the observation, in the units of the network: standard deviations of the normaliser.
+
+    What says something exact is left alone unless it is named: the account of a market, flags and one-hots.
+    """
+
+    kind: Literal["std"] = "std"
+    size: float = Field(0.05, ge=0, le=10, description="largest move of each entry that is not named in `entries`")
+    entries: dict[str, Annotated[float, Field(ge=0, le=10)]] = Field(
+        default_factory=dict,
+        description="other sizes by the name of an entry; * and ? stand for any characters, the first fitting name "
+        "counts",
+    )
+
+
+class PriceBudget(Section):
+    """What the features of a market move by when each price of the bars is off by so much."""
+
+    kind: Literal["bps"] = "bps"
+    size: float = Field(
+        2.0, gt=0, le=1000, description="error of the prices of each bar, basis points, up or down independently"
+    )
+
+
+class NoAdversary(Section):
+    """Nobody disturbs what the policy observes."""
+
+    kind: Literal["none"] = "none"
+
+
+class SaPpo(Section):
+    """SA-PPO: adds weight x the largest divergence of the policy that a bounded move of its observations reaches.
+
+    It costs several passes through encoder, core and actor per minibatch (docs/robust.md has the factor).
+    """
+
+    kind: Literal["sa_ppo"] = "sa_ppo"
+    weight: float = Field(0.1, gt=0, le=1000, description="weight of the term in the loss (kappa)")
+    budget: Annotated[StdBudget | PriceBudget, Field(discriminator="kind")] = Field(
+        default=StdBudget(), description="how far an observation may be moved"
+    )
+    method: Literal["pgd", "sgld"] = Field(
+        "pgd", description="search for the worst move: steps along the sign of the gradient, or the same with noise"
+    )
+    steps: int = Field(2, ge=1, le=100, description="steps of the search, together a little longer than the budget")
+    ramp: float = Field(0.5, ge=0, le=1, description="share of training in which the budget grows linearly from 0")
+
+
+Adversary = Annotated[NoAdversary | SaPpo, Field(discriminator="kind")]
+
+
+class DemonstrationSource(Section):
+    """What every source has."""
+
+    @property
+    def code(self) -> str | None:
+        """The function of somebody's that it calls; None where there is none."""
+        return None
+
+
+class FileDemonstrations(DemonstrationSource):
+    """Episodes in Parquet files, in the order of time (docs/imitation.md has the columns)."""
+
+    kind: Literal["files"] = "files"
+    paths: tuple[str, ...] = Field((), max_length=1000, description="Parquet files, one after the other")
+
+
+class RuleDemonstrations(DemonstrationSource):
+    """Episodes that a rule plays in the training environment before the run begins."""
+
+    kind: Literal["rule"] = "rule"
+    rule: str = Field(
+        "base",
+        description="base: what env.base holds; else module.py:function or package.module:function, called with the "
+        "observations [B, D] and their names, giving the actions of the environments",
+    )
+    steps: int = Field(10_000, ge=1, le=10_000_000, description="steps over all environments, rounded up to whole ones")
+
+    @property
+    def code(self) -> str | None:
+        return None if self.rule == "base" else self.rule
+
+
+class MinariDemonstrations(DemonstrationSource):
+    """A Minari data set (needs the package minari, and the data set on this machine)."""
+
+    kind: Literal["minari"] = "minari"
+    dataset: str | None = Field(None, description="its id, such as D4RL/pen/human-v2")
+
+
+class NoImitation(Section):
+    """There are no demonstrations."""
+
+    kind: Literal["none"] = "none"
+
+
+class Demonstrations(Section):
+    """Adds weight x (-mean(w ln pi(a))) on the steps of demonstrations, w = exp(min(A/beta, ln max_weight)).
+
+    A is the return that followed minus what the critics predict, in standard deviations of the return: of a rule that
+    is not the best the better part is imitated.
+    """
+
+    kind: Literal["demonstrations"] = "demonstrations"
+    source: Annotated[FileDemonstrations | RuleDemonstrations | MinariDemonstrations, Field(discriminator="kind")] = (
+        Field(default=RuleDemonstrations(), description="where the demonstrations come from")
+    )
+    weight: float = Field(0.5, ge=0, le=100, description="weight of the term in the loss when training begins")
+    until: float = Field(
+        0.5, gt=0, le=1, description="share of training after which the weight, falling linearly, is 0"
+    )
+    beta: float | None = Field(
+        1.0, gt=0, le=100, description="temperature, in standard deviations of the return; null: all steps weigh alike"
+    )
+    max_weight: float = Field(20.0, ge=1, le=1e6, description="largest w")
+    rows: int = Field(
+        256, ge=1, le=1_000_000, description="steps of demonstrations per minibatch; with memory whole stretches"
+    )
+    clone: int = Field(
+        0, ge=0, le=100_000, description="optimiser steps of plain behaviour cloning before the first rollout"
+    )
+
+
+Imitation = Annotated[NoImitation | Demonstrations, Field(discriminator="kind")]
+
+
 class LearnerConfig(Section):
     """rollout -> returns -> losses -> update."""
 
@@ -235,6 +361,8 @@ class LearnerConfig(Section):
     awr: Annotated[NoAwr | Awr, Field(discriminator="kind")] = Field(
         default=NoAwr(), description="advantage-weighted imitation of the rollout's own actions"
     )
+    adversary: Adversary = Field(default=NoAdversary(), description="who disturbs what the policy observes")
+    imitation: Imitation = Field(default=NoImitation(), description="demonstrations that the policy follows at first")
 
     @model_validator(mode="after")
     def _combination(self) -> LearnerConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -240,16 +240,23 @@ class Inputs:
     state  [b, S, H] hidden state before the first step
     start  [T, b] bool: the hidden state is zeroed before that step
     inside [n] places of the rows in [T, b], flat; None without a core, where they are the rows
+    noise  (name of a stream, k) -> uniform numbers in (0, 1) [T, b, k], the same however minibatches are cut; None
+           where nobody draws
     """
 
     obs: Tensor
     state: Tensor
     start: Tensor
     inside: Tensor | None
+    noise: Callable[[str, int], Tensor] | None = None
 
     def encode(self, model: ActorCritic, obs: Tensor | None = None) -> Tensor:
         """Latent features [n, H] of the rows; obs: others in their place, such as an adversary's, shaped alike."""
-        features = model.latent(self.obs if obs is None else obs, self.state, self.start).features
+        return self.encode_normalised(model, model.normaliser(self.obs if obs is None else obs))
+
+    def encode_normalised(self, model: ActorCritic, normalised: Tensor) -> Tensor:
+        """`encode` of observations [T, b, D] that are normalised already."""
+        features = model.latent_of(normalised, self.state, self.start).features
         if self.inside is None:
             return features[0]
         return features.reshape(-1, features.shape[-1])[self.inside]
@@ -263,16 +270,22 @@ class View:
     features [n, H] latent features, with their graph
     params   [n, P] parameters of the action law, with their graph
     batch    actions, advantages, targets, masks
+    progress steps behind the run over all its steps, 0 to 1
+    means, maxima   where the loss writes metrics of its own, means over the rows and largest values
     """
 
     inputs: Inputs
     features: Tensor
     params: Tensor
     batch: Batch
+    progress: float = 1.0
+    means: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
 
 
-#: The seam for further losses (adversary, imitation of a teacher, prior): a weighted scalar, a mean over the rows.
-AuxiliaryLoss = Callable[[ActorCritic, View], Tensor]
+#: The seam for further losses (adversary, imitation of a teacher, prior): a weighted scalar, a mean over the rows; None
+#: where it does not act now (a term without gradient would look like a broken one).
+AuxiliaryLoss = Callable[[ActorCritic, View], Tensor | None]
 
 
 def law_kl(law: ActionLaw, old: Tensor, new: Tensor) -> Tensor:
@@ -302,8 +315,10 @@ def compute_losses(
     prior_weight: float = 0.0,
     auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
     inputs: Inputs | None = None,
+    progress: float = 1.0,
 ) -> Losses:
-    """All loss terms at latent features [n, H]; inputs: what they were computed from, needed by auxiliary losses."""
+    """All loss terms at latent features [n, H]; inputs: what they were computed from, needed by auxiliary losses;
+    progress: see `View`."""
     params = model.policy(features, batch.mask)
     log_prob = model.law.log_prob(params, batch.action)
     surrogate = policy_loss_terms(
@@ -324,9 +339,13 @@ def compute_losses(
     critic_terms, means = critic_losses(model, model.values(features), batch)
     for name, value in critic_terms.items():
         terms[name] = config.value_weight / model.critic_count * value
+    views = []
     for name, function in auxiliary:
         assert inputs is not None, "auxiliary losses need the inputs of the microbatch"
-        terms[name] = function(model, View(inputs, features, params, batch))
+        views.append(View(inputs, features, params, batch, progress))
+        term = function(model, views[-1])
+        if term is not None:
+            terms[name] = term
     with torch.no_grad():
         kl = law_kl(model.law, batch.params, params)
         log_ratio = surrogate.log_ratio.detach()
@@ -343,9 +362,10 @@ def compute_losses(
         }
         if prior_kl is not None:
             means["policy/prior_kl"] = float(prior_kl.mean())
-        if "awr" in terms:
-            size = sum(abs(float(value)) for value in terms.values())
-            means["loss/awr_share"] = abs(float(terms["awr"])) / size if size > 0 else 0.0
+        for name in ("awr", "imitation"):
+            if name in terms:
+                size = sum(abs(float(value)) for value in terms.values())
+                means[f"loss/{name}_share"] = abs(float(terms[name])) / size if size > 0 else 0.0
         if isinstance(model.law, CategoricalLaw):
             means["policy/logit_range"] = float(_logit_range(model.law, params).mean())
         maxima = {
@@ -354,6 +374,9 @@ def compute_losses(
             "policy/entropy_max": float(entropy.max()),
         }
         minima = {"policy/entropy_min": float(entropy.min())}
+        for view in views:
+            means |= view.means
+            maxima |= view.maxima
     probes = {}
     if batch.risk_advantage is not None:
         part = policy_loss_terms(

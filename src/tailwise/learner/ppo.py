@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,30 @@ def action_noise(
     return backend.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
 
 
+@dataclasses.dataclass(frozen=True)
+class EpochDraws:
+    """Random numbers of one epoch. of_batches: see `Prepared.draws`; kept: what `noise` drew for all rows at once."""
+
+    streams: Streams
+    rollout: Rollout
+    epoch: int
+    of_batches: tuple[Tensor | None, Tensor | None]
+    kept: dict[tuple[str, int], Tensor] = dataclasses.field(default_factory=dict)
+
+    def noise(self, part: batches.Part, name: str, draws: int) -> Tensor:
+        """Uniform numbers [T, b, draws] of the sequences of a part, [1, n, draws] of its rows without a core."""
+        rollout, envs = self.rollout, part.envs
+        address: dict[str, Any] = {"update": rollout.update, "epoch": self.epoch, "steps": rollout.steps}
+        if envs is not None:
+            ids = rollout.environment[envs].numpy()
+            return torch.from_numpy(self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address))
+        if (name, draws) not in self.kept:
+            ids = rollout.environment.numpy()
+            uniform = self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address)
+            self.kept[name, draws] = torch.from_numpy(uniform).reshape(-1, draws)
+        return self.kept[name, draws][part.rows][None]
+
+
 class TorchEpochs:
     """The epochs of one update by autograd; see `Epochs`. optimiser: None where only terms are measured."""
 
@@ -333,11 +358,13 @@ class TorchEpochs:
         self._first = True
         self._parameters = list(backend.model.parameters())
 
-    def draws(self, epoch: int) -> tuple[Tensor | None, Tensor | None]:
-        """Random numbers of an epoch, see `Prepared.draws`."""
-        return self.prepared.draws(self.backend.streams, self.backend.model, update=self.rollout.update, epoch=epoch)
+    def draws(self, epoch: int) -> EpochDraws:
+        """Random numbers of an epoch."""
+        streams, update = self.backend.streams, self.rollout.update
+        of_batches = self.prepared.draws(streams, self.backend.model, update=update, epoch=epoch)
+        return EpochDraws(streams, self.rollout, epoch, of_batches)
 
-    def minibatch(self, parts: list[batches.Part], draws: tuple[Tensor | None, Tensor | None]) -> str | None:
+    def minibatch(self, parts: list[batches.Part], draws: EpochDraws) -> str | None:
         """One optimiser step on the parts of a minibatch, unless KL stops it; a sentence if a number is not finite."""
         backend, config, optimiser = self.backend, self.backend.config, self.optimiser
         assert optimiser is not None
@@ -379,26 +406,29 @@ class TorchEpochs:
         backend.model.project()
         return None
 
-    def losses(self, part: batches.Part, draws: tuple[Tensor | None, Tensor | None]) -> Losses:
+    def losses(self, part: batches.Part, draws: EpochDraws) -> Losses:
         """All loss terms of a microbatch, with their graph."""
-        backend, inputs = self.backend, self._inputs(part)
+        backend = self.backend
+        inputs = dataclasses.replace(self._inputs(part), noise=partial(draws.noise, part))
         return compute_losses(
             backend.model,
             inputs.encode(backend.model),
-            self.prepared.batch(part.rows, draws),
+            self.prepared.batch(part.rows, draws.of_batches),
             backend.config,
             inputs=inputs,
             entropy_weight=self.knobs.entropy_weight,
             bounds_weight=self.knobs.bounds_weight,
             prior_weight=self.knobs.prior_weight,
             auxiliary=backend.auxiliary,
+            progress=self.knobs.progress,
         )
 
     def measure_terms(self, losses: Losses) -> None:
         """Keep the gradient norm of every loss term on every parameter group; once per update."""
         terms = {**losses.terms, **losses.probes}
-        if "prior" in terms and float(terms["prior"].detach()) == 0.0:
-            del terms["prior"]  # a policy that is exactly its prior is not pulled anywhere
+        for name in ("prior", "adversary"):
+            if name in terms and float(terms[name].detach()) == 0.0:
+                del terms[name]  # a policy that is exactly its prior is not pulled anywhere, nor misled by what it sees
         self.term_gradients = term_gradients(terms, self.backend.model)
         self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
 

@@ -313,7 +313,11 @@ class ActorCritic(nn.Module):
 
     def latent(self, obs: Tensor, state: Tensor, start: Tensor) -> Latent:
         """obs [T, B, D] raw, state [B, S, H] before step 0, start [T, B] (True zeroes the state before that step)."""
-        features = self.encoder(self.normaliser(obs))
+        return self.latent_of(self.normaliser(obs), state, start)
+
+    def latent_of(self, normalised: Tensor, state: Tensor, start: Tensor) -> Latent:
+        """`latent` of observations [T, B, D] that are normalised already, as an adversary moves them."""
+        features = self.encoder(normalised)
         if self.core is None:
             return Latent(features, state)
         y, after = self.core(features, state, start)

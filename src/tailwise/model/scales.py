@@ -121,6 +121,15 @@ class ObservationNormaliser(nn.Module):
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
         self.register_buffer("scaled", scaled.to(torch.bool))
 
+    @property
+    def factor(self) -> Tensor:
+        """What a move of each raw entry is multiplied by, float64 [D]; 0 where an entry has no spread to speak of."""
+        if self.clip is None:
+            return torch.ones_like(self.variance)
+        signal = self.variance > 1e-12 * (self.mean**2 + self.variance)
+        scale = torch.where(signal, torch.rsqrt(self.variance), torch.zeros_like(self.variance))
+        return torch.where(self.scaled, scale, torch.ones_like(scale))
+
     def forward(self, obs: Tensor) -> Tensor:
         """obs [..., D] raw -> standardised and clipped, same shape and dtype."""
         if self.clip is None:

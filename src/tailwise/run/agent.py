@@ -117,10 +117,11 @@ class PPO(Policy):
             old.world.with_config(config),
             run_dir=old.run_dir,
             callbacks=old.given_callbacks,
-            auxiliary=old.backend.auxiliary,
+            auxiliary=old.given_auxiliary,
             lock=old.lock,
         )
         trainer.adopt(old.adopted)
+        trainer.extra.cloned = old.extra.cloned
         load_policy_tensors(trainer.model, self.model.state_dict(), source="the policy")
         if trainer.run_dir is not None and trainer.lock is not None:
             with trainer.lock.held_once():

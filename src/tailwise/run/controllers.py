@@ -158,6 +158,7 @@ class Controllers:
             threshold=self.threshold,
             bounds_weight=0.0 if narrowing is None else narrowing.bounds_weight,
             prior_weight=0.0 if prior is None else prior.weight * self.prior_factor,
+            progress=min(max(steps / total_steps, 0.0), 1.0),
         )
 
     def adapt(

@@ -81,6 +81,16 @@ def with_full_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
         part = data.get(section)
         if isinstance(part, dict) and isinstance(part.get(key), list):
             resolved[section] = {**part, key: [_full_path(name, folder, section) for name in part[key]]}
+    learner = data.get("learner")
+    imitation = learner.get("imitation") if isinstance(learner, dict) else None
+    source = imitation.get("source") if isinstance(imitation, dict) else None
+    if isinstance(learner, dict) and isinstance(imitation, dict) and isinstance(source, dict):
+        source = dict(source)
+        if isinstance(source.get("paths"), list):
+            source["paths"] = [_full_path(name, folder, "data") for name in source["paths"]]
+        if "rule" in source:
+            source["rule"] = _full_path(source["rule"], folder, "learner")
+        resolved["learner"] = {**learner, "imitation": {**imitation, "source": source}}
     env = data.get("env")
     if isinstance(env, dict) and isinstance(env.get("base"), dict) and "function" in env["base"]:
         base = {**env["base"], "function": _full_path(env["base"]["function"], folder, "env")}

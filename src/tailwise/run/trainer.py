@@ -34,6 +34,7 @@ from tailwise.run.controllers import (
     controllers_of,
     narrowing,
 )
+from tailwise.run.extra_losses import ExtraLosses
 from tailwise.run.health import Alert
 from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
 from tailwise.run.health.watch import HealthWatch
@@ -70,6 +71,7 @@ class Trainer:
         self.driver = driver = world.training()
         self.run_dir = run_dir
         self.given_callbacks = tuple(callbacks)
+        self.given_auxiliary = tuple(auxiliary)
         self.lock = RunLock(run_dir) if lock is None and run_dir is not None else lock
         self.callbacks = [*callbacks, *notifiers_of(config.notify, run_dir)]
         self.streams = Streams(config.seed)
@@ -89,6 +91,7 @@ class Trainer:
         if self.prior is not None:
             self.model.prior = prior_law(self.prior, self.model, world.base_action())
             self.model.start_at(self.model.prior)
+        self.extra = ExtraLosses(config, world, driver, self.model)
         self.backend, self.backend_choice = make_backend(
             config.backend,
             self.model,
@@ -97,7 +100,7 @@ class Trainer:
             threads=config.run.threads,
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
-            auxiliary=auxiliary,
+            auxiliary=(*auxiliary, *self.extra.losses),
         )
         history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
         self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
@@ -180,6 +183,8 @@ class Trainer:
 
     def begin(self) -> None:
         """Reset the environments, unless they run already; also where a rollout was broken off in the middle."""
+        if self._fresh:
+            self.extra.clone(self.model, self.streams, self._tell)
         if self._fresh or self.collector.broken_off:
             self.driver.reset()
             self._fresh = self.collector.broken_off = False
@@ -434,6 +439,7 @@ class Trainer:
         risk = {"calibration": calibration, "constraint": controllers.pop("constraint")}
         health_tensors, health_json = self.health.state()
         tensors |= risk_tensors | health_tensors
+        tensors |= self.extra.tensors()
         tensors |= {f"environment/{name}": tensor for name, tensor in env_tensors.items()}
         return tensors, {
             "update": self.update,
@@ -454,6 +460,7 @@ class Trainer:
         """Raise before anything is touched when a training state does not fit this trainer."""
         check_state(data)
         self.collector.check(tensors)
+        self.extra.check(tensors)
         optimiser = {k: v for k, v in tensors.items() if k.startswith("optimiser/")}
         # An optimiser that never stepped has no moments, also after updates that were all refused.
         refused = int(data["health"]["rules"]["refused_in_a_row"])

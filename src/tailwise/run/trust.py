@@ -15,6 +15,7 @@ import gymnasium as gym
 
 from tailwise.core.errors import TrustError
 from tailwise.core.signature import Origin
+from tailwise.learner.config import Demonstrations
 from tailwise.run.config import Config
 from tailwise.run.notify import VARIABLE
 from tailwise.run.run_folder import CONFIG, origin_of_run, read_config
@@ -64,6 +65,9 @@ def code_named_by(config: Config, *, training: bool, modules: Iterable[str] = ()
         code.append(f"env.base.function {market.base.code!r}")
     if config.env.gym_id is not None:
         code += _environment_code(config.env.gym_id)
+    imitation = config.learner.imitation
+    if training and isinstance(imitation, Demonstrations) and imitation.source.code is not None:
+        code.append(f"learner.imitation.source.rule {imitation.source.code!r}")
     if training:
         code += [f"notify.commands {' '.join(map(repr, command.argv))}" for command in config.notify.commands]
         code += [_webhook(webhook.url) for webhook in config.notify.webhooks]

@@ -19,6 +19,7 @@ from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.features.spec import FeatureSpec
+from tailwise.learner.adversary import Entries
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import impact_warning
 from tailwise.market.dataset import Dataset, build_dataset
@@ -28,6 +29,7 @@ from tailwise.market.path import AccountPath
 from tailwise.market.resample import Resampler
 from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
+from tailwise.run.disturbed import entries_of, moves_of_features
 from tailwise.run.envs import EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK
 from tailwise.run.limits import limit_of, units_of, with_numbers
@@ -148,6 +150,14 @@ class World:
     def base_action(self) -> Sequence[float] | None:
         """The action that follows the base rule, in units of the environment; None without such a rule."""
         return None
+
+    def entries(self, driver: EnvDriver) -> Entries:
+        """The entries of its observations, and which of them an adversary may move; driver: of this world."""
+        return entries_of(driver.spaces.observation)
+
+    def moves_of_prices(self, bps: float) -> Sequence[float]:
+        """How far the entries [D] of an observation move, raw, where each price of the bars is off by so much."""
+        raise ConfigError(f"a budget in basis points is one of prices, and {self.name} is not a market; use kind std")
 
     def market(self) -> MarketWorld:
         """This world if it is a market; raises otherwise."""
@@ -411,6 +421,21 @@ class MarketWorld(World):
         if self.settings.base is None:
             return None
         return action_kind(self.settings.action).base_action(len(self.dataset.bars) if self.portfolio else 1)
+
+    def entries(self, driver: EnvDriver) -> Entries:
+        names = driver.venv.observation_names  # type: ignore[attr-defined]
+        features = len(self.features.names) * (len(self.dataset.bars) if self.portfolio else 1)
+        return Entries(names, tuple(place < features for place in range(len(names))))
+
+    def moves_of_prices(self, bps: float) -> Sequence[float]:
+        driver = self.eval_env("train", episodes=1, seed=self.config.seed)
+        try:
+            size = driver.spaces.observation.size
+        finally:
+            driver.close()
+        moves = moves_of_features(self.dataset, bps, seed=self.config.seed)
+        moves = moves * (len(self.dataset.bars) if self.portfolio else 1)
+        return [*moves, *([0.0] * (size - len(moves)))]
 
     def market(self) -> MarketWorld:
         return self
