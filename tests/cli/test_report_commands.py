@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.terminal import SMALL, Terminal
 
 MARKET = [*SMALL, "-s", "data.parameters={length: 900, noise: 0.002}", "-s", "model.encoder.hidden=[16]", "--quiet"]
@@ -22,6 +24,11 @@ def test_report_and_compare(tailwise: Terminal) -> None:
     assert tailwise("report", "a", "--no-stress", "--out", "short.html") == 0
     assert 'id="panel-costs"' not in Path("short.html").read_text(encoding="utf-8")
     assert "page: short.html" in tailwise.out
+    pytest.importorskip("sharpebench")
+    judged = tailwise.json("report", "a", "--no-stress", "--judge", "sharpebench")
+    assert judged["outside"][0].startswith("sharpebench ") and told["outside"] is None
+    assert judged["outside"][0].split(";")[0] in Path("a/report.html").read_text(encoding="utf-8")
+    assert tailwise("report", "a", "--judge", "nobody") == 2 and "choose sharpebench" in tailwise.error
 
     result = tailwise.json("compare", "a", "b")
     (account,) = result["accounts"]
