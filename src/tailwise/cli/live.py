@@ -78,10 +78,10 @@ def export(run: Path, out: Path | None, *, checkpoint: str | None, steps: int, t
     for sentence in opened.notes:
         note(f"note: {sentence}")
     made = export_onnx(
-        opened.policy, run / "policy.onnx" if out is None else out, steps=steps, name=opened.checkpoint.name
+        opened.single("exported"), run / "policy.onnx" if out is None else out, steps=steps, name=opened.name
     )
     if as_json:
-        print_json({"run_dir": str(run), "checkpoint": opened.checkpoint.name, **made.to_json()})
+        print_json({"run_dir": str(run), "checkpoint": opened.name, **made.to_json()})
     else:
         for sentence in made.sentences():
             print(sentence)

@@ -156,9 +156,9 @@ def attack_run(
 ) -> AttackResult:
     """Attack the policy of a run and keep the result as RUN/evaluations/attack-<n>.json."""
     opened = open_run(run, checkpoint, trust=trust)
-    result = attack_policy(opened.policy, plan or AttackPlan())
+    result = attack_policy(opened.single("attacked"), plan or AttackPlan())
     file = first_free(opened.run, "attack", ".json")
-    result = replace(result, run_dir=str(opened.run), checkpoint=opened.checkpoint.name, notes=opened.notes, file=file)
+    result = replace(result, run_dir=str(opened.run), checkpoint=opened.name, notes=opened.notes, file=file)
     write_json(file, result.to_json())
     return result
 

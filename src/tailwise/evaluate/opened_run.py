@@ -46,6 +46,16 @@ class OpenedRun:
         """Of its evaluations: that of the checkpoint, or "ensemble"."""
         return self.checkpoints[0].name if len(self.checkpoints) == 1 else ENSEMBLE
 
+    def single(self, verb: str) -> Policy:
+        """The policy of a run with one seed; ConfigError for several. verb: what can be done with one alone."""
+        if len(self.policies) > 1:
+            members = ", ".join(str(one) for one in members_of(self.run, self.policy.config))
+            raise ConfigError(
+                f"{self.run} has {len(self.policies)} seeds that decide together, and only one policy can be {verb}; "
+                f"name one of {members}."
+            )
+        return self.policies[0]
+
     @property
     def sentence(self) -> str:
         """Which checkpoints, and of which seeds."""

@@ -37,7 +37,7 @@ class FusedEpochs:
         self.done = 0
         self.first_log_ratio = 0.0
         self.term_gradients: dict[str, dict[str, float]] = {}
-        self.noise = None  # variance scaling is not covered
+        self.noise: GradientNoise | None = None  # variance scaling is not covered
         self._first = True
         self._recurrent = backend.model.core is not None
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
