@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import tailwise
 from tailwise.bars.bars import save_bars
+from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.synthetic import jump_diffusion, random_walk
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.core.numerics import known_forward_returns
@@ -198,6 +201,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(files: Path, tmp_path: Path, 
     again.learn()
     for name, values in whole.model.state_dict().items():
         assert np.array_equal(values.numpy(), again.model.state_dict()[name].numpy()), name
+
+
+def test_the_settings_on_the_page_are_valid() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/pooling.md").read_text(encoding="utf-8")
+    pooled, resampled = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL))
+    market = {"env": {"kind": "market", "action": {"kind": "exposure", "low": 0, "high": 2}}}
+    found = parse_config(merged(pooled, market), source="docs/pooling.md").data
+    assert found is not None and found.pool is not None and found.pool.train_only == ("tin",)
+    other = parse_config(
+        merged({"data": {"kind": "builtin"}}, merged(resampled, market)), source="docs/pooling.md"
+    ).data
+    assert other is not None and other.resample == ResampleConfig(), "the page shows the defaults"
 
 
 def test_pooled_units_are_refused_where_nothing_reads_them(files: Path) -> None:
