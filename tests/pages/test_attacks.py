@@ -80,7 +80,9 @@ def report_of_two_accounts(file: Path, attacks: Attacks) -> None:
     bare = replace(findings(), stressed={}, not_stressed="No stress.")
     accounts = [attacks.into(replace(bare, judged=replace(bare.judged, symbol=name)), name) for name in ("one", "two")]
     texts = {name: attacks.text(name) for name in ("title", "how")}
-    write_report(file, accounts, gamma=0.9, background=Background(), **texts)
+    portfolio = attacks.into(replace(bare, judged=replace(bare.judged, symbol="both")), "portfolio")
+    outside = [attacks.text("outside")]
+    write_report(file, accounts, gamma=0.9, background=Background(), portfolio=portfolio, outside=outside, **texts)
 
 
 def comparison(file: Path, attacks: Attacks) -> None:
@@ -159,8 +161,10 @@ def audit(file: Path, attacks: Attacks) -> None:
 
 # What is not printed, or cut before the number of its attack: by page, of the field's name.
 PAGES: dict[Callable[[Path, Attacks], None], str] = {
-    report: r"paths\..*\.label|limits\.buy and hold\.(measure|statistic)|stressed\.momentum\[.\]\.label",
-    report_of_two_accounts: r"paths\..*\.(label|symbol key 'SP500')|limits\.buy and hold\.(measure|statistic)",
+    report: r"paths\..*\.label|limits\.buy and hold\.(measure|statistic)|stressed\.momentum\[.\]\.label"
+    r"|draws key|same_tail\..*\.tail",
+    report_of_two_accounts: r"paths\..*\.(label|symbol key 'SP500')|limits\.buy and hold\.(measure|statistic)"
+    r"|draws key|same_tail\..*\.tail",
     comparison: r"path of .*\.label",
     walk_forward: r"account|_bar$|(evidence|against.*)\.verdict|json\.verdict\[0\]|limit\.sentence|config_hash"
     r"|json\.cut|ensemble\.how|trials\.file",
