@@ -38,9 +38,7 @@ def phases(seed: int, optimiser: dict[str, Any], *, updates: int, first_phase: i
     from tailwise import PPO
 
     per_phase = updates * ENVIRONMENTS * STEPS
-    environment = PermutedVector(
-        ENVIRONMENTS, task=1000 + seed, phase_steps=updates * STEPS, first_phase=first_phase
-    )
+    environment = PermutedVector(ENVIRONMENTS, task=1000 + seed, phase_steps=updates * STEPS, first_phase=first_phase)
     agent = PPO(
         environment,
         {
@@ -67,9 +65,7 @@ def phases(seed: int, optimiser: dict[str, Any], *, updates: int, first_phase: i
 
 def afresh(seed: int, *, updates: int, count: int) -> list[float]:
     """The same with a new agent for each phase: what a change costs when nothing is kept."""
-    return [
-        phases(seed, ADAM, updates=updates, first_phase=phase, count=1)[0] for phase in range(count)
-    ]
+    return [phases(seed, ADAM, updates=updates, first_phase=phase, count=1)[0] for phase in range(count)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A contextual bandit whose inputs are permuted again and again: what was learnt stays useful, but for its first layer."""
+"""A contextual bandit whose inputs are permuted again and again: all but the first layer stays useful."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from benchmarks.toy_risk import Bools, Floats, Integers, Step, ToyVector
+from benchmarks.toy_risk import Floats, Integers, Step, ToyVector
 
 
 class PermutedVector(ToyVector):

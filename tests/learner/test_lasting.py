@@ -1,4 +1,4 @@
-"""AdamW, UPGD, AdaUPGD, decay and shrink-and-perturb against arithmetic written out and against torch's own optimisers."""
+"""AdamW, UPGD, AdaUPGD, decay and fresh weights against arithmetic written out and torch's own optimisers."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def test_protection_of_all_negative_all_zero_and_mixed_utilities() -> None:
     assert protection(mixed, mixed.max()).tolist() == pytest.approx([sigmoid, 0.5, 1 - sigmoid])
 
 
-@pytest.mark.parametrize(
-    ("weight", "expected"), [(1.0, 2.0), (0.0, 1.0), (-1.0, 2 * (1 - 1 / (1 + math.exp(-1))))]
-)
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, 2.0), (0.0, 1.0), (-1.0, 2 * (1 - 1 / (1 + math.exp(-1))))])
 def test_the_first_step_by_the_sign_of_the_utility(weight: float, expected: float) -> None:
     """Gradient 1: utility -weight. A harmful weight takes the whole step of 2 lr, one without utility lr, a useful one
     .54 lr. The bias is corrected: with beta .999 an uncorrected utility over a corrected maximum would be near 0."""

@@ -241,7 +241,9 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(kind: str, tmp_path: Path
     assert len(factors) == 5 and math.isnan(factors[0]) and 0.01 <= factors[4] < 1
 
 
-@pytest.mark.parametrize("options", [{"optimiser": {"kind": "upgd"}}, {"variance_scaling": {"kind": "on"}, "microbatches": 2}])
+@pytest.mark.parametrize(
+    "options", [{"optimiser": {"kind": "upgd"}}, {"variance_scaling": {"kind": "on"}, "microbatches": 2}]
+)
 def test_fused_refuses_and_auto_says_why_torch(options: dict[str, Any]) -> None:
     key = "optimiser" if "optimiser" in options else "variance_scaling"
     with pytest.raises(ConfigError, match=rf"backend fused: learner\.{key}\.kind \w+ is not covered; use "):

@@ -194,7 +194,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "model/dormant_units", "share", "hidden units with at most 0.025 of their layer's mean activity", (0.0, 0.5)
     ),
-    MetricSpec("model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)),
+    MetricSpec(
+        "model/effective_rank", "dimensions", "exp(entropy) of the singular values of the features", (1.0, None)
+    ),
     MetricSpec("model/weight_norm", "1", "Euclidean norm of the weights, heads of the return scale left out"),
     MetricSpec("model/weight_growth", "1", "norm of the weights over their initial norm", (0.1, 10.0)),
     MetricSpec("model/weight_distance", "1", "distance from the initial weights over their norm", (0.0, 10.0)),
@@ -205,7 +207,9 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec("obs/evaluation_drift", "std", "largest shift of an entry between training and evaluation", (0.0, 30.0)),
     MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
     MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),
-    MetricSpec("step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor, before noise factors"),
+    MetricSpec(
+        "step/learning_rate", "1", "step size: base x schedule x kl_factor x health_factor, before noise factors"
+    ),
     MetricSpec("step/schedule", "1", "factor of the learning-rate schedule"),
     MetricSpec("step/kl_factor", "1", "factor of the KL controller"),
     MetricSpec("step/health_factor", "1", "factor of the health rules"),

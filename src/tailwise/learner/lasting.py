@@ -21,7 +21,7 @@ PERTURBATION, FRESH = "optimiser perturbation", "optimiser fresh weights"  # nam
 
 
 def normal_draws(streams: Streams, name: str, *, step: int, size: int, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers [size] of an optimiser step, by Box and Muller: a tenth of the time of `Streams.normals`."""
+    """Standard normal numbers [size] of an optimiser step, by Box and Muller in torch, which vectorises them."""
     half = (size + 1) // 2
     uniform = streams.uniforms(name, update=step, environments=1, steps=1, draws=2 * half, short=True)
     levels = torch.from_numpy(uniform.reshape(2, half)).to(dtype)
@@ -30,7 +30,7 @@ def normal_draws(streams: Streams, name: str, *, step: int, size: int, dtype: to
 
 
 def protection(utility: Tensor, largest: Tensor) -> Tensor:
-    """sigmoid(utility / largest) [n]: 1/2 where a weight has no utility, .73 for the most useful one, 0 for a harmful one.
+    """sigmoid(utility / largest) [n]: 1/2 for a weight without utility, .73 for the most useful one, 0 for a harmful one.
 
     largest: the greatest utility of all parameters; clamped above 0, so that utilities that are all negative do not
     change sign, and ones that are all 0 protect every weight alike.

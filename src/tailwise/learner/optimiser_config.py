@@ -75,7 +75,10 @@ class AdaUpgdOptimiser(DecayingOptimiser):
     beta2: Beta = Field(0.999, description="memory of the mean of their squares, per step")
     utility_beta: Beta = Field(0.999, description="memory of the utility -gradient x weight, per step")
     noise: float = Field(
-        1e-3, ge=0, le=1, description="standard deviation of the noise that is added to Adam's direction, whose size is 1"
+        1e-3,
+        ge=0,
+        le=1,
+        description="standard deviation of the noise that is added to Adam's direction, whose size is 1",
     )
 
 

@@ -217,7 +217,7 @@ def scaled_heads(model: ActorCritic) -> set[nn.Parameter]:
 
 
 def named_groups(model: ActorCritic) -> list[dict[str, object]]:
-    """The parameter groups of an optimiser; `of` is the name of the model's group, from which scaled heads are apart."""
+    """The parameter groups of an optimiser; `of`: the model's group. Heads that the return scale moves are apart."""
     heads, groups = scaled_heads(model), list[dict[str, object]]()
     for name, members in model.groups().items():
         epsilon = CRITIC_EPSILON if name.startswith("critic_") else ADAM_EPSILON

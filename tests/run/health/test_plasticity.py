@@ -21,8 +21,10 @@ NAMES = (
 
 
 def test_dormant_units_are_those_below_a_share_of_their_own_layer() -> None:
-    """Activities 1, 1, .02 have the mean .673, of which .025 is .0168: .02 is awake, .01 is not. A layer a million times
-    smaller counts by its own mean. Rejects a threshold in absolute units and a signed mean (+1, -1 is active)."""
+    """Activities 1, 1, .02 have the mean .673, of which .025 is .0168: .02 is awake, .01 is not. A layer that is a
+    million times smaller counts by its own mean.
+
+    Rejects a threshold in absolute units and a signed mean (+1, -1 is active)."""
     rows = torch.tensor([[1.0, 1.0, 0.02], [-1.0, 1.0, 0.02]])
     assert dormant_units([rows]) == 0.0
     rows[:, 2] = 0.01
