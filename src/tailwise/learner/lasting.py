@@ -30,7 +30,7 @@ def normal_draws(streams: Streams, name: str, *, step: int, size: int, dtype: to
 
 
 def protection(utility: Tensor, largest: Tensor) -> Tensor:
-    """sigmoid(utility / largest) [n]: 1/2 for a weight without utility, .73 for the most useful one, 0 for a harmful one.
+    """sigmoid(utility / largest) [n]: 1/2 for a weight without utility, .73 for the most useful, towards 0 for harmful.
 
     largest: the greatest utility of all parameters; clamped above 0, so that utilities that are all negative do not
     change sign, and ones that are all 0 protect every weight alike.
