@@ -199,9 +199,8 @@ def test_factors_act_through_the_step_size(kind: str) -> None:
 
 def plain(kind: str) -> dict[str, Any]:
     """Nothing but the step: decay and fresh weights do not scale with the noise factor."""
-    return {key: 0.0 for key in ("weight_decay", "shrink_perturb") if key in KINDS[kind]} | (
-        {"weight_decay": 0.0} if kind in ("adamw", "ada_upgd") else {}
-    )
+    keys = {key for key in ("weight_decay", "shrink_perturb") if key in KINDS[kind]}
+    return dict.fromkeys(keys | ({"weight_decay"} if kind in ("adamw", "ada_upgd") else set()), 0.0)
 
 
 class Stopper(Callback):

@@ -23,6 +23,7 @@ from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
 from tailwise.learner.ppo import TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
 from tailwise.learner.tally import Tally
+from tailwise.learner.variance_scaling import GradientNoise
 from tailwise.model.actor_critic import ActorCritic
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class FusedEpochs:
         self.done = 0
         self.first_log_ratio = 0.0
         self.term_gradients: dict[str, dict[str, float]] = {}
-        self.noise = None  # variance scaling is not covered
+        self.noise: GradientNoise | None = None  # variance scaling is not covered
         self._first = True
         self._recurrent = backend.model.core is not None
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)

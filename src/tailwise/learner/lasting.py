@@ -58,7 +58,7 @@ class Chunk:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """[n] -> views in the shapes of the parameters."""
-        parts = flat.split([p.numel() for p in self.parameters])
+        parts = torch.split(flat, [p.numel() for p in self.parameters])  # type: ignore[no-untyped-call]
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
 
@@ -107,7 +107,7 @@ class Lasting(torch.optim.Optimizer):
         self._chunks = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on all parameters; returns what `closure`, which makes the gradients if given, returned."""
         loss = None
         if closure is not None:
@@ -202,7 +202,8 @@ def adam_direction(state: dict[str, Tensor], grad: Tensor, group: dict[str, Any]
     average = state["exp_avg"].lerp_(grad, 1.0 - beta1)
     square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     root = square.sqrt().div_(math.sqrt(1.0 - beta2**step)).add_(group["eps"])
-    return (average / (1.0 - beta1**step)).div_(root)
+    direction: Tensor = (average / (1.0 - beta1**step)).div_(root)
+    return direction
 
 
 def fresh_law(initial: Iterable[Tensor]) -> tuple[Tensor, Tensor]:

@@ -144,6 +144,7 @@ class ModelOptimiser:
     ) -> None:
         self._named = dict(model.named_parameters())
         self.torch: torch.optim.Optimizer
+        self._keys: dict[str, tuple[str, ...]]
         groups = named_groups(model)
         if isinstance(config, AdamOptimiser):
             self.torch = torch.optim.Adam(groups, lr=learning_rate)
