@@ -1,4 +1,4 @@
-"""A contextual bandit whose inputs are permuted again and again: what was learnt stays useful, but for its first layer."""
+"""A contextual bandit whose inputs are permuted again and again: all but the first layer stays useful."""
 
 from __future__ import annotations
 

@@ -96,3 +96,15 @@ def test_the_map_has_every_package_in_the_order_of_imports() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.findall(r"^(\w+)/ +\S", page, flags=re.MULTILINE)
     assert listed == package_order(ROOT / "pyproject.toml")
+
+
+def test_the_configurations_of_the_optimiser_page_are_valid() -> None:
+    """Rejects a key that the page shows and the configuration does not have."""
+    import yaml
+
+    from tailwise.run.config import parse_config
+
+    snippets = re.findall(r"```yaml\n(.*?)```", (DOCS / "optimisers.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    configs = [parse_config(yaml.safe_load(snippet), source="optimisers.md") for snippet in snippets]
+    assert [config.learner.optimiser.kind for config in configs] == ["adamw", "adam"]
+    assert [config.learner.variance_scaling.kind for config in configs] == ["off", "on"]

@@ -21,6 +21,19 @@ UNCOVERED: list[tuple[dict[str, Any], str, str]] = [
     ({"model": {"critic": {"mean": "quantiles"}}}, "discrete", r"model\.critic\.mean quantiles"),
     ({"model": {"critic": {"clip": {"kind": "mean_only"}}}}, "discrete", r"model\.critic\.clip\.kind mean_only"),
     ({"learner": {"awr": {"kind": "on"}}}, "discrete", r"learner\.awr\.kind on"),
+    ({"learner": {"optimiser": {"kind": "upgd"}}}, "discrete", r"learner\.optimiser\.kind upgd"),
+    ({"learner": {"optimiser": {"kind": "upgd_w"}}}, "discrete", r"learner\.optimiser\.kind upgd_w"),
+    ({"learner": {"optimiser": {"kind": "ada_upgd"}}}, "discrete", r"learner\.optimiser\.kind ada_upgd"),
+    (
+        {"learner": {"optimiser": {"kind": "adamw", "shrink_perturb": 1e-4}}},
+        "discrete",
+        r"learner\.optimiser\.shrink_perturb 0\.0001",
+    ),
+    (
+        {"learner": {"variance_scaling": {"kind": "on"}, "microbatches": 2}},
+        "discrete",
+        r"learner\.variance_scaling\.kind on",
+    ),
     ({}, "multidiscrete", "action space is multidiscrete"),
 ]
 

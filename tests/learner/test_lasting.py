@@ -1,4 +1,4 @@
-"""AdamW, UPGD, AdaUPGD, decay and shrink-and-perturb against arithmetic written out and against torch's own optimisers."""
+"""AdamW, UPGD, AdaUPGD, decay and fresh weights against arithmetic written out and torch's own optimisers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def options(kind: type[Lasting], values: dict[str, Any] = FULL) -> dict[str, Any
 def test_adamw_equals_that_of_torch(decay: float, betas: tuple[float, float]) -> None:
     """Decay of w itself and not through the gradient, which Adam would divide away (asserted to differ)."""
     ours, theirs, coupled = parameters(), parameters(), parameters()
-    settings = {"beta1": betas[0], "beta2": betas[1], "eps": 1e-5, "weight_decay": decay}
+    settings: dict[str, Any] = {"beta1": betas[0], "beta2": betas[1], "eps": 1e-5, "weight_decay": decay}
     walk(AdamW(ours, streams=STREAMS, lr=0.05, **settings), ours, range(20))
     walk(torch.optim.AdamW(theirs, lr=0.05, betas=betas, eps=1e-5, weight_decay=decay), theirs, range(20))
     walk(torch.optim.Adam(coupled, lr=0.05, betas=betas, eps=1e-5, weight_decay=decay), coupled, range(20))

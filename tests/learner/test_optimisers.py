@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +199,8 @@ def test_factors_act_through_the_step_size(kind: str) -> None:
 
 def plain(kind: str) -> dict[str, Any]:
     """Nothing but the step: decay and fresh weights do not scale with the noise factor."""
-    return {key: 0.0 for key in ("weight_decay", "shrink_perturb") if key in KINDS[kind]} | (
-        {"weight_decay": 0.0} if kind in ("adamw", "ada_upgd") else {}
-    )
+    keys = {key for key in ("weight_decay", "shrink_perturb") if key in KINDS[kind]}
+    return dict.fromkeys(keys | ({"weight_decay"} if kind in ("adamw", "ada_upgd") else set()), 0.0)
 
 
 class Stopper(Callback):
@@ -236,8 +236,8 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(kind: str, tmp_path: Path
     assert resumed.trainer.controllers.to_json() == whole.trainer.controllers.to_json()
     files = [tmp_path / name / "metrics.jsonl" for name in ("whole", "run")]
     assert differences_without_time(*files) == []
-    factors = [row.get("step/noise_factor/actor") for row in read(tmp_path / "run")]
-    assert len(factors) == 5 and factors[0] is None and factors[4] is not None and factors[4] < 1
+    factors = read(tmp_path / "run")["step/noise_factor/actor"].tolist()
+    assert len(factors) == 5 and math.isnan(factors[0]) and 0.01 <= factors[4] < 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""003-C4: the factor that follows from how far microbatches agree acts on the step, behind preconditioning and clipping."""
+"""003-C4: the factor that follows from how far microbatches agree acts on the step, after preconditioning."""
 
 from __future__ import annotations
 
@@ -182,5 +182,5 @@ def test_measuring_alone_changes_nothing() -> None:
 
 
 def test_one_microbatch_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="set learner.microbatches to 2 or more"):
+    with pytest.raises(ConfigError, match=r"set learner\.microbatches to 2 or more"):
         small_backend(learner={"variance_scaling": {"kind": "on"}})

@@ -1,4 +1,4 @@
-"""Norms of the gradient, clipping, Adam and decay over the flat buffer. The twins: torch's Adam and `learner.lasting`."""
+"""Norms of the gradient, clipping, Adam and decay over the flat buffer; twins of torch's Adam and `learner.lasting`."""
 
 from __future__ import annotations
 

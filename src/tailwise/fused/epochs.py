@@ -20,8 +20,9 @@ from tailwise.learner import batches
 from tailwise.learner.backend import Knobs
 from tailwise.learner.batches import Prepared, sequence_rows
 from tailwise.learner.optimisers import ADAM_EPSILON, CRITIC_EPSILON
-from tailwise.learner.ppo import Tally, TorchEpochs, kl_is_used_up
+from tailwise.learner.ppo import TorchEpochs, kl_is_used_up
 from tailwise.learner.rollout import Rollout
+from tailwise.learner.tally import Tally
 from tailwise.learner.variance_scaling import GradientNoise
 from tailwise.model.actor_critic import ActorCritic
 

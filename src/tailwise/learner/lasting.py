@@ -21,7 +21,7 @@ PERTURBATION, FRESH = "optimiser perturbation", "optimiser fresh weights"  # nam
 
 
 def normal_draws(streams: Streams, name: str, *, step: int, size: int, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers [size] of an optimiser step, by Box and Muller: a tenth of the time of `Streams.normals`."""
+    """Standard normal numbers [size] of an optimiser step, by Box and Muller in torch, which vectorises them."""
     half = (size + 1) // 2
     uniform = streams.uniforms(name, update=step, environments=1, steps=1, draws=2 * half, short=True)
     levels = torch.from_numpy(uniform.reshape(2, half)).to(dtype)
@@ -30,7 +30,7 @@ def normal_draws(streams: Streams, name: str, *, step: int, size: int, dtype: to
 
 
 def protection(utility: Tensor, largest: Tensor) -> Tensor:
-    """sigmoid(utility / largest) [n]: 1/2 where a weight has no utility, .73 for the most useful one, 0 for a harmful one.
+    """sigmoid(utility / largest) [n]: 1/2 for a weight without utility, .73 for the most useful, towards 0 for harmful.
 
     largest: the greatest utility of all parameters; clamped above 0, so that utilities that are all negative do not
     change sign, and ones that are all 0 protect every weight alike.
@@ -58,7 +58,7 @@ class Chunk:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """[n] -> views in the shapes of the parameters."""
-        parts = flat.split([p.numel() for p in self.parameters])
+        parts = torch.split(flat, [p.numel() for p in self.parameters])  # type: ignore[no-untyped-call]
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
 
@@ -107,7 +107,7 @@ class Lasting(torch.optim.Optimizer):
         self._chunks = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on all parameters; returns what `closure`, which makes the gradients if given, returned."""
         loss = None
         if closure is not None:
@@ -202,7 +202,8 @@ def adam_direction(state: dict[str, Tensor], grad: Tensor, group: dict[str, Any]
     average = state["exp_avg"].lerp_(grad, 1.0 - beta1)
     square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     root = square.sqrt().div_(math.sqrt(1.0 - beta2**step)).add_(group["eps"])
-    return (average / (1.0 - beta1**step)).div_(root)
+    direction: Tensor = (average / (1.0 - beta1**step)).div_(root)
+    return direction
 
 
 def fresh_law(initial: Iterable[Tensor]) -> tuple[Tensor, Tensor]:

@@ -144,6 +144,7 @@ class ModelOptimiser:
     ) -> None:
         self._named = dict(model.named_parameters())
         self.torch: torch.optim.Optimizer
+        self._keys: dict[str, tuple[str, ...]]
         groups = named_groups(model)
         if isinstance(config, AdamOptimiser):
             self.torch = torch.optim.Adam(groups, lr=learning_rate)
@@ -217,7 +218,7 @@ def scaled_heads(model: ActorCritic) -> set[nn.Parameter]:
 
 
 def named_groups(model: ActorCritic) -> list[dict[str, object]]:
-    """The parameter groups of an optimiser; `of` is the name of the model's group, from which scaled heads are apart."""
+    """The parameter groups of an optimiser; `of`: the model's group. Heads that the return scale moves are apart."""
     heads, groups = scaled_heads(model), list[dict[str, object]]()
     for name, members in model.groups().items():
         epsilon = CRITIC_EPSILON if name.startswith("critic_") else ADAM_EPSILON

@@ -1,7 +1,7 @@
 """How far the gradients of microbatches agree, and the factor on the step of a parameter group that follows.
 
-For K microbatches with gradients g_k of means over their rows, and g their mean: var is the variance of g_k, summed over
-the group; noise = var / K is the squared error of g, signal = max(0, |g|^2 - noise) what is left of its size without it.
+For K microbatches with gradients g_k of means over their rows, and g their mean: var is the variance of g_k, summed
+over the group; noise = var / K is the squared error of g, signal = max(0, |g|^2 - noise) its size without that error.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ LEARNING_RULES: tuple[Rule, ...] = (
         "model/weight_distance",
         Condition(above=10),
         "info",
-        "nothing is left of the initial weights; on a problem that changes, decay to them keeps a network able to learn",
+        "nothing is left of the initial weights; where the problem changes, decay to them keeps it able to learn",
         "the healthy band of the metric; sound runs reach 0.4",
         clear_after=1,
     ),
