@@ -2,14 +2,15 @@
 
     python -m benchmarks.robust [--json] [--quick] [--only attack]
 
-Parts: attack, imitation. Each part stands in a module of its own, `robust_<part>.py`, and has at least three seeds.
+Parts: attack, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is trained has at
+least three seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import robust_attack, robust_imitation
+from benchmarks import robust_attack, robust_cost, robust_imitation
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)
@@ -20,6 +21,7 @@ def run(options: Options) -> list[Check]:
     seeds = SEEDS[:1] if options.quick else SEEDS
     parts: dict[str, Callable[[Options], list[Check]]] = {
         "attack": lambda o: robust_attack.checks(o, seeds),
+        "cost": robust_cost.checks,
         "imitation": lambda o: robust_imitation.checks(o, seeds),
     }
     found: list[Check] = []
