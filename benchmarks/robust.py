@@ -2,14 +2,15 @@
 
     python -m benchmarks.robust [--json] [--quick] [--only continual]
 
-Parts: continual, attack, imitation. Each part stands in a module of its own, `robust_<part>.py`, and has at least three seeds.
+Parts: attack, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is trained has at
+least three seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import robust_attack, robust_continual, robust_imitation
+from benchmarks import robust_attack, robust_cost, robust_imitation
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)
@@ -21,6 +22,7 @@ def run(options: Options) -> list[Check]:
     parts: dict[str, Callable[[Options], list[Check]]] = {
         "continual": lambda o: robust_continual.checks(o, seeds),
         "attack": lambda o: robust_attack.checks(o, seeds),
+        "cost": robust_cost.checks,
         "imitation": lambda o: robust_imitation.checks(o, seeds),
     }
     found: list[Check] = []

@@ -70,7 +70,7 @@ class Demos:
             left = gamma ** np.arange(len(one.reward), 0, -1.0)
             rest.append(np.zeros_like(left) if one.terminated else left)
         starts = np.concatenate([np.arange(len(one.reward)) == 0 for one in episodes])
-        masks = None if episodes[0].mask is None else np.concatenate([one.mask for one in episodes])  # type: ignore[misc]
+        masks = None if episodes[0].mask is None else np.concatenate([one.mask for one in episodes])
         dtype = torch.get_default_dtype()
         return cls(
             obs=torch.from_numpy(np.concatenate([one.obs for one in episodes])).to(dtype),

@@ -53,7 +53,9 @@ def moves_of_features(dataset: Dataset, bps: float, *, seed: int) -> list[float]
 
 def _off(bars: Bars, bps: float, symbol: int, draw: int, seed: int) -> Bars:
     """The bars with the prices of each one off by so much, up or down."""
-    uniform = Streams(seed).uniforms("adversary/prices", update=draw, environments=[symbol], steps=len(bars), draws=1)
+    uniform = Streams(seed).uniforms(
+        "adversary/prices", update=draw, environments=np.array([symbol]), steps=len(bars), draws=1
+    )
     factor = np.where(uniform[:, 0, 0] < 0.5, 1.0 - bps * 1e-4, 1.0 + bps * 1e-4)
     columns = {name: getattr(bars, name) * factor for name in _PRICES}
     return replace(bars, **columns, label=f"synthetic: prices off by {bps:g} bps, of {bars.symbol} ({bars.label})")
