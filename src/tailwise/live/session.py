@@ -335,8 +335,7 @@ class Session:
                 "unexplained_position", f"{report.units:g} {report.symbol} are held, and {held:g} are explained."
             )
 
-    @property
-    def finished(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the session ends: it is stopped, or flat by the kill file with nothing left to close."""
         if self.machine.state is State.STOPPED:
             return True
