@@ -2,15 +2,15 @@
 
     python -m benchmarks.robust [--json] [--quick] [--only continual]
 
-Parts: attack, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is trained has at
-least three seeds.
+Parts: continual, attack, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is trained
+has at least three seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import robust_attack, robust_cost, robust_imitation
+from benchmarks import robust_attack, robust_continual, robust_cost, robust_imitation
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)

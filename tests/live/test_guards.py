@@ -380,3 +380,12 @@ def test_a_growing_file_is_read_as_it_grows(market: Any, tmp_path: Path, ending:
             break
     assert [bar.time for bar in found] == [bar.time for bar in expected]
     assert [bar.close for bar in found] == [bar.close for bar in expected]
+
+
+def test_the_page_has_every_guard_and_every_reason() -> None:
+    """docs/live.md. Rejects a guard or a reason that was added without a row, and a state that is told wrongly."""
+    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text(encoding="utf-8")
+    assert [name for name in LiveGuards.model_fields if f"| `{name}` |" not in page] == []
+    told = [name for name, rule in RULES.items() if f"| `{name}` | {rule.state.word} |" in page]
+    assert told == list(RULES)
+    assert all(("--acknowledge" in rule.resume) == rule.latched for name, rule in RULES.items() if name != "ruined")

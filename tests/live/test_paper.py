@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import random
 import signal
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from tailwise.bars.bars import Bars
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, TailwiseError
 from tailwise.live.feeds import BarsFeed
 from tailwise.live.journal import JOURNAL
 from tailwise.live.paper import Beginning, Paper, frequency_of, terms_of, ticks_in
@@ -182,3 +184,43 @@ def test_a_journal_that_was_changed_is_refused(
     (tmp_path / JOURNAL).write_bytes(whole[:at] + put + whole[at + len(find) :])
     with pytest.raises(CheckpointError, match=words):
         session_of(trader, bars, tmp_path).open()
+
+
+def test_any_change_of_a_journal_is_a_sentence_or_changes_nothing(played: Any, tmp_path: Path) -> None:
+    """Values anywhere in its newest lines are replaced, removed or repeated. Rejects an error that is none of ours."""
+    trader, bars, folder = played
+    lines = [json.loads(line) for line in (folder / JOURNAL).read_text(encoding="utf-8").splitlines()]
+    newest = max(k for k, line in enumerate(lines) if line["kind"] == "state")
+    dice, refused = random.Random(3), 0
+    for case in range(120):
+        changed = copy.deepcopy(lines)
+        at = dice.choice([0, newest, newest, newest + 1, len(changed) - 1])
+        damage(dice, changed[at])
+        path = tmp_path / str(case)
+        path.mkdir()
+        (path / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in changed), encoding="utf-8")
+        session = session_of(trader, bars, path) if at else None
+        try:
+            (session or session_of(trader, bars, path)).open()
+        except TailwiseError:
+            refused += 1
+    assert refused > 60
+
+
+def damage(dice: random.Random, value: Any) -> None:
+    """Change one thing somewhere below."""
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        if not keys:
+            return
+        key = dice.choice(keys)
+        below = value[key]
+        if isinstance(below, dict | list) and below and dice.random() < 0.8:
+            value = below
+            continue
+        odd = [None, -1, 2**62, 1e300, "x", "", [], {}, True, 0, "AAAA", "2001-01-01"]
+        if isinstance(value, dict) and dice.random() < 0.2:
+            del value[key]
+        else:
+            value[key] = dice.choice(odd)
+        return

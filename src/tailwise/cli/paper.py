@@ -69,6 +69,8 @@ def run_paper(
         try:
             if not known:
                 playing.warm_up(history)
+            if session.time is not None:
+                feed.go_on_after(session.time)
             playing.run(feed)
         except KeyboardInterrupt:
             interrupted = True

@@ -31,8 +31,9 @@ class BaseStream:
         per_day = 1.0 if periods_per_year <= _DAILY else periods_per_year / (365 if around_the_clock else 252)
         self._keep = VOLATILITY_MEMORY ** (1 / per_day)
         longest = max(round(periods_per_year if periods_per_year <= _DAILY else periods_per_year / 12), 1)
-        momentum = isinstance(base, MomentumBase)
-        self._spans = (base.look_back or (max(longest // 12, 1), max(longest // 4, 1), longest)) if momentum else ()
+        self._spans: tuple[int, ...] = ()
+        if isinstance(base, MomentumBase):
+            self._spans = base.look_back or (max(longest // 12, 1), max(longest // 4, 1), longest)
         self._state = np.zeros(3)
         self._closes = np.zeros(max(self._spans, default=0) + 1)  # ring of the newest closes
 

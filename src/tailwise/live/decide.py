@@ -48,7 +48,8 @@ def sentences(made: LiveDecision) -> list[str]:
         f"{symbol}: {_exposure(target)} (now {_exposure(held)})"
         for symbol, target, held in zip(made.symbols, made.target, made.exposure, strict=True)
     )
-    lines = [f"At the close of the bar of {show(made.time)}, for the next open: hold {what} of equity."]
+    drawn = "" if made.deterministic else " (drawn from the probabilities)"
+    lines = [f"At the close of the bar of {show(made.time)}, for the next open: hold {what} of equity{drawn}."]
     if made.choices is not None and made.probabilities is not None:
         odds = ", ".join(
             f"{_exposure(target)} {100 * p:.1f}%" for target, p in zip(made.choices, made.probabilities, strict=True)

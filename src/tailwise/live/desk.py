@@ -106,15 +106,19 @@ class Desk:
         """Plain arrays: account, hidden state, windows of the features."""
         state = {"ready": np.array([self._ready])}
         state |= {f"follower/{name}": value for name, value in self.follower.get_state().items()}
-        for symbol, part in (*self._streams.items(), *((f"{name}*", one) for name, one in self._bases.items())):
-            state |= {f"stream/{symbol}/{name}": value for name, value in part.get_state().items()}
+        for symbol, stream in self._streams.items():
+            state |= {f"stream/{symbol}/{name}": value for name, value in stream.get_state().items()}
+        for symbol, base in self._bases.items():
+            state |= {f"base/{symbol}/{name}": value for name, value in base.get_state().items()}
         return state
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from `get_state`."""
         self._ready = bool(state["ready"][0])
-        for symbol, part in (*self._streams.items(), *((f"{name}*", one) for name, one in self._bases.items())):
-            part.set_state(_below(state, f"stream/{symbol}/"))
+        for symbol, stream in self._streams.items():
+            stream.set_state(_below(state, f"stream/{symbol}/"))
+        for symbol, base in self._bases.items():
+            base.set_state(_below(state, f"base/{symbol}/"))
         self.follower.set_state(_below(state, "follower/"))
 
     def _bar(self, bar: RawBar | None) -> FeedBar | None:

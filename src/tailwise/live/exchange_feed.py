@@ -72,8 +72,19 @@ class ExchangeFeed:
                 if said == self._most:
                     return
             if not found:
-                yield None
-                self._pause(_PATIENCE)
+                yield from self._wait_for(market, newest)
+
+    def _wait_for(self, market: Market, newest: int) -> Iterator[None]:
+        """Until the candle after `newest`, ms, should be over; the clock of the session is looked at in between."""
+        now = self._client.open(market.symbol, market.timeframe).now
+        wait = max(_PATIENCE, (market.end(market.end(newest)) - now) / 1000.0)
+        while wait > 0:
+            yield None
+            self._pause(min(wait, _PATIENCE))
+            wait -= _PATIENCE
+
+    def go_on_after(self, time: int) -> None:
+        self._after = time
 
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         market = self._client.open(self._place.symbol, self._place.timeframe)

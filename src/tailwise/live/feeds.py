@@ -34,6 +34,9 @@ class Feed(Protocol):
     def said(self) -> Iterator[Said | None]:
         """What is said, in its order; ends where the source ends."""
 
+    def go_on_after(self, time: int) -> None:
+        """Bars up to the one that opened at `time`, ns, are known; a source that says them again does no harm."""
+
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         """Complete bars that opened between two times in ns, both left out, as far as the source keeps them."""
 
@@ -60,6 +63,9 @@ class StreamFeed:
                     yield said_of(line, self._symbols, where=f"line {number}")
             if not data:
                 return
+
+    def go_on_after(self, time: int) -> None:
+        return None  # who writes decides
 
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         return []
@@ -139,6 +145,9 @@ class FileFeed:
                 if what is not None:
                     yield what
 
+    def go_on_after(self, time: int) -> None:
+        return None
+
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         return []  # whatever it holds was said in its order
 
@@ -215,6 +224,9 @@ class BarsFeed:
             if self._speed is not None:
                 self._pause(1.0 / self._speed)
 
+    def go_on_after(self, time: int) -> None:
+        self._after = time
+
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         return []
 
@@ -228,10 +240,10 @@ class ParquetFeed:
         self, path: Path, read: Callable[[], Bars], *, pause: Callable[[float], None] = wall_time.sleep
     ) -> None:
         self.path, self._read, self._pause = path, read, pause
+        self._newest: int | None = None
 
     def said(self) -> Iterator[Said | None]:
         seen: tuple[int, int] | None = None
-        newest: int | None = None
         while True:
             now = self.path.stat()
             version = (now.st_mtime_ns, now.st_size)
@@ -241,11 +253,14 @@ class ParquetFeed:
                 except DataError as error:  # half of it may be written: the next change shows the rest
                     yield Refused(str(error).splitlines()[0])
                 else:
-                    yield from BarsFeed([bars], after=newest).said()
-                    newest = int(bars.time[-1].astype("int64"))
+                    yield from BarsFeed([bars], after=self._newest).said()
+                    self._newest = int(bars.time[-1].astype("int64"))
                 seen = version
             self._pause(IDLE)
             yield None
+
+    def go_on_after(self, time: int) -> None:
+        self._newest = time
 
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         return []

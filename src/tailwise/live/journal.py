@@ -26,6 +26,7 @@ from pydantic import Field
 
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored, parse_json
+from tailwise.live.states import RULES
 
 JOURNAL = "journal.jsonl"
 STATE_EVERY = 64  # ticks
@@ -34,6 +35,9 @@ LONGEST = 16_777_216  # bytes of a line
 _DTYPES = {"float64", "float32", "int64", "int8", "bool"}
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Stamp = Annotated[int, Field(ge=-(2**62), le=2**62)]  # ns since 1970
+BarNumbers = Annotated[list[Number], Field(min_length=7, max_length=7)]  # of `RawBar.to_list`
+Reasons = dict[Literal[tuple(RULES)], str]  # type: ignore[valid-type]  # the names stand in one place
 
 
 class StoredArray(Stored):
@@ -63,21 +67,28 @@ class BeginLine(Stored):
     deterministic: bool
 
 
+class LastBar(Stored):
+    """The newest bar of a symbol."""
+
+    time: Stamp
+    bar: BarNumbers
+
+
 class StateLine(Stored):
-    """See `state` above. n: ticks so far; time: of the newest one, ns; desks: arrays of each account."""
+    """See `state` above. n: ticks so far; time: of the newest one, ns; arrays: those of each account."""
 
     kind: Literal["state"]
     n: Whole
-    time: int
-    last: dict[str, list[Number]]
+    time: Stamp
+    last: dict[str, LastBar]
     arrays: list[dict[str, StoredArray]]
-    reasons: dict[str, str]
+    reasons: Reasons
 
 
 class TickDesk(Stored):
     """One account in one tick. bars: by symbol, what `RawBar.to_list` has; ledger: what is not 0."""
 
-    bars: dict[str, list[Number]]
+    bars: dict[str, BarNumbers]
     ledger: dict[str, Number | list[Number]]
     equity: Number
     units: list[Number]
@@ -91,10 +102,10 @@ class TickLine(Stored):
 
     kind: Literal["tick"]
     n: Whole
-    time: int
+    time: Stamp
     wall: Number
-    state: str
-    reasons: dict[str, str]
+    state: Literal["RUNNING", "REDUCE_ONLY", "FLAT", "STOPPED"]
+    reasons: Reasons
     desks: list[TickDesk | None]
 
 
@@ -104,7 +115,7 @@ class EventLine(Stored):
     kind: Literal["event"]
     wall: Number
     what: str
-    reasons: dict[str, str]
+    reasons: Reasons
 
 
 Line = BeginLine | StateLine | TickLine | EventLine
@@ -164,6 +175,33 @@ def _end_of_lines(descriptor: int) -> int:
             return first + at + 1
         end = first
     return 0
+
+
+def resumed_part(path: Path) -> tuple[Line | None, list[Line]]:
+    """The first line of a journal, and its newest `state` with the lines after it; all lines are checked."""
+    first: Line | None = None
+    part: list[Line] = []
+    for line in read_journal(path):
+        first = first or line
+        if isinstance(line, StateLine):
+            part = [line]
+        elif part:
+            part.append(line)
+    return first, part
+
+
+def check_arrays(given: Mapping[str, npt.NDArray[Any]], own: Mapping[str, npt.NDArray[Any]], *, source: str) -> None:
+    """Refuse a state with other names, types or shapes than an account of this session has."""
+    odd = sorted(set(given) ^ set(own))
+    if odd:
+        raise CheckpointError(f"{source}: '{odd[0]}' is in one of the stored state and this account only.")
+    for name, mine in own.items():
+        theirs = given[name]
+        waits = name.endswith("feed_target")  # empty where nothing waits
+        if theirs.dtype != mine.dtype or (theirs.shape != mine.shape and not waits):
+            raise CheckpointError(
+                f"{source}: '{name}' is {theirs.dtype} {theirs.shape}; {mine.dtype} {mine.shape} is needed."
+            )
 
 
 def read_journal(path: Path) -> Iterator[Line]:

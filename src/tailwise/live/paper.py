@@ -149,14 +149,14 @@ class Paper:
     def run(self, feed: Feed) -> Progress:
         """Until the feed ends or the session does."""
         session = self.session
-        if session.finished:
+        if session.is_over():
             return self.progress
         for said in feed.said():
             if said is None:
                 self._idle(feed)
             else:
                 self._hear(said, feed)
-            if session.finished:
+            if session.is_over():
                 break
         else:
             self._flush(None)
@@ -223,7 +223,7 @@ class Paper:
             if until is not None and time > until:
                 return
             self._told(self.session.tick(time, self._waiting.pop(time), due=due))
-            if self.session.finished:
+            if self.session.is_over():
                 return
 
 

@@ -26,8 +26,9 @@ from tailwise.live.journal import (
     Journal,
     StateLine,
     TickLine,
+    check_arrays,
     pack,
-    read_journal,
+    resumed_part,
     unpack,
 )
 from tailwise.live.lines import PositionReport, RawBar, inside_its_range
@@ -104,12 +105,12 @@ class Session:
 
     def open(self, acknowledge: Sequence[str] = ()) -> int:
         """Read the journal, continue where it ends, open it; how many ticks were found."""
-        lines = list(read_journal(self.journal.path)) if self.journal.path.exists() else []
-        known = any(isinstance(line, StateLine) for line in lines)
-        if lines:
-            self._check_header(lines[0])
+        first, part = resumed_part(self.journal.path) if self.journal.path.exists() else (None, [])
+        known = bool(part)
+        if first is not None:
+            self._check_header(first)
         if known:
-            self._continue(lines)
+            self._continue(part)
         # Killed before the first state: whatever stands there is decided again, and must not stand there twice.
         self.journal.open(begin_again=not known)
         if not known:
@@ -136,16 +137,19 @@ class Session:
 
     def _continue(self, lines: Sequence[Any]) -> None:
         """Restore the newest state and play the ticks after it again, which must decide what stands there."""
-        at = max(k for k, line in enumerate(lines) if isinstance(line, StateLine))
-        stored = lines[at]
-        if len(stored.arrays) != len(self.desks):
-            raise CheckpointError(f"{self.journal.path}: a state has {len(stored.arrays)} accounts; damaged.")
-        for desk, arrays in zip(self.desks, stored.arrays, strict=True):
-            desk.set_state(unpack(arrays, source=str(self.journal.path)))
+        stored, *others = lines
+        assert isinstance(stored, StateLine)
+        where = str(self.journal.path)
+        if len(stored.arrays) != len(self.desks) or not set(stored.last) <= set(self.terms.symbols):
+            raise CheckpointError(f"{where}: a state holds other accounts or symbols; it is damaged.")
+        for desk, packed in zip(self.desks, stored.arrays, strict=True):
+            arrays = unpack(packed, source=where)
+            check_arrays(arrays, desk.get_state(), source=where)
+            desk.set_state(arrays)
         self.ticks, self.time = stored.n, stored.time
-        self.last = {name: RawBar(name, int(numbers[0]), *numbers[1:]) for name, numbers in stored.last.items()}
+        self.last = {name: RawBar(name, one.time, *one.bar) for name, one in stored.last.items()}
         self.machine = Machine(dict(stored.reasons))
-        for line in lines[at + 1 :]:
+        for line in others:
             if isinstance(line, TickLine):
                 self._again(line)
             elif isinstance(line, EventLine):
@@ -153,6 +157,11 @@ class Session:
 
     def _again(self, line: TickLine) -> None:
         """Play a tick of the journal again."""
+        given = {name for one in line.desks if one is not None for name in one.bars}
+        if len(line.desks) != len(self.desks) or not given or not given <= set(self.terms.symbols):
+            raise CheckpointError(f"{self.journal.path}: tick {line.n} has other accounts or symbols; it is damaged.")
+        if self.time is not None and line.time <= self.time:
+            raise CheckpointError(f"{self.journal.path}: tick {line.n} is not after the one before; it is damaged.")
         bars = {
             name: RawBar(name, line.time, *numbers)
             for one in line.desks
@@ -264,7 +273,7 @@ class Session:
                 "kind": "state",
                 "n": self.ticks,
                 "time": self.time,
-                "last": {name: [bar.time, *bar.to_list()] for name, bar in self.last.items()},
+                "last": {name: {"time": bar.time, "bar": bar.to_list()} for name, bar in self.last.items()},
                 "arrays": [pack(desk.get_state()) for desk in self.desks],
                 "reasons": self.machine.to_json(),
             },
@@ -335,8 +344,7 @@ class Session:
                 "unexplained_position", f"{report.units:g} {report.symbol} are held, and {held:g} are explained."
             )
 
-    @property
-    def finished(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the session ends: it is stopped, or flat by the kill file with nothing left to close."""
         if self.machine.state is State.STOPPED:
             return True
