@@ -13,7 +13,7 @@ from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.controllers import Controllers, Hyperparameters
 from tailwise.run.trainer import Trainer
-from tests.support import BACKENDS, same, small_trainer, snapshot
+from tests.support import BACKENDS, merged, same, small_trainer, snapshot
 
 QUIET = ["no_advantage_signal", "reward_without_information", "critic_disagreement"]
 LIMIT = {"mode": "constraint", "limit": -0.05, "alpha": 0.25, "warmup": {"updates": 0, "longest": 1}}
@@ -220,3 +220,50 @@ def test_values_out_of_range_are_refused_and_nothing_changes() -> None:
     with pytest.raises(ConfigError, match=r"learner: key 'clip' is 1\.5"):
         trainer.adopt(Hyperparameters(clip=1.5, learning_rate=1e-2))
     assert trainer.config is before and trainer.backend.config is before.learner
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ({"learner": {"prior": {"kind": "uniform", "weight": 0.5}}}, Hyperparameters(prior_weight=0.5)),
+        ({"risk": {"limit": -3.0}}, Hyperparameters(limit=-3.0)),
+    ],
+    ids=["prior", "limit"],
+)
+def test_the_prior_and_the_limit_change_like_the_rest(
+    section: dict[str, Any], change: Hyperparameters, tmp_path: Path
+) -> None:
+    """A run that adopts a value is the one that was configured with it, and is resumed from a checkpoint that says so.
+    Rejects a multiplier or a pull that follows the configuration file."""
+    base = {
+        "learner": {"prior": {"kind": "uniform", "weight": 0.01}},
+        "risk": {"mode": "constraint", "limit": 50.0, "warmup": {"updates": 1, "longest": 1}},
+    }
+
+    def cartpole(name: str, changes: dict[str, Any]) -> PPO:
+        settings = merged(merged(tiny("torch"), base), changes)
+        return PPO("CartPole-v1", settings, run_dir=tmp_path / name)
+
+    plain, adopted, configured = cartpole("plain", {}), cartpole("adopted", {}), cartpole("configured", section)
+    adopted.trainer.adopt(change)
+    for agent in (plain, adopted, configured):
+        agent.learn(3 * 32)
+    assert same(snapshot(adopted.trainer.backend), snapshot(configured.trainer.backend))
+    assert not same(snapshot(adopted.trainer.backend), snapshot(plain.trainer.backend))
+    resumed, notes = PPO.resume(tmp_path / "adopted")
+    assert notes == [] and resumed.trainer.adopted == change
+    resumed.learn(32)
+    configured.learn(32)
+    assert same(snapshot(resumed.trainer.backend), snapshot(configured.trainer.backend))
+
+
+def test_a_prior_or_a_limit_that_is_not_there_cannot_change() -> None:
+    trainer = small_trainer()
+    for change, sentence in (
+        (Hyperparameters(prior_weight=0.1), "this configuration has no prior"),
+        (Hyperparameters(limit=-0.1), r"risk\.mode is \w+ and only constraint has a limit"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            trainer.adopt(change)
+    with pytest.raises(ConfigError, match=r"model\.core\.hidden cannot change while a run goes on"):
+        Hyperparameters.of_keys({"model.core.hidden": 3.0})

@@ -41,6 +41,7 @@ def test_a_population_on_ray_is_that_of_local_processes(tmp_path: Path) -> None:
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_jobs_are_stopped_retried_and_errors_are_raised_here(tmp_path: Path) -> None:
     """One Ray for all of it. Rejects results in another order than the jobs', an error that is lost, a worker that dies
     without a word, and one whose job is not begun again."""
@@ -65,6 +66,30 @@ def test_jobs_are_stopped_retried_and_errors_are_raised_here(tmp_path: Path) -> 
         ray.shutdown()
 
 
+@pytest.mark.slow
+def test_a_cluster_is_used_by_its_address_and_may_lose_a_node() -> None:
+    """Two nodes, one of which is killed while it works. Rejects a search that ends with it, and one that takes the
+    cluster down when it is over."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        doomed, lines = cluster.add_node(num_cpus=1), list[Line]()
+        cluster.wait_for_nodes()
+
+        def kill_when_both_work(line: Line) -> None:
+            lines.append(line)
+            if len(lines) == 2:
+                cluster.remove_node(doomed, allow_graceful=False)
+
+        jobs = [Sleeper(0, 8.0), Sleeper(1, 8.0)]
+        assert RayTasks(2, address=cluster.address).run(jobs, say=kill_when_both_work) == [0, 1]
+        assert len(lines) >= 3  # the job of the killed node was begun again
+        assert RayTasks(1, address=cluster.address).run([Sleeper(5)]) == [5]
+    finally:
+        cluster.shutdown()
+
+
 THREADS = """
 import sys
 from dataclasses import dataclass
@@ -74,6 +99,7 @@ print(RayTasks(1, threads=int(sys.argv[1])).run([Threads()])[0])
 """
 
 
+@pytest.mark.slow
 def test_threads_are_set_in_every_task_and_no_process_is_left() -> None:
     """A driver of its own, which ends. Rejects numba's threads, which Ray leaves at the number of cores."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
@@ -110,4 +136,7 @@ def test_places_are_named() -> None:
         executor_on("moon", jobs=1, address=None, threads=1)
     with pytest.raises(ConfigError, match="--address is 'head:6379', which is of a Ray cluster; add --on ray"):
         executor_on("local", jobs=1, address="head:6379", threads=1)
+    for address, sentence in (("127.0.0.1:1", "nobody answers"), ("head", "is not HOST:PORT"), ("a:9999999", "nobody")):
+        with pytest.raises(ConfigError, match=sentence):  # at once, where Ray itself tries for minutes
+            RayTasks(1, address=address).run([Sleeper(5)])
     assert executor_on("ray", jobs=3, address=None, threads=2) == RayTasks(3, None, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tailwise.run.jobs import Executor, Job, Line, Result, Say, Stop, local_exec
 
 PLACES = ("local", "ray")
 POLL_SECONDS = 0.5  # between two looks at tasks and lines
+CONNECT_SECONDS = 10.0
 ASK_SECONDS = 1.0  # between two questions of a running job whether it shall stop
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -71,12 +73,13 @@ class RayTasks:
         if ray.is_initialized():
             yield
             return
+        _check_reachable(self.address)
         given = {"num_cpus": self.count} if self.address is None else {"address": self.address}
         try:
             ray.init(include_dashboard=False if self.address is None else None, log_to_driver=False, **given)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
-                f"Ray cannot be reached at {self.address or 'this machine'} ({error}); start it with: ray start --head"
+                f"Ray cannot be used at {self.address or 'this machine'} ({error}); start it with: ray start --head"
             ) from error
         try:
             yield
@@ -122,6 +125,21 @@ class RayTasks:
         if error is not None:
             raise error
         return [results[place] for place in range(len(jobs))] if len(results) == len(jobs) else None
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise where nobody listens at host:port: Ray itself would try for minutes."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if not host or not port.isdigit():
+            raise ConfigError(f"the address '{address}' is not HOST:PORT; write for example --address 10.0.0.5:6379.")
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"nobody answers at {address} ({error}); start Ray there with: ray start --head --port {port}"
+        ) from error
 
 
 class Mailbox:
