@@ -76,7 +76,7 @@ risk: # the worst 5% of discounted returns may lose half of what buy and hold lo
   limit: {{of: buy_and_hold, share: 0.5}}
 
 # Five policies from the same bars, each with a seed of its own; their mean decides. What one seed does is chance.
-run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from the steps
+run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs, minibatches follow from the steps
 # Updates between evaluations on the select window, and how many of them without a better one end the training.
 evaluate: {{every: 5, patience: {patience}}}
 """
