@@ -9,8 +9,8 @@ import pytest
 
 import tailwise
 from tailwise.core.errors import ConfigError
-from tailwise.run.ensemble import Ensemble, nearest_position, vote
 from tailwise.evaluate.judgement import judge_policy
+from tailwise.run.ensemble import Ensemble, nearest_position, vote
 from tests.support import merged
 
 SCALE = np.array([-1.0, 0.0, 1.0])

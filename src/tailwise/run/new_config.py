@@ -26,7 +26,8 @@ from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
 SEEDS = 5
-PATIENCE = 6  # evaluations
+PATIENT = 30  # updates without a better evaluation that end a training; 20 chose other checkpoints, 40 the same
+BARS_PER_UPDATE = 55  # of a select window that are played in less than a quarter of the time of an update
 MOST_PURGED = 1 / 3  # of the select window
 TOTAL_STEPS = 200_000  # more raised the result on train bars and lowered it on those that follow
 FEWEST_BARS = 500  # below, a test window would say nothing
@@ -75,9 +76,10 @@ risk: # the worst 5% of discounted returns may lose half of what buy and hold lo
   limit: {{of: buy_and_hold, share: 0.5}}
 
 # Five policies from the same bars, each with a seed of its own; their mean decides. What one seed does is chance.
-run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from the steps
-# Updates between evaluations on the select window, and how many of them without a better one end the training.
-evaluate: {{every: 5, patience: {patience}}}
+run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from it
+# Updates between evaluations on the select window, so that they take at most a fifth of the time; as many of them as
+# `patience` without a better one end the training of a seed.
+evaluate: {{every: {every}, patience: {patience}}}
 """
 
 
@@ -123,6 +125,9 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
     split = split.model_copy(update={"purge": _purge(bars, names, split)})
     windows = split_windows([first], split)
+    # Accounts of several symbols are played side by side, so the longest window is what an evaluation takes.
+    selecting = max(w.end - w.first for w in split_windows(bars, split)["select"])
+    every = max(5, -(-selecting // BARS_PER_UPDATE))
     spans = [
         f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
         for purpose, (w,) in windows.items()
@@ -146,7 +151,8 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         test=split.test,
         purge=split.purge,
         seeds=SEEDS,
-        patience=PATIENCE,
+        every=every,
+        patience=max(2, -(-PATIENT // every)),
         left_out=left_out,
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),

@@ -73,7 +73,7 @@ class TrialBook:
         line = {
             "kind": TRAINING,
             "time": _now(),
-            "run": run_dir.name if self.cut is self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
+            "run": run_dir.name if self.cut is None and self.whole is None else f"{run_dir.parent.name}/{run_dir.name}",
             "id": manifest.get("id", str(run_dir.absolute())),
             "data": data,
             "config": config_hash(one),
