@@ -635,7 +635,7 @@ def finished(env: str, changes: Any, folder: Path | None) -> Done:
 
 def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
     """A field that somebody adds without an effect is named here."""
-    # test_market_option_effects.py, test_notify.py, test_geometry.py, test_demonstrations.py
+    # test_market_option_effects.py, test_notify.py, test_geometry.py, test_demonstrations.py, test_seeds.py
     on_markets = (
         "data",
         "features",
@@ -646,7 +646,7 @@ def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
         "learner.adversary[sa_ppo].budget[bps]",
     )
     files = tuple(f"learner.imitation[demonstrations].source[{kind}]" for kind in ("files", "minari"))
-    elsewhere = (*on_markets, *files, "notify", "run.geometry")
+    elsewhere = (*on_markets, *files, "notify", "run.geometry", "run.seeds")
     tree = {key for key in leaves(Config) if not key.startswith(elsewhere)} - {"env[gym]"}  # all of them run on it
     assert len(tree) > 100
     assert sorted(tree - EFFECTS.keys()) == []

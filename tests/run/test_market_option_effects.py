@@ -134,6 +134,7 @@ def split_effects(kind: str) -> dict[str, tuple[Change, Change]]:
         f"{key}[shares]": ({"split": dates}, {"split": shares}),
         f"{key}[shares].select": ({"split": shares}, {"split": {**shares, "select": 0.2}}),
         f"{key}[shares].test": ({"split": shares}, {"split": {**shares, "test": 0.3}}),
+        f"{key}[shares].purge": ({"split": shares}, {"split": {**shares, "purge": 5}}),
         f"{key}[dates]": ({"split": shares}, {"split": dates}),
         f"{key}[dates].train": ({"split": dates}, {"split": {**dates, "train": [first, dates["train"][1]]}}),
         f"{key}[dates].select": ({"split": dates}, {"split": {k: v for k, v in dates.items() if k != "select"}}),

@@ -275,7 +275,10 @@ def _children(pid: int) -> list[int]:
 def test_kill_9_and_resume(tmp_path: Path, victim: str) -> None:
     """Side by side in processes, killed after the first seed is finished and in the middle of others; then the same as
     a run that was never killed, with the finished seed untouched."""
-    config = parse_config(merged(MARKET, {"run": {"seeds": 3, "total_steps": 6400, "checkpoint_every": 7}}), source="t")
+    config = parse_config(
+        merged(MARKET, {"run": {"seeds": 3, "total_steps": 1600, "checkpoint_every": 3}, "evaluate": {"every": 5}}),
+        source="t",
+    )
     (tmp_path / "c.yaml").write_text(dump_yaml(config))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(["src", *sys.path])}
     command = [sys.executable, "-m", "tailwise", "train", str(tmp_path / "c.yaml"), "--jobs", "2", "--quiet"]
@@ -300,7 +303,7 @@ def test_kill_9_and_resume(tmp_path: Path, victim: str) -> None:
     assert kept
     resumed = [sys.executable, "-m", "tailwise", "resume", str(killed), "--jobs", "2", "--json"]
     summary = json.loads(subprocess.run(resumed, env=environment, check=True, capture_output=True, timeout=400).stdout)
-    assert summary["reason"] == "all 3 seeds are trained" and [one["updates"] for one in summary["seeds"]] == [100] * 3
+    assert summary["reason"] == "all 3 seeds are trained" and [one["updates"] for one in summary["seeds"]] == [25] * 3
     assert kept == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept}
     whole = tailwise.train(config, out=tmp_path / "whole")
     for one in whole.seeds:

@@ -27,7 +27,8 @@ from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
 SEEDS = 5
-PATIENCE = 6  # evaluations
+PATIENT = 30  # updates without a better evaluation that end a training; 20 chose other checkpoints, 40 the same
+BARS_PER_UPDATE = 55  # of a select window that are played in less than a quarter of the time of an update
 MOST_PURGED = 1 / 3  # of the select window
 TOTAL_STEPS = 200_000  # more raised the result on train bars and lowered it on those that follow
 FEWEST_BARS = 500  # below, a test window would say nothing
@@ -76,9 +77,10 @@ risk: # the worst 5% of discounted returns may lose half of what buy and hold lo
   limit: {{of: buy_and_hold, share: 0.5}}
 
 # Five policies from the same bars, each with a seed of its own; their mean decides. What one seed does is chance.
-run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs, minibatches follow from the steps
-# Updates between evaluations on the select window, and how many of them without a better one end the training.
-evaluate: {{every: 5, patience: {patience}}}
+run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from it
+# Updates between evaluations on the select window, so that they take at most a fifth of the time; as many of them as
+# `patience` without a better one end the training of a seed.
+evaluate: {{every: {every}, patience: {patience}}}
 """
 
 
@@ -126,9 +128,13 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
     helping = ended_before(bars, split)
     judged = [one for one in bars if not any(one is other for other in helping)]
     shown = judged[0]
+    windows = split_windows(judged, split)
+    # Accounts of several symbols are played side by side, so the longest window is what an evaluation takes.
+    selecting = max(w.end - w.first for w in windows["select"])
+    every = max(5, -(-selecting // BARS_PER_UPDATE))
     spans = [
         f"  #   {purpose} {_day(shown.time[w.first])} to {_day(shown.time[w.end - 1])} ({w.end - w.first} bars)"
-        for purpose, (w, *_) in split_windows(judged, split).items()
+        for purpose, (w, *_) in windows.items()
     ]
     pair, doubt = currency_pair(first.symbol), _volume_doubt(bars)
     per_day = first.frequency.periods_per_year / (365 if round_the_clock else 252)
@@ -151,7 +157,8 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         test=split.test,
         purge=split.purge,
         seeds=SEEDS,
-        patience=PATIENCE,
+        every=every,
+        patience=max(2, -(-PATIENT // every)),
         left_out=left_out,
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),

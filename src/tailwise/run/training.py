@@ -184,8 +184,8 @@ def train_seeds(
     with RunLock(folder).held() if several(config) else nullcontext():
         if several(config):
             remove_unfinished(folder)
-        ends = executor.run(work, stop=stop, say=say)
-    states = tuple(job.state(end) for job, end in zip(work, ends or [None] * len(work), strict=True))
+        ends: Sequence[Ended | None] = executor.run(work, stop=stop, say=say) or [None for _ in work]
+    states = tuple(job.state(end) for job, end in zip(work, ends, strict=True))
     return Training(folder, states, time.perf_counter() - clock)
 
 
