@@ -16,21 +16,11 @@ from tailwise.core.errors import DataError
 from tailwise.core.parsing import Stored
 from tailwise.evaluate.bootstrap import Interval, SeedSummary
 from tailwise.evaluate.evidence import AccountOdds, DeflatedSharpe
+from tailwise.evaluate.few import overfitting_sentence, seeds_sentences
 from tailwise.evaluate.judgement import ALWAYS_IN, POLICY, LimitVerdict, always_in
 from tailwise.evaluate.regression import Regression, beyond_exposure
 from tailwise.evaluate.statistics import PathStatistics
-from tailwise.evaluate.words import (
-    NEVER_ACTED,
-    chance,
-    earned,
-    limit_word,
-    listed,
-    of_few_seeds,
-    of_few_trials,
-    percent,
-    plain,
-    reservations,
-)
+from tailwise.evaluate.words import NEVER_ACTED, chance, earned, limit_word, listed, percent, plain, reservations
 from tailwise.market.leaks.features import LeakVerdict
 from tailwise.run.run_files import LARGE, Count, read_stored
 
@@ -301,7 +291,9 @@ def verdict(result: WalkForward) -> list[str]:
     sentences = [_what(result)]
     for one in result.headlines:
         sentences += [_earns(result, one), _against(one), _deflated(one), _odds(one)]
-    sentences += [*_seeds(result), *_overfitting(result)]
+    sentences += seeds_sentences(result.across_seeds.sharpe)
+    if result.overfitting is not None:
+        sentences.append(overfitting_sentence(result.overfitting.probability, result.overfitting.trials))
     for one in result.headlines:
         if one.limit is not None:
             end = f" ({NEVER_ACTED})" if result.limit_acted(one) is False else ""
@@ -435,25 +427,3 @@ def _odds(one: StitchedPath) -> str:
         f"Odds over {odds.bars:,} bars that are put together from blocks of these: {', '.join(parts)}, "
         f"{chance(odds.loss, drawn)} for a loss at the end, {chance(odds.ruin, drawn)} for ruin."
     )
-
-
-def _seeds(result: WalkForward) -> list[str]:
-    sharpe = result.across_seeds.sharpe
-    if sharpe is None or sharpe.low is None:
-        return []
-    return [
-        f"Over {sharpe.seeds} seeds and {sharpe.tasks} tests the interquartile mean of the Sharpe ratio is "
-        f"{plain(sharpe.iqm)}, {100 * sharpe.level:g}% interval {plain(sharpe.low)} to {plain(sharpe.high)}"
-        f"{of_few_seeds(sharpe.seeds)}."
-    ]
-
-
-def _overfitting(result: WalkForward) -> list[str]:
-    pbo = result.overfitting
-    if pbo is None:
-        return []
-    return [
-        f"Choosing the best of {pbo.trials} trials by half of these bars puts it into the worse half on the other "
-        f"bars with probability {percent(pbo.probability, 0)} (PBO; 50% is chance)"
-        f"{of_few_trials(pbo.trials)}."
-    ]

@@ -17,7 +17,6 @@ HARDLY_INVESTED = 0.05  # mean gross exposure below which hardly any money was a
 FEW_UPDATES = 20  # of training, below which a policy is close to its start
 RANDOM = "random, same turnover"  # the rule that trades as often as a policy, at random: the median of its draws
 BASE_RULE = "base rule"  # `env.base`, which the actions of a policy multiply: the untrained policy
-FEW = 3  # seeds or trials below which an interval or a probability of overfitting comes with a reservation
 NEVER_ACTED = "it never acted: training ended within its warm-up, and the policy follows the mean alone"
 EQUAL_WEIGHT = "buy and hold, equal weights"  # of several symbols, the same share of the money in each
 Column = tuple[str, Callable[[PathStatistics], str]]
@@ -101,21 +100,6 @@ def listed(names: Sequence[str]) -> str:
     """Names of rules as they stand in a sentence: 'flat, momentum and random positions'."""
     *others, last = ["random positions" if name == RANDOM else name for name in names]
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def of_few_seeds(seeds: int) -> str:
-    """What has to be said of an interval over so few seeds, as the end of a sentence; empty from FEW on."""
-    return (
-        f" (of {seeds} seeds only: it hardly reaches beyond the two, and a third may lie outside)"
-        if seeds < FEW
-        else ""
-    )
-
-
-def of_few_trials(trials: int) -> str:
-    """What has to be said of a PBO among so few trials, as the end of a sentence; empty from FEW on."""
-    few = f" (of {trials} trials only: it says how often the better one in one half is the worse one in the other)"
-    return few if trials < FEW else ""
 
 
 def chance(probability: float, repetitions: int) -> str:

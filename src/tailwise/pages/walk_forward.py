@@ -14,6 +14,7 @@ import yaml
 from tailwise.bars.bars import label_warning
 from tailwise.core.errors import DataError
 from tailwise.evaluate.bootstrap import REPETITIONS
+from tailwise.evaluate.few import of_few_seeds, of_few_trials
 from tailwise.evaluate.findings import unchecked_headline
 from tailwise.evaluate.judge import Background
 from tailwise.evaluate.judgement import POLICY, always_in
@@ -23,8 +24,6 @@ from tailwise.evaluate.words import (
     EXPOSURES,
     exposures,
     limit_word,
-    of_few_seeds,
-    of_few_trials,
     percent,
     plain,
 )
