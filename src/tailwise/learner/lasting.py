@@ -58,7 +58,7 @@ class Chunk:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """[n] -> views in the shapes of the parameters."""
-        parts = torch.split(flat, [p.numel() for p in self.parameters])  # type: ignore[no-untyped-call]
+        parts = torch.split(flat, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
 
