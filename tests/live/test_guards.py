@@ -389,3 +389,25 @@ def test_the_page_has_every_guard_and_every_reason() -> None:
     told = [name for name, rule in RULES.items() if f"| `{name}` | {rule.state.word} |" in page]
     assert told == list(RULES)
     assert all(("--acknowledge" in rule.resume) == rule.latched for name, rule in RULES.items() if name != "ruined")
+
+
+def test_a_parquet_file_is_read_again_when_it_was_written_anew(market: Any, tmp_path: Path) -> None:
+    """Twice with more bars, once broken in between: each bar is said once, in its order."""
+    from tailwise.bars.bars import load_bars, save_bars
+    from tailwise.live.feeds import ParquetFeed
+
+    _, bars = market
+    path = tmp_path / "feed.parquet"
+    save_bars(bars.slice(0, 100), path)
+    steps = iter([lambda: path.write_bytes(b"PAR1 half of it"), lambda: save_bars(bars.slice(0, 140), path)])
+    feed = ParquetFeed(path, lambda: load_bars(path, symbol=bars.symbol), pause=lambda _: next(steps)())
+    feed.go_on_after(int(bars.time[29].astype("int64")))
+    found: list[RawBar] = []
+    refused = 0
+    for said in feed.said():
+        refused += isinstance(said, Refused)
+        if isinstance(said, RawBar):
+            found.append(said)
+        if len(found) == 110:
+            break
+    assert found == [raw_bar(bars, i) for i in range(30, 140)] and refused == 1

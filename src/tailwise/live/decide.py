@@ -145,7 +145,7 @@ def law_panel(made: LiveDecision) -> Panel | None:
         marks.append((law.limit, f"limit {percent(law.limit)}", INK, "dash"))
     for k, (place, text, colour, dash) in enumerate(marks):
         figure.add_vline(place, line={"color": colour, "dash": dash, "width": 1.5})
-        figure.add_annotation(x=place, y=1.12 - 0.1 * (k % 2), yref="paper", text=text, showarrow=False)
+        figure.add_annotation(x=place, y=1.2 - 0.1 * (k % 2), yref="paper", text=text, showarrow=False)
     layout(figure, height=320, margin={"l": 52, "r": 14, "t": 60, "b": 36})
     figure.update_xaxes(tickformat=".1%")
     figure.update_yaxes(tickformat=".0%", range=[0, 1])

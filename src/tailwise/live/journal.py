@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.parsing import Stored, as_stored, parse_json
@@ -33,11 +33,21 @@ STATE_EVERY = 64  # ticks
 SYNC_EVERY = 1.0  # seconds of wall time
 LONGEST = 16_777_216  # bytes of a line
 _DTYPES = {"float64", "float32", "int64", "int8", "bool"}
+
+
+def _of_rules(reasons: dict[str, str]) -> dict[str, str]:
+    """Refuse reasons that no session gives."""
+    odd = [name for name in reasons if name not in RULES]
+    if odd:
+        raise ValueError(f"there is no reason {odd[0][:40]!r}")
+    return reasons
+
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Stamp = Annotated[int, Field(ge=-(2**62), le=2**62)]  # ns since 1970
 BarNumbers = Annotated[list[Number], Field(min_length=7, max_length=7)]  # of `RawBar.to_list`
-Reasons = dict[Literal[tuple(RULES)], str]  # type: ignore[valid-type]  # the names stand in one place
+Reasons = Annotated[dict[str, str], AfterValidator(_of_rules)]
 
 
 class StoredArray(Stored):
