@@ -129,9 +129,9 @@ NUMBER_RULES: tuple[Rule, ...] = (
         Condition(above=20),
         "warn",
         "one return lies far outside the others; check the reward",
-        "the ledger's limit (003-A), and twice as far from the centre as any return before: in a solved problem a fall is "
-        "30 standard deviations of returns that hardly differ, and as far as the falls before it; silent in the first "
-        "update, which nothing can be compared with",
+        "the ledger's limit (003-A), and twice as far from the centre as any return before: in a solved problem a fall "
+        "is 30 standard deviations of returns that hardly differ, and as far as the falls before it; silent in the "
+        "first update, which nothing can be compared with",
         clear_after=3,
         when=(("return/record", Condition(above=2)),),
     ),
