@@ -188,6 +188,21 @@ def _one_huge_reward(rollout: Any) -> Any:
     return dataclasses.replace(rollout, reward=reward)
 
 
+def _swinging_values(rollout: Any) -> Any:
+    """The critics predict 5 standard deviations too much and too little, in turn."""
+    swing = torch.where(torch.arange(rollout.critic.mean.shape[0]) % 2 == 0, 5.0, -5.0)
+    mean = rollout.critic.mean + swing[:, None, None]
+    return dataclasses.replace(rollout, critic=dataclasses.replace(rollout.critic, mean=mean))
+
+
+def _values_of_nothing(folder: Path) -> Patient:
+    """The rule waits for 30 updates, in which critics learn."""
+    case = patient().go(30)
+    case.inject()
+    case.on_rollouts(_swinging_values)
+    return case.go(20)
+
+
 def _crash(rollout: Any) -> Any:
     """All accounts lose 30% in one bar; log-probabilities are stale besides."""
     reward = rollout.reward.clone()
@@ -373,6 +388,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("-30% crash bar, stale data", "reward_jump", 1, "goes on", _crash_chain, goes_on),
     Fault("the best action changes", "certain_and_worse", 5, "recovers", _flip_chain, _flip_recovered),
     Fault("one reward of 10,000", "return_outlier", 1, "goes on", _rollouts(6, _one_huge_reward, only=1), goes_on),
+    Fault("values that swing by 5 standard deviations", "value_useless", 15, "goes on", _values_of_nothing, goes_on),
     Fault("one-hot logits", "entropy_collapse", 1, "rolled back", _model(12, _bias(50.0)), rolled_back),
     Fault("logits x 1000", "logit_norm", 3, "goes on", _model(6, _bias(1000.0)), lambda c: c.weights_finite()),
     Fault("learning rate x 100", "kl_high", 8, "smaller step", _model(25, _learning_rate(100.0)), shrunk),

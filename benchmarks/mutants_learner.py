@@ -20,6 +20,14 @@ TAIL = ("tests/learner/test_tail.py",)
 
 MUTANTS = (
     Mutant(
+        "a limit is trusted by the newest measure instead of the mean",
+        "learner/constraint.py",
+        "agrees(self.warmup_cvar)",
+        "agrees(cvar)",
+        ("tests/learner/test_constraint.py",),
+        "trusted",
+    ),
+    Mutant(
         "the bootstrap stays at termination",
         "learner/returns.py",
         "delta = reward + gamma * torch.where(terminated, zero, next_value) - value",

@@ -18,7 +18,25 @@ LOCK = ("tests/run/test_lock.py",)
 TRAINER = ("tests/run/test_trainer.py",)
 CONTINUATION = ("tests/run/test_continuation.py",)
 
+SIGNALS = ("tests/run/health/test_signals.py",)
+
 MUTANTS = (
+    Mutant(
+        "what critics miss is measured by the returns of the day",
+        "run/health/signals.py",
+        "missed / max(std, LEAST_SPREAD * self.peak_std) ** 2",
+        "missed / std**2",
+        SIGNALS,
+        "useless",
+    ),
+    Mutant(
+        "a return is compared with itself",
+        "run/health/signals.py",
+        'return {"return/record": farthest / before} if before > 0 else {}',
+        'return {"return/record": farthest / self.farthest_return} if before > 0 else {}',
+        SIGNALS,
+        "outlier",
+    ),
     Mutant(
         "the linear schedule ends at 0 whatever its end",
         "run/controllers.py",

@@ -108,8 +108,7 @@ def _limit(metrics: Mapping[str, float], signals: dict[str, float], notes: dict[
         predicted = "calibration/cvar_predicted" in metrics
         gap = (
             f"predicted CVaR {metrics['calibration/cvar_predicted']:.4g}, realised "
-            f"{metrics['calibration/cvar_realised']:.4g}, and the mean of what was measured does not agree with it "
-            "either"
+            f"{metrics['calibration/cvar_realised']:.4g}, and what was measured does not agree with it either"
             if predicted
             else "too few windows of the return are complete: the updates so far are short against the horizon"
         )
@@ -139,8 +138,7 @@ PRESENT = (-np.inf, -np.inf)  # (below, above) of any finite number
 class Sieve:
     """The conditions of all rules on the newest values, compiled once: rules [R] x the most of them in one rule [P].
 
-    A rule also needs its own signal, whatever its value, where its condition on a window says nothing of the newest
-    one.
+    A rule whose condition says nothing of the newest value still needs a value of its signal.
     Each is (position in the vector of signals, below, above). Position 0 holds +inf, so that (0, -inf, finite) is
     always true: rules with fewer conditions are filled up with it.
     """

@@ -91,9 +91,8 @@ class HealthWatch:
             known = {**evaluated, **metrics} if evaluated else metrics
             derived, notes = conclusions(known, measured_terms=bool(report.term_gradients))
             metrics |= derived
-            alerts = self.rules.judge(
-                update, metrics, report, derived=(known | derived if evaluated else metrics, notes)
-            )
+            known |= derived
+            alerts = self.rules.judge(update, metrics, report, derived=(known, notes))
             decided = self.actions.decide(update, self.rules, committed=report.committed, health_factor=health_factor)
             return alerts, decided
 
