@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,9 @@ def test_returns_by_hand() -> None:
     assert demos.start.tolist() == [True, False, False, True, False] and len(demos) == 5
     with pytest.raises(DataError, match="have no steps"):
         Demos.of([], gamma=0.5)
+    masked = dataclasses.replace(episode(3), mask=np.ones((3, 2), dtype=np.bool_))
+    with pytest.raises(DataError, match="give all or none"):
+        Demos.of([episode(3), masked], gamma=0.5)
 
 
 def test_what_is_unknown_is_worth_what_the_critics_expect() -> None:
@@ -213,6 +217,7 @@ def test_rules_that_do_not_fit_are_refused() -> None:
         ("nobody", "write base, or module.py:function"),
         ("benchmarks.robust_rules:nothing", "has no function 'nothing'"),
         ("benchmarks.robust_rules:swing", "is none of the environment's"),
+        ("math:sin", r"rule: TypeError"),
     ):
         with pytest.raises((ConfigError, DataError), match=words):
             PPO("CartPole-v1", merged(SMALL_RUN, imitation(source={"kind": "rule", "rule": rule})))

@@ -61,6 +61,8 @@ class Demos:
         episodes = [one for one in episodes if len(one.reward)]
         if not episodes:
             raise DataError("learner.imitation: the demonstrations have no steps; give at least one episode")
+        if len({one.mask is None for one in episodes}) > 1:
+            raise DataError("learner.imitation: some episodes have action masks and others have none; give all or none")
         following, rest = [], []
         for one in episodes:
             discounted, value = np.empty(len(one.reward)), 0.0
@@ -86,7 +88,8 @@ class Demos:
 
     def digest(self) -> Tensor:
         """sha256 of everything, uint8 [32]."""
-        parts = (self.obs, self.action, self.following, self.rest, self.start)
+        masks = () if self.mask is None else (self.mask,)
+        parts = (self.obs, self.action, self.following, self.rest, self.start, *masks)
         sums = hashlib.sha256(b"".join(part.contiguous().numpy().tobytes() for part in parts))
         return torch.from_numpy(np.frombuffer(sums.digest(), dtype=np.uint8).copy())
 

@@ -193,7 +193,13 @@ def _played(
     kept: list[list[tuple[Any, ...]]] = [[] for _ in range(envs)]
     episodes: list[Episode] = []
     for _ in range(-(-steps // envs)):
-        raw = raw_actions(action, rule(obs), envs, squashed=squashed, where=f"{KEY}.rule")
+        if not np.isfinite(obs).all():
+            raise DataError(f"{KEY}.rule: the environment shows NaN or infinite numbers; fix its observation")
+        try:
+            values = rule(obs)
+        except (TypeError, ValueError, LookupError) as error:
+            raise DataError(f"{KEY}.rule: {type(error).__name__}: {error}") from error
+        raw = raw_actions(action, values, envs, squashed=squashed, where=f"{KEY}.rule")
         result = driver.step(action.to_env(raw, squashed=squashed))
         for row in np.flatnonzero(result.valid).tolist():
             kept[row].append((obs[row], raw[row], result.reward[row], None if mask is None else mask[row]))
