@@ -44,8 +44,8 @@ class AdamWOptimiser(DecayingOptimiser):
     """Adam with betas of one's own and decoupled weight decay."""
 
     kind: Literal["adamw"] = "adamw"
-    beta1: Beta = Field(0.99, description="memory of the mean of gradients, per step")
-    beta2: Beta = Field(0.99, description="memory of the mean of their squares, per step")
+    beta1: Beta = Field(0.9, description="memory of the mean of gradients, per step")
+    beta2: Beta = Field(0.999, description="memory of the mean of their squares, per step")
 
 
 class UpgdOptimiser(PerturbingOptimiser):
