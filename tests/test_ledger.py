@@ -24,7 +24,7 @@ IDS = [
     *(f"004-T{n}" for n in range(1, 5)),
     *(f"004-C{n}" for n in range(1, 4)),
     *("000-M3", "001-6b", "003-1b", "003-2b", "004-1b", "004-5b"),
-    *(f"R{n}" for n in range(1, 17)),
+    *(f"R{n}" for n in range(1, 18)),
     *("19-2", "19-3"),
 ]
 

@@ -17,7 +17,7 @@ from tests.cli.terminal import Terminal
 
 SMALL = [
     *("-s", "run.environments=4", "-s", "run.rollout_steps=16", "-s", "run.total_steps=128"),
-    *("-s", "run.tensorboard=false", "-s", "learner.epochs=1", "-s", "evaluate.every=2"),
+    *("-s", "run.tensorboard=false", "-s", "learner.epochs=1", "-s", "evaluate.every=2", "-s", "run.seeds=1"),
 ]
 
 
@@ -57,8 +57,8 @@ def test_what_is_written_is_valid_and_says_what_comes_next(tailwise: Terminal) -
     text = Path("tailwise.yaml").read_text()
     for comment in (
         "# btc: Bars of 1 day, exchange calendar",
-        "  #   train 2020-01-01 to 2021-08-10 (420 bars)\n",
-        "  #   select 2021-08-11 to 2022-01-04 (105 bars)\n",
+        "  #   train 2020-01-01 to 2021-06-22 (385 bars)\n",
+        "  #   select 2021-08-11 to 2021-11-16 (70 bars)\n",
         "  #   test 2022-01-05 to 2022-09-06 (175 bars)\n",
         "costs: # Guesses for a liquid market that closes at night; put in your own.",
     ):

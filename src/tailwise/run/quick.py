@@ -1,0 +1,69 @@
+"""From bars to a configuration in one call: what `tailwise init` chooses, written beside the run that it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tailwise.bars.bars import Bars, load_bars, save_bars
+from tailwise.core.errors import ConfigError
+from tailwise.run.new_config import write_config
+
+Source = Bars | pd.DataFrame | str | Path
+BAR_FILES = (".csv", ".parquet", ".pq")
+
+
+def is_bars(source: Any) -> bool:
+    """Whether bars were given, and not a configuration: a DataFrame, `Bars`, a CSV or Parquet file, or several."""
+    if isinstance(source, str | Path):
+        return Path(source).suffix.lower() in BAR_FILES
+    if isinstance(source, Sequence):
+        return bool(source) and all(is_bars(one) for one in source)
+    return isinstance(source, Bars | pd.DataFrame)
+
+
+def name_of(source: Source | Sequence[Source], symbol: str | None) -> str:
+    """What a run on these bars is called."""
+    if symbol is not None:
+        return symbol
+    if isinstance(source, str | Path):
+        return Path(source).stem
+    if isinstance(source, Bars):
+        return source.symbol
+    return "bars" if isinstance(source, pd.DataFrame) or len(source) != 1 else name_of(source[0], None)
+
+
+def config_beside(source: Source | Sequence[Source], folder: Path, *, symbol: str | None = None) -> Path:
+    """Write the configuration that `tailwise init` chooses for these bars as FOLDER.yaml; its path.
+
+    folder: of the run. Bars that are no file are written as FOLDER.parquet, so that the run can be resumed and judged
+    by others. symbol: name of a DataFrame's bars.
+    """
+    several = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
+    if symbol is not None and len(several) > 1:
+        raise ConfigError(
+            f"symbol is {symbol!r} and there are {len(several)} sets of bars; give each its name as Bars."
+        )
+    beside = folder.parent.absolute()
+    paths = []
+    for number, one in enumerate(several):
+        if isinstance(one, str | Path):
+            paths.append(Path(one).absolute())
+            continue
+        bars = one if isinstance(one, Bars) else load_bars(one, symbol=symbol)
+        tail = "" if len(several) == 1 else f"-{number + 1}"
+        file = beside / f"{folder.name}{tail}.parquet"
+        save_bars(bars, file)
+        paths.append(file)
+    target = beside / f"{folder.name}.yaml"
+    write_config(paths, out=target)
+    return target
+
+
+def with_limit(limit: float | Mapping[str, Any] | None) -> list[str]:
+    """The override that a limit is; none where `tailwise init` chooses."""
+    return [] if limit is None else [f"risk.limit={json.dumps(limit)}"]
