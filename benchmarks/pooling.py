@@ -3,8 +3,9 @@
     python -m benchmarks.pooling [--json] [--quick] [--only scales|tails|instrument|resample]
 
 Pooled: two symbols with the same planted edge (AR(1) returns) whose volatilities differ by five, one policy as
-`tailwise init` writes it, with one option changed. Resampled: one symbol, with the edge or a random walk, against the
-same without resampled worlds. Three seeds, each with bars of its own; most likely actions on bars nobody saw.
+`tailwise init` writes it but for one option; the reference has shared scales of features. Resampled: one symbol, with
+the edge or a random walk, against the same without resampled worlds. Three seeds, each with bars of its own; most
+likely actions on bars nobody saw.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ PHI = 0.3
 SIGMAS: Mapping[str, float] = {"CALM": 0.004, "WILD": 0.02}
 Tree = dict[str, Any]
 POOLED: Mapping[str, Tree] = {
-    "as init": {},
+    "reference": {"features": {"scales": "shared"}},
     "scales": {"features": {"scales": "symbol"}},
-    "tails": {"data": {"pool": {"tails": "pooled"}}},
-    "instrument": {"features": {"instrument": True}},
+    "tails": {"features": {"scales": "shared"}, "data": {"pool": {"tails": "pooled"}}},
+    "instrument": {"features": {"scales": "shared", "instrument": True}},
 }
 RESAMPLED: Mapping[str, Tree] = {
     "none": {},
@@ -64,7 +65,8 @@ def run(options: Options) -> list[Check]:
     """Train every arm, then compare with the first one."""
     seeds = SEEDS[:1] if options.quick else SEEDS
     wanted = set(options.only)
-    pooled = [name for name in POOLED if not wanted or name in wanted or (name == "as init" and wanted - {"resample"})]
+    chosen = {*wanted, "reference"} if wanted - {"resample"} else wanted
+    pooled = [name for name in POOLED if not wanted or name in chosen]
     markets = list(MARKETS) if not wanted or "resample" in wanted else []
     jobs: list[Job] = [
         (measure, (f"pool: {name}", seed), {"quick": options.quick}) for name in pooled for seed in seeds

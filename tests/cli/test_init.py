@@ -178,9 +178,11 @@ def test_several_symbols_share_one_pooled_policy(tailwise: Terminal) -> None:
     for name, seed in (("a", 1), ("b", 2), ("old", 3)):
         write_bars(f"{name}.csv", seed=seed, rows=500 if name == "old" else 1000)
     assert tailwise("init", "a.csv", "--out", "one.yaml") == 0
-    assert "pool" not in read("one.yaml")["data"]
+    assert "pool" not in read("one.yaml")["data"] and "scales" not in read("one.yaml")["features"]
     assert tailwise("init", "a.csv", "b.csv", "--out", "two.yaml") == 0
-    assert read("two.yaml")["data"]["pool"] == {"tails": "symbol"}
+    assert (
+        read("two.yaml")["data"]["pool"] == {"tails": "symbol"} and read("two.yaml")["features"]["scales"] == "symbol"
+    )
     assert tailwise("init", "old.csv", "a.csv", "b.csv", "--out", "three.yaml") == 0
     assert read("three.yaml")["data"]["pool"] == {"tails": "symbol", "train_only": ["old"]}
     assert "only trains: old" in tailwise.error + tailwise.out

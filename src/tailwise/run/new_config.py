@@ -47,7 +47,7 @@ data:
 {pool}
 features: # what the policy sees of the bars; docs/features.md lists all{left_out}
   include: [{features}]
-
+{scales}
 env:
   kind: market
   # A rule that the policy starts from and is pulled back to: a position of 10% volatility a year, scaled to the limit.
@@ -152,6 +152,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         paths=yaml.safe_dump(paths, default_flow_style=True, width=10_000).strip(),
         reading="".join(f"  {key}: {value}\n" for key, value in options.items() if value is not None),
         windows="\n".join(spans),
+        scales=_SCALES if len(bars) > 1 else "",
         pool=_pool([one.symbol for one in helping]) if len(bars) > 1 else "",
         select=split.select,
         test=split.test,
@@ -169,6 +170,9 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         horizon_words=f" ({horizon / per_day:.3g} {'days' if round_the_clock else 'trading days'})",
         steps=f"{TOTAL_STEPS:_}",
     )
+
+
+_SCALES = "  scales: symbol # each symbol in its own means and deviations; shared: one for all, also for new symbols\n"
 
 
 def _purge(bars: list[Bars], names: Sequence[str], split: SharesSplit) -> int:
