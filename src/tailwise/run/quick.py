@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ Source = Bars | pd.DataFrame | str | Path
 BAR_FILES = (".csv", ".parquet", ".pq")
 
 
-def is_bars(source: Any) -> bool:
+def is_bars(source: Any) -> TypeGuard[Source | Sequence[Source]]:
     """Whether bars were given, and not a configuration: a DataFrame, `Bars`, a CSV or Parquet file, or several."""
     if isinstance(source, str | Path):
         return Path(source).suffix.lower() in BAR_FILES
@@ -40,8 +40,8 @@ def name_of(source: Source | Sequence[Source], symbol: str | None) -> str:
 def config_beside(source: Source | Sequence[Source], folder: Path, *, symbol: str | None = None) -> Path:
     """Write the configuration that `tailwise init` chooses for these bars as FOLDER.yaml; its path.
 
-    folder: of the run. Bars that are no file are written as FOLDER.parquet, so that the run can be resumed and judged
-    by others. symbol: name of a DataFrame's bars.
+    folder: of the run. Bars that are no file are written into FOLDER.bars, so that the run can be resumed and judged
+    later. symbol: name of a DataFrame's bars.
     """
     several = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
     if symbol is not None and len(several) > 1:
@@ -50,13 +50,15 @@ def config_beside(source: Source | Sequence[Source], folder: Path, *, symbol: st
         )
     beside = folder.parent.absolute()
     paths = []
-    for number, one in enumerate(several):
+    for one in several:
         if isinstance(one, str | Path):
             paths.append(Path(one).absolute())
             continue
         bars = one if isinstance(one, Bars) else load_bars(one, symbol=symbol)
-        tail = "" if len(several) == 1 else f"-{number + 1}"
-        file = beside / f"{folder.name}{tail}.parquet"
+        file = beside / f"{folder.name}.bars" / f"{bars.symbol}.parquet"  # the file names the symbol
+        if file in paths:
+            raise ConfigError(f"two sets of bars are called {bars.symbol}; give them different names.")
+        file.parent.mkdir(exist_ok=True)
         save_bars(bars, file)
         paths.append(file)
     target = beside / f"{folder.name}.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tailwise.run.jobs import Executor, Line, Say, Stop, local_executor, never, 
 from tailwise.run.lock import RunLock
 from tailwise.run.policy import Trader
 from tailwise.run.progress import JUDGED_UPDATES
+from tailwise.run.quick import Source, config_beside, is_bars, name_of, with_limit
 from tailwise.run.risk_words import training_verdict
 from tailwise.run.run_folder import (
     CONFIG,
@@ -107,9 +108,11 @@ class Training:
 
 
 def train(
-    config: ConfigLike,
+    config: ConfigLike | Source | Sequence[Source],
     *,
     overrides: Sequence[str] = (),
+    limit: float | Mapping[str, Any] | None = None,
+    symbol: str | None = None,
     out: str | Path | None = None,
     jobs: int = 1,
     stop: Stop = never,
@@ -117,8 +120,12 @@ def train(
 ) -> Training:
     """Train a policy, or with run.seeds several that decide together.
 
-    config      a `Config`, a nested dictionary, a YAML file or the name of a preset
+    config      a `Config`, a nested dictionary, a YAML file or the name of a preset. Or bars: a DataFrame, `Bars`, a
+                CSV or Parquet file, or a list of them; then `tailwise init` chooses, and its file lies beside the run
     overrides   "run.seeds=5" and the like
+    limit       lowest mean of the worst discounted returns (risk.limit): a number, or a share of the tail that a rule
+                had on the train bars, e.g. {"of": "buy_and_hold", "share": 0.5}
+    symbol      name of a DataFrame's bars
     out         folder of the run; None: runs/NAME-N, the first free N
     jobs        seeds that are trained side by side, a process each; then call this `if __name__ == "__main__":`
     stop        asked after every update; once it says True, all seeds end with a checkpoint
@@ -127,10 +134,18 @@ def train(
         training = tailwise.train("sp500", overrides=["run.seeds=5"])
         training.policy().trade("test")
     """
-    effective = effective_config(config, overrides)
-    require_environment(effective)
-    with new_folder(None if out is None else Path(out), effective.name) as folder:
-        world = begin_seeds(effective.config, folder)
+    changes = [*with_limit(limit), *overrides]
+    place = None if out is None else Path(out)
+    if is_bars(config):
+        with new_folder(place, name_of(config, symbol)) as folder:
+            refuse_existing(folder)
+            effective = effective_config(config_beside(config, folder, symbol=symbol), changes)
+            world = begin_seeds(effective.config, folder)
+    else:
+        effective = effective_config(config, changes)
+        require_environment(effective)
+        with new_folder(place, effective.name) as folder:
+            world = begin_seeds(effective.config, folder)
     for sentence in (*warnings_of(world.config), *world.warnings()):
         warnings.warn(sentence, ConfigWarning, stacklevel=2)
     return train_seeds(folder, world.config, jobs=jobs, stop=stop, say=say)

@@ -1,0 +1,44 @@
+"""`tailwise.train` on bars: a DataFrame, a file, a limit; what was chosen lies beside the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tailwise as tw
+from tailwise.bars.bars import save_bars
+from tailwise.bars.synthetic import random_walk
+from tailwise.core.errors import TailwiseError
+from tailwise.learner.risk_config import RiskConstraint
+
+SMALL = ["run.total_steps=64", "run.environments=4", "run.rollout_steps=16", "run.seeds=2", "run.tensorboard=false"]
+
+
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_frame_is_trained_on_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects a frame whose bars are lost with the process, and a limit that is not used."""
+    monkeypatch.chdir(tmp_path)
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    half = tw.train(frame, symbol="ABC", limit={"of": "buy_and_hold", "share": 0.5}, overrides=SMALL)
+    assert half.folder == Path("runs/ABC-1") and half.finished and [one.seed for one in half.seeds] == [0, 1]
+    assert Path("runs/ABC-1.yaml").is_file() and Path("runs/ABC-1.bars/ABC.parquet").is_file()
+    policy = tw.load(half.folder)
+    assert policy.trade("test")[0].symbol == "ABC"
+    quarter = tw.train(
+        "runs/ABC-1.bars/ABC.parquet", limit={"of": "buy_and_hold", "share": 0.25}, overrides=SMALL, out="q"
+    )
+    limits = [one.config.risk for one in (policy, tw.load(quarter.folder))]
+    assert all(isinstance(one, RiskConstraint) for one in limits)
+    assert limits[1].level == pytest.approx(limits[0].level / 2)  # type: ignore[union-attr]
+    with pytest.raises(TailwiseError, match="holds a run already"):
+        tw.train("runs/ABC-1.bars/ABC.parquet", overrides=SMALL, out="runs/ABC-1")
+
+
+def test_bars_that_are_too_few_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_bars(random_walk(seed=3, length=80, bar="1d"), "few.csv")
+    with pytest.raises(TailwiseError, match="at least 500 are needed"):
+        tw.train("few.csv")
+    with pytest.raises(TailwiseError, match="2 sets of bars"):
+        tw.train(["few.csv", "few.csv"], symbol="X")
