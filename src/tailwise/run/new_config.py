@@ -126,7 +126,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
     split = split.model_copy(update={"purge": _purge(bars, names, split)})
     windows = split_windows([first], split)
     # Accounts of several symbols are played side by side, so the longest window is what an evaluation takes.
-    selecting = max(w.end - w.first for w in split_windows(bars, split)["select"])
+    selecting = max(w.end - w.first for one in bars for w in split_windows([one], split)["select"])
     every = max(5, -(-selecting // BARS_PER_UPDATE))
     spans = [
         f"  #   {purpose} {_day(first.time[w.first])} to {_day(first.time[w.end - 1])} ({w.end - w.first} bars)"
