@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -13,11 +13,11 @@ from tailwise.bars.bars import Bars, load_bars, save_bars
 from tailwise.core.errors import ConfigError
 from tailwise.run.new_config import write_config
 
-Source = Bars | pd.DataFrame | str | Path
+Source: TypeAlias = "Bars | pd.DataFrame | str | Path"
 BAR_FILES = (".csv", ".parquet", ".pq")
 
 
-def is_bars(source: Any) -> TypeGuard[Source | Sequence[Source]]:
+def is_bars(source: Any) -> bool:
     """Whether bars were given, and not a configuration: a DataFrame, `Bars`, a CSV or Parquet file, or several."""
     if isinstance(source, str | Path):
         return Path(source).suffix.lower() in BAR_FILES
@@ -26,8 +26,8 @@ def is_bars(source: Any) -> TypeGuard[Source | Sequence[Source]]:
     return isinstance(source, Bars | pd.DataFrame)
 
 
-def name_of(source: Source | Sequence[Source], symbol: str | None) -> str:
-    """What a run on these bars is called."""
+def name_of(source: Any, symbol: str | None) -> str:
+    """What a run on these bars (`is_bars`) is called."""
     if symbol is not None:
         return symbol
     if isinstance(source, str | Path):
@@ -37,8 +37,8 @@ def name_of(source: Source | Sequence[Source], symbol: str | None) -> str:
     return "bars" if isinstance(source, pd.DataFrame) or len(source) != 1 else name_of(source[0], None)
 
 
-def config_beside(source: Source | Sequence[Source], folder: Path, *, symbol: str | None = None) -> Path:
-    """Write the configuration that `tailwise init` chooses for these bars as FOLDER.yaml; its path.
+def config_beside(source: Any, folder: Path, *, symbol: str | None = None) -> Path:
+    """Write the configuration that `tailwise init` chooses for bars (`is_bars`) as FOLDER.yaml; its path.
 
     folder: of the run. Bars that are no file are written into FOLDER.bars, so that the run can be resumed and judged
     later. symbol: name of a DataFrame's bars.

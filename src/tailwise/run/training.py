@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tailwise.core.errors import ConfigWarning
 from tailwise.run import checkpoint as ckpt
@@ -142,7 +142,7 @@ def train(
             effective = effective_config(config_beside(config, folder, symbol=symbol), changes)
             world = begin_seeds(effective.config, folder)
     else:
-        effective = effective_config(config, changes)
+        effective = effective_config(cast(ConfigLike, config), changes)
         require_environment(effective)
         with new_folder(place, effective.name) as folder:
             world = begin_seeds(effective.config, folder)
