@@ -28,12 +28,13 @@ from tailwise.evaluate.statistics import Floats, PathStatistics, empirical_cvar,
 from tailwise.evaluate.words import BASE_RULE, RANDOM, held, small_percent
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, Measure, RiskConstraint, WangMeasure
-from tailwise.market.base import base_exposures, buy_and_hold, flat, momentum, volatility_target
+from tailwise.market.base import buy_and_hold, flat, momentum, volatility_target
 from tailwise.market.costs import CostConfig
+from tailwise.market.dataset import scaled_exposures
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.path import AccountPath
 from tailwise.run.config import Config
-from tailwise.run.limits import limit_of
+from tailwise.run.limits import limit_of, scales_of
 from tailwise.run.policy import Trader
 from tailwise.run.risk_words import share
 from tailwise.run.worlds import MarketWorld
@@ -126,9 +127,10 @@ def judge_limit(path: AccountPath, config: Config, *, level: float | None = None
     the configuration is relative to train bars which it has not seen.
     """
     constraint = config.risk
-    limit = limit_of(config, path.symbol)
-    if not isinstance(constraint, RiskConstraint) or limit is None:
+    if not isinstance(constraint, RiskConstraint):
         return None
+    limit = limit_of(config, path.symbol) if level is None else level
+    assert limit is not None  # a constraint has one
     gamma = config.learner.gamma
     forward = forward_returns(path, gamma)
     horizon = tail_horizon(gamma)
@@ -136,7 +138,7 @@ def judge_limit(path: AccountPath, config: Config, *, level: float | None = None
     return LimitVerdict(
         measure=measure.kind,
         statistic=_statistic(measure, constraint.alpha, horizon),
-        limit=limit if level is None else level,
+        limit=limit,
         alpha=constraint.alpha,
         gamma=gamma,
         horizon=horizon,
@@ -331,6 +333,7 @@ def _baselines(
             first=table.first_valid,
             last=len(table.close) - 1,
             seed=world.config.seed,
+            scales=scales_of(world.config),
         )
         for bars, table, path in zip(world.dataset.bars, tables, played, strict=True)
     ]
@@ -346,12 +349,13 @@ def _rules(
     first: int,
     last: int,
     seed: int,
+    scales: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, AccountPath], dict[str, Draws]]:
     """Play the rules for one asset: paths by name, and what random positions give. path: what these imitate, of whose
-    draws the median one is shown."""
+    draws the median one is shown. scales: of the base rule of each symbol (`scales_of`)."""
     targets = {name: rule(bars) for name, rule in BASELINES.items()}
     if config is not None and config.base is not None:
-        targets[BASE_RULE] = base_exposures(config.base, bars)
+        targets[BASE_RULE] = scaled_exposures(config.base, bars, scales or {})
     drawn, wealth = random_draws(bars, path, costs, config, first=first, last=last, seed=seed)
     targets[RANDOM] = drawn[median_draw(wealth)]
     paths = {name: play_rule(t, bars, costs, config=config, first=first, last=last) for name, t in targets.items()}

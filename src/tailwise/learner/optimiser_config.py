@@ -16,6 +16,11 @@ class AdamOptimiser(Section):
 
     kind: Literal["adam"] = "adam"
 
+    @property
+    def anchored(self) -> bool:
+        """Whether it remembers the weights that the run began with."""
+        return False
+
 
 class PerturbingOptimiser(Section):
     """What every other optimiser can do beside its step."""
@@ -28,6 +33,11 @@ class PerturbingOptimiser(Section):
         "that PopArt scales are left out; 0 is off, typical 1e-6 to 1e-4",
     )
 
+    @property
+    def anchored(self) -> bool:
+        """Whether it remembers the weights that the run began with."""
+        return self.shrink_perturb > 0
+
 
 class DecayingOptimiser(PerturbingOptimiser):
     """Decoupled weight decay, w <- w - lr x weight_decay x (w - target)."""
@@ -38,6 +48,10 @@ class DecayingOptimiser(PerturbingOptimiser):
     decay_to: Literal["zero", "initial"] = Field(
         "zero", description="what weights decay to: zero, or the weights that the run began with"
     )
+
+    @property
+    def anchored(self) -> bool:
+        return super().anchored or (self.weight_decay > 0 and self.decay_to == "initial")
 
 
 class AdamWOptimiser(DecayingOptimiser):

@@ -19,8 +19,10 @@ from tailwise.live.base_stream import BaseStream
 from tailwise.live.lines import RawBar
 from tailwise.live.states import State, allowed
 from tailwise.market.account import Account, AccountStep, FeedBar
+from tailwise.market.dataset import scaled_base
 from tailwise.run.decide import Decider, market_of, row_of
 from tailwise.run.follow import Follower
+from tailwise.run.limits import scales_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,9 +52,13 @@ class Desk:
         self._streams = {name: spec.stream(name, frequency) for name in self.symbols}
         self._bases: dict[str, BaseStream] = {}
         if market.base is not None:
-            around = frequency.calendar == "24/7"
+            around, scales = frequency.calendar == "24/7", scales_of(trader.config)
             self._bases = {
-                name: BaseStream(market.base, periods_per_year=frequency.periods_per_year, around_the_clock=around)
+                name: BaseStream(
+                    scaled_base(market.base, name, scales),
+                    periods_per_year=frequency.periods_per_year,
+                    around_the_clock=around,
+                )
                 for name in self.symbols
             }
         self.account = Account(

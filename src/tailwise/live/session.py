@@ -289,7 +289,9 @@ class Session:
             return None
         moves = (math.log(bar.open / before.close), math.log(bar.close / before.close))
         worst = max(moves, key=abs)
-        if abs(worst) <= self.guards.largest_move or self._take_as_it_is:
+        if abs(worst) <= self.guards.largest_move:
+            return None
+        if self._take_as_it_is:  # acknowledged, for one such move
             self._take_as_it_is = False
             return None
         sentence = f"{bar.symbol} moved from {before.close:g} to {before.close * math.exp(worst):g} in one bar."

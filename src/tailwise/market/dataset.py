@@ -299,8 +299,13 @@ def _feature_tables(
 
 def scaled_exposures(base: Base, bars: Bars, scales: Mapping[str, float]) -> Floats:
     """Exposures float64 [T] of the rule times the factor of the symbol; see `base_exposures`."""
-    own = scales.get(bars.symbol, 1.0)
-    return base_exposures(base if own == 1.0 else base.model_copy(update={"scale": base.factor * own}), bars)
+    return base_exposures(scaled_base(base, bars.symbol, scales), bars)
+
+
+def scaled_base(base: Base, symbol: str, scales: Mapping[str, float]) -> Base:
+    """The rule with the factor of the symbol in its own."""
+    own = scales.get(symbol, 1.0)
+    return base if own == 1.0 else base.model_copy(update={"scale": base.factor * own})
 
 
 def load_data(data: DataConfig) -> tuple[Loaded, ...]:

@@ -324,6 +324,12 @@ class PPO(Policy):
             agent = cls(None, files.config, run_dir=run_dir, callbacks=callbacks)
             agent.restore(folder)
             return agent
+        optimiser = files.config.learner.optimiser
+        if optimiser.anchored:
+            raise ConfigError(
+                f"learner.optimiser.kind {optimiser.kind} is drawn to the weights that a run began with, which would be "
+                "random ones here instead of those that are loaded; load without env, or train with another optimiser."
+            )
         agent = cls(env, _for_another(files.config, env), run_dir=run_dir, callbacks=callbacks)
         if agent.model.action != files.model.action:
             raise CheckpointError(f"{folder}: its policy has other actions than this environment; train a new one.")

@@ -27,6 +27,7 @@ from tailwise.run.config import Config
 from tailwise.run.decision import Drive, Holding, LiveDecision, Verdict, show
 from tailwise.run.follow import Follower, Moment
 from tailwise.run.forecast import Forecast, forecast_of, mean_forecast
+from tailwise.run.limits import scales_of, units_of
 from tailwise.run.opening import Opening, Since, opening_of
 from tailwise.run.play import KeepingPlayer
 
@@ -98,7 +99,7 @@ class Decider(ABC):
         """
         market, spec = market_of(self)
         several = [bars] if isinstance(bars, Bars) else list(bars)
-        opening = opening_of(self.config.costs, market, spec, several, since)
+        opening = opening_of(self.config.costs, market, spec, several, since, scales=scales_of(self.config))
         names = tuple(one.symbol for one in several)
         trader = opening.account(self.config.costs, market, names)
         row = 0 if opening.portfolio else row_of(spec, names[0])
@@ -146,6 +147,9 @@ def _explained(trader: Decider, follower: Follower, opening: Opening, how: Playe
     bounds, speaking = account.guard_bounds(), account.guards_now()
     made = follower.choose()
     looks = [_Look.at(trader, k, now, unit) for k in range(len(trader.models))]
+    # Rewards of pooled symbols were in units of their own tails.
+    own = units_of(trader.config).get(account.symbols[0])
+    worth = 1.0 if own is None else own.unit
     low, high = bounds[:, 0], bounds[:, 1]
     kind = action_kind(market.action)
     since = opening.clock.time[-how.bars] if how.bars else None
@@ -160,9 +164,9 @@ def _explained(trader: Decider, follower: Follower, opening: Opening, how: Playe
         probabilities=np.mean([one.probabilities[0] for one in looks], axis=0) if kind.choices.size else None,
         expected=np.mean([one.expected[0] for one in looks], axis=0),
         spread=np.mean([one.spread[0] for one in looks], axis=0),
-        forecast=mean_forecast([one.forecast for one in looks]),
+        forecast=mean_forecast([one.forecast for one in looks]).times(worth),
         verdict=Verdict(low, high, speaking, bool(((made.target < low) | (made.target > high)).any())),
-        drives=_drives(trader, follower, now, unit, looks),
+        drives=_drives(trader, follower, now, unit, looks, worth=worth),
         equity=equity,
         played=how.bars,
         since=since,
@@ -216,7 +220,9 @@ class _Look:
         return cls(likely * unit, spread, np.zeros((count, 0)), forecast, likely)
 
 
-def _drives(trader: Decider, follower: Follower, now: Moment, unit: Floats, looks: list[_Look]) -> tuple[Drive, ...]:
+def _drives(
+    trader: Decider, follower: Follower, now: Moment, unit: Floats, looks: list[_Look], *, worth: float
+) -> tuple[Drive, ...]:
     """Replace one entry of the observation at a time by its train mean, in every model, and look what changes.
 
     The mean is that of the policy's normaliser, which saw the observations of training. The hidden state stays, so that
@@ -238,6 +244,6 @@ def _drives(trader: Decider, follower: Follower, now: Moment, unit: Floats, look
     known = looks[0].forecast.cvar is not None
     order = np.argsort(-np.abs(effects).sum(axis=1), kind="stable")
     return tuple(
-        Drive(names[k], float(now.obs[0, k]), effects[k], float(tails[k]) if known else None, bool(flips[k]))
+        Drive(names[k], float(now.obs[0, k]), effects[k], float(tails[k]) * worth if known else None, bool(flips[k]))
         for k in order.tolist()
     )

@@ -46,7 +46,8 @@ def moves_of_features(dataset: Dataset, bps: float, *, seed: int) -> list[float]
         found = []
         for draw in range(DRAWS):
             other = dataset.spec.table(_off(bars, bps, symbol, draw, seed))
-            found.append(np.abs(other.values[rows] - table.values[rows]))
+            width = other.values.shape[1]  # columns that the data bring are no features of prices
+            found.append(np.abs(other.values[rows] - table.values[rows, :width]))
         moves.append(np.quantile(np.concatenate(found), LEVEL, axis=0).tolist())
     return np.max(np.array(moves, dtype=np.float64), axis=0).tolist()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,13 @@ class Forecast:
         if self.cvar is None or self.limit is None or not self.limit < 0:
             return None
         return np.asarray(self.cvar / self.limit)
+
+    def times(self, unit: float) -> Forecast:
+        """In log-returns, of a symbol whose rewards were divided by `unit` in training (data.pool)."""
+        if unit == 1.0:
+            return self
+        scaled = {name: getattr(self, name) for name in ("mean", "quantiles", "cvar", "limit")}
+        return replace(self, **{name: None if value is None else value * unit for name, value in scaled.items()})
 
     def to_json(self, row: int = 0) -> dict[str, Any]:
         """Plain values of one row."""

@@ -86,6 +86,11 @@ def units_of(config: Config) -> dict[str, PoolUnit]:
     return {} if pool is None or pool.units is None else dict(pool.units)
 
 
+def scales_of(config: Config) -> dict[str, float]:
+    """What the base rule of each symbol is multiplied by; empty where all have the same."""
+    return {symbol: one.scale for symbol, one in units_of(config).items() if one.scale is not None}
+
+
 def limit_of(config: Config, symbol: str) -> float | None:
     """The limit of the account that trades a symbol, of a configuration with numbers; None without a constraint."""
     if not isinstance(config.risk, RiskConstraint):
@@ -95,7 +100,13 @@ def limit_of(config: Config, symbol: str) -> float | None:
 
 
 def _check_units(units: Mapping[str, PoolUnit], dataset: Dataset) -> None:
-    missing = [bars.symbol for part in dataset.parts for bars in part.bars if bars.symbol not in units]
+    known = [bars.symbol for part in dataset.parts for bars in part.bars]
+    missing, foreign = [one for one in known if one not in units], [one for one in units if one not in known]
+    if foreign:
+        raise ConfigError(
+            f"data.pool.units names {foreign[0]}, and the bars are of {', '.join(known)}; remove it, or set units to "
+            "null to have all of them measured."
+        )
     if missing:
         raise ConfigError(
             f"data.pool.units names {', '.join(units)} and not {missing[0]}; add it, or set units to null to have all "

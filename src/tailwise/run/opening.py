@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,8 @@ from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
 from tailwise.market.account import Account, FeedBar
 from tailwise.market.action_kinds import action_kind
-from tailwise.market.base import base_exposures
 from tailwise.market.costs import CostConfig
+from tailwise.market.dataset import scaled_exposures
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.tables import MarketTable, SymbolTable
 
@@ -73,9 +73,16 @@ def _feed_bar(table: SymbolTable, row: int, time: np.datetime64) -> FeedBar | No
 
 
 def opening_of(
-    costs: CostConfig | None, market: MarketEnvConfig, spec: FeatureSpec, bars: list[Bars], since: Since
+    costs: CostConfig | None,
+    market: MarketEnvConfig,
+    spec: FeatureSpec,
+    bars: list[Bars],
+    since: Since,
+    *,
+    scales: Mapping[str, float],
 ) -> Opening:
-    """Compute the features of all bars, and find where the account begins."""
+    """Compute the features of all bars, and find where the account begins. scales: of the base rule of each symbol
+    (`limits.scales_of`)."""
     portfolio = action_kind(market.action).portfolio
     if portfolio and [one.symbol for one in bars] != list(spec.windows):
         raise DataError(
@@ -100,7 +107,7 @@ def opening_of(
         firsts = [max(first, int(np.searchsorted(one.time, start))) for one, first in zip(bars, firsts, strict=True)]
     made = []
     for one, features, first in zip(bars, tables, firsts, strict=True):
-        base = None if market.base is None else base_exposures(market.base, one)
+        base = None if market.base is None else scaled_exposures(market.base, one, scales)
         valid = FeatureTable(features.values, features.names, first)
         made.append(SymbolTable.from_bars(one, valid, base=base))
     return _on_clock(made, costs or CostConfig(), portfolio)

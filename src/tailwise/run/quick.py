@@ -62,7 +62,7 @@ def config_beside(source: Any, folder: Path, *, symbol: str | None = None) -> Pa
         save_bars(bars, file)
         paths.append(file)
     target = beside / f"{folder.name}.yaml"
-    write_config(paths, out=target)
+    write_config(paths, out=target, force=True)  # the folder of the run is free, so this belongs to an attempt before
     return target
 
 

@@ -26,6 +26,7 @@ from tailwise.learner.risk_config import CvarMeasure, RiskConstraint
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config
+from tailwise.run.limits import units_of
 from tailwise.run.play import ModelPlayer
 from tailwise.run.run_files import read_stored
 from tailwise.run.training_job import Trained as TrainedRun
@@ -96,9 +97,14 @@ def score_of(agent: PPO, *, seed: int) -> Score:
     player = ModelPlayer(agent.model, deterministic=agent.deterministic, seed=seed)
     if world.config.env.judged_whole:
         paths = trade_window(player, world.market(), "select", seed=seed)
+        # In units of each symbol's own tail where they are pooled so, as in training and selection.
+        own = {symbol: one.unit for symbol, one in units_of(world.market().config).items()}
+        units = [own.get(path.symbol, 1.0) for path in paths]
         yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
+        forward = [forward_returns(path, config.learner.gamma) for path in paths]
         return Score(
-            float(np.mean(yearly)), tail_of(config, [forward_returns(path, config.learner.gamma) for path in paths])
+            float(np.mean([value / unit for value, unit in zip(yearly, units, strict=True)])),
+            tail_of(config, [values / unit for values, unit in zip(forward, units, strict=True)]),
         )
     return _episodes(agent, world, config, seed=seed)
 

@@ -208,11 +208,12 @@ def plan_tune(
 
 
 def _quiet(config: Config) -> Config:
-    """Without evaluations of its own: the search scores, and one that stopped a member early would cut its budget."""
+    """Without evaluations of its own: the search scores, and one that stopped a member early would cut its budget. A
+    member is one policy, also where the configuration names several seeds."""
     return config.model_copy(
         update={
             "evaluate": config.evaluate.model_copy(update={"every": None, "patience": None}),
-            "run": config.run.model_copy(update={"keep": 1}),
+            "run": config.run.model_copy(update={"keep": 1, "seeds": 1}),
         }
     )
 
