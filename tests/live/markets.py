@@ -51,6 +51,15 @@ CASES: dict[str, dict[str, Any]] = {
     "base": {"env": {"base": {"kind": "volatility_target", "scale": 0.7}}},
     "momentum": {"env": {"base": {"kind": "momentum", "look_back": [5, 30], "scale": 1.0}}},
     "two symbols": merged(LSTM, {"data": {"seeds": [3, 4]}, "evaluate": {"deterministic": False}}),
+    "pool": {
+        "data": {"seeds": [3, 4], "pool": {"tails": "symbol"}},
+        "env": {
+            "base": {"kind": "volatility_target"},
+            "action": {"kind": "exposure", "low": 0, "high": 2},
+            "episode_length": 128,
+        },
+        "learner": {"gamma": 0.9},
+    },
     "portfolio": merged(LSTM, WEIGHTS),
     "ensemble": LSTM,
 }

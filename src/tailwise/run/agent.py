@@ -327,8 +327,8 @@ class PPO(Policy):
         optimiser = files.config.learner.optimiser
         if optimiser.anchored:
             raise ConfigError(
-                f"learner.optimiser.kind {optimiser.kind} is drawn to the weights that a run began with, which would be "
-                "random ones here instead of those that are loaded; load without env, or train with another optimiser."
+                f"learner.optimiser.kind {optimiser.kind} is drawn to the weights that a run began with, which would "
+                "be random ones here, not those that are loaded; load without env, or train with another optimiser."
             )
         agent = cls(env, _for_another(files.config, env), run_dir=run_dir, callbacks=callbacks)
         if agent.model.action != files.model.action:

@@ -55,8 +55,13 @@ class Forecast:
         """In log-returns, of a symbol whose rewards were divided by `unit` in training (data.pool)."""
         if unit == 1.0:
             return self
-        scaled = {name: getattr(self, name) for name in ("mean", "quantiles", "cvar", "limit")}
-        return replace(self, **{name: None if value is None else value * unit for name, value in scaled.items()})
+        return replace(
+            self,
+            mean=self.mean * unit,
+            quantiles=None if self.quantiles is None else self.quantiles * unit,
+            cvar=None if self.cvar is None else self.cvar * unit,
+            limit=None if self.limit is None else self.limit * unit,
+        )
 
     def to_json(self, row: int = 0) -> dict[str, Any]:
         """Plain values of one row."""
