@@ -35,6 +35,16 @@ def test_a_frame_is_trained_on_under_a_limit(tmp_path: Path, monkeypatch: pytest
         tw.train("runs/ABC-1.bars/ABC.parquet", overrides=SMALL, out="runs/ABC-1")
 
 
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_call_that_failed_is_corrected_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects files of the first attempt that stand in the way of the second."""
+    monkeypatch.chdir(tmp_path)
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    with pytest.raises(TailwiseError, match="run.seedz"):
+        tw.train(frame, symbol="ABC", overrides=["run.seedz=2"])
+    assert tw.train(frame, symbol="ABC", overrides=SMALL).finished
+
+
 def test_bars_that_are_too_few_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_bars(random_walk(seed=3, length=80, bar="1d"), "few.csv")

@@ -210,7 +210,8 @@ def test_a_limit_comes_first_and_every_training_is_a_trial(tmp_path: Path) -> No
         "learner.learning_rate": {"low": 1e-4, "high": 1e-2, "scale": "log"},
         "risk.limit": {"low": -0.05, "high": -0.02},
     }
-    result = tailwise.tune(MARKET, space, settings={"population": 3, "generations": 2}, out=tmp_path / "t")
+    several = merged(MARKET, {"run": {"seeds": 3}})  # as init writes it; a member is one policy
+    result = tailwise.tune(several, space, settings={"population": 3, "generations": 2}, out=tmp_path / "t")
     assert result.ranking.limit == -0.05 and result.best is not None and result.best_run is not None
     members = [one for step in result.steps for one in step]
     assert all(one.measured.tail is not None for one in members)
