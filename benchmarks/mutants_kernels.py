@@ -17,7 +17,7 @@ MUTANTS = (
     Mutant(
         "the average of gradients is not corrected for its start",
         "fused/adam.py",
-        "size = np.float32(learning_rate / (1.0 - BETA1**step))",
+        "size = np.float32(learning_rate / (1.0 - beta1**step))",
         "size = np.float32(learning_rate)",
         UPDATE,
         EQUAL,

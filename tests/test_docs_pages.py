@@ -40,7 +40,7 @@ def test_the_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest
     names: dict[str, Any] = {}
     for snippet in snippets:
         exec(snippet, names)
-    assert len(snippets) == 10
+    assert len(snippets) == 12
     assert names["result"].folder == Path("runs/limits") and (tmp_path / "runs/limits/frontier.html").exists()
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tailwise.cli.config import config_app
 from tailwise.cli.data import data_app
 from tailwise.cli.live_commands import decide, export, paper
 from tailwise.cli.options import (
@@ -34,7 +35,7 @@ from tailwise.cli.options import (
     TrustOption,
     as_path,
 )
-from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, note, tolerant_streams
+from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, tolerant_streams
 from tailwise.cli.runs import runs_app
 from tailwise.core.errors import ConfigWarning, TailwiseError
 
@@ -45,7 +46,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Check, show and explain configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
@@ -426,41 +426,6 @@ def doctor(
     from tailwise.cli.inspecting import run_doctor
 
     raise typer.Exit(run_doctor(run, itself=itself, full=full, trust=trust, as_json=json, page=page))
-
-
-@config_app.command("show")
-def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Print the complete effective configuration, every default included."""
-    from tailwise.core.config import dump_yaml
-    from tailwise.run.config import effective_config
-
-    print(dump_yaml(effective_config(config, overrides or []).config), end="")
-
-
-@config_app.command("check")
-def config_check(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Say "ok", or everything that is wrong, a sentence each (exit code 2)."""
-    from tailwise.run.config import effective_config, warnings_of
-
-    for sentence in warnings_of(effective_config(config, overrides or []).config):
-        note(f"warning: {sentence}")
-    print(f"{config}: ok")
-
-
-@config_app.command("explain")
-def config_explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="For example learner.clip, or a section.")],
-) -> None:
-    """Say what a key means, its default and what is allowed."""
-    from tailwise.core.config_keys import entries_below
-    from tailwise.run.config import Config
-
-    for entry in entries_below(Config, key):
-        kind = f"  (where {entry.switch} is {entry.kind.replace(', ', ' or ')})" if entry.kind else ""
-        print(f"{entry.key}{kind}")
-        print(f"  {entry.meaning}")
-        default = entry.default if entry.default == "required" else f"default {entry.default}"
-        print(f"  {default}; allowed: {entry.allowed}")
 
 
 def main(arguments: list[str] | None = None) -> int:
