@@ -40,7 +40,7 @@ def test_a_call_that_failed_is_corrected_and_called_again(tmp_path: Path, monkey
     """Rejects files of the first attempt that stand in the way of the second."""
     monkeypatch.chdir(tmp_path)
     frame = random_walk(seed=3, length=900, bar="1d").to_frame()
-    with pytest.raises(TailwiseError, match="run.seedz"):
+    with pytest.raises(TailwiseError, match=r"run\.seedz"):
         tw.train(frame, symbol="ABC", overrides=["run.seedz=2"])
     assert tw.train(frame, symbol="ABC", overrides=SMALL).finished
 
