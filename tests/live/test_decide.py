@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tailwise
+from tailwise.bars.bars import save_bars
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.run.decide import Decider
 from tailwise.run.decision import Holding
@@ -35,6 +37,17 @@ def test_a_decision_is_the_one_that_evaluate_makes_at_that_bar(name: str) -> Non
             assert np.array_equal(made.target, path.target[step]), (k, step)
             assert made.equity == path.equity[step]
             assert made.played == step
+
+
+def test_bars_may_be_a_frame_or_a_file(tmp_path: Path) -> None:
+    """Rejects a path that is read letter by letter, and a frame read column by column."""
+    trader = trader_of("mlp")
+    bars = trader.market().dataset.bars[0]
+    known = trader.decide(bars, since=first_tested(trader.market()))
+    save_bars(bars, tmp_path / "any.csv")
+    for given in (bars.to_frame(), tmp_path / "any.csv", str(tmp_path / "any.csv"), [bars]):
+        made = trader.decide(given, since=first_tested(trader.market()))
+        assert np.array_equal(made.target, known.target) and made.symbols == known.symbols
 
 
 def test_why() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import tailwise as tw
+from tailwise.core.errors import ConfigError
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
 
@@ -47,6 +48,14 @@ def test_what_is_open_counts_at_the_last_close_and_additions_are_averaged() -> N
     assert 100 < trade["entry_price"] < 200 and trade["exit_price"] == pytest.approx(300)
     assert trade["return"] == pytest.approx(1 - 300 / trade["entry_price"])
     assert trade["profit"] == pytest.approx(trade["entered"] * (trade["entry_price"] - 300))
+
+
+def test_costs_and_account_may_be_dictionaries() -> None:
+    bars = frame([100.0, 101.0, 102.0, 103.0, 104.0])
+    dear = tw.backtest([1.0] * 5, bars, {"taker_fee_bps": 100}, config={"initial_cash": 1000}, symbol="UP")
+    assert dear.symbol == "UP" and dear.equity[0] == 1000 and dear.ledger["fee"].sum() == pytest.approx(10, rel=0.05)
+    with pytest.raises(ConfigError, match=r"costs: .*taker_fee_bps"):
+        tw.backtest([1.0] * 5, bars, {"taker_fee_bp": 1})
 
 
 def test_statistics_repr_and_plot(tmp_path: Path) -> None:

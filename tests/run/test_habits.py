@@ -68,6 +68,8 @@ def test_what_the_answer_says_can_be_written(given: dict[str, Any], _: str) -> N
 def test_the_policy_before_the_environment() -> None:
     with pytest.raises(ConfigError, match=r"the environment first.*leave it out.*tailwise\.PPO\('CartPole-v1'\)"):
         tw.PPO("MlpPolicy", "CartPole-v1")
+    with pytest.raises(ConfigError, match="'MyPolicy' is the name of a policy"):
+        tw.PPO("MyPolicy", gym.make("CartPole-v1"))
     with pytest.raises(ConfigError, match=r'"core": \{"kind": "lstm"'):
         tw.PPO("MlpLstmPolicy", gym.make("CartPole-v1"))
 
@@ -192,6 +194,10 @@ def test_evaluate_policy() -> None:
     assert len(tw.evaluate_policy(agent, gym.make_vec("CartPole-v1", num_envs=2), 3).returns) == 3
     walk = tw.PPO(Walk, SMALL)
     assert tw.evaluate_policy(walk, Walk(), 2).lengths.tolist() == [10, 10]
+    with pytest.raises(TailwiseError, match="the policy is a str"):
+        tw.evaluate_policy("CartPole-v1", agent)  # type: ignore[arg-type]
+    with pytest.raises(TailwiseError, match="nowhere is no folder"):
+        tw.load("nowhere")
     with pytest.raises(TailwiseError, match="episodes is 0"):
         tw.evaluate_policy(agent, "CartPole-v1", 0)
 

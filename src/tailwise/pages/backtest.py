@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tailwise.bars.bars import Bars, load_bars
+from tailwise.core.config import parse
 from tailwise.core.errors import ConfigWarning
 from tailwise.evaluate.backtest import Rule, play_rule
 from tailwise.evaluate.findings import weigh
@@ -90,9 +91,10 @@ def account_figure(path: AccountPath) -> go.Figure:
 def backtest(
     rule: Rule | Sequence[float] | npt.NDArray[Any],
     bars: Bars | pd.DataFrame | str | Path,
-    costs: CostConfig | None = None,
+    costs: CostConfig | Mapping[str, Any] | None = None,
     *,
-    config: MarketEnvConfig | None = None,
+    config: MarketEnvConfig | Mapping[str, Any] | None = None,
+    symbol: str | None = None,
     first: int = 0,
     last: int | None = None,
     out: str | Path | None = None,
@@ -104,8 +106,10 @@ def backtest(
              exposure (a multiple of equity, negative for a short); or the targets themselves, one for each bar, the
              entry of bar t being decided at its close and filled as `config.fill` says
     bars     what `load_bars` gave, or what it reads: a DataFrame, a CSV or a Parquet file
-    costs    default: those of `CostConfig`
-    config   account and execution; its action is not used. A target beyond what the margin can hold is refused
+    costs    `CostConfig` or a dictionary of its keys; default: its defaults, which are not zero
+    config   account and execution, `MarketEnvConfig` or a dictionary of its keys; its action is not used. A target
+             beyond what the margin can hold is refused
+    symbol   name of the bars where they have none
     first    bar at whose close the first decision is made
     last     last bar to live through; default: the last one
     out      folder for equity.parquet, decisions.parquet and trades.parquet; default: nothing is written
@@ -114,7 +118,11 @@ def backtest(
     A warning is given when impact was the largest cost, which ticks in place of units make it.
     """
     if not isinstance(bars, Bars):
-        bars = load_bars(bars)
+        bars = load_bars(bars, symbol=symbol)
+    if isinstance(costs, Mapping):
+        costs = parse(CostConfig, dict(costs), source="costs")
+    if isinstance(config, Mapping):
+        config = parse(MarketEnvConfig, dict(config), source="config")
     path = Backtest(**vars(play_rule(rule, bars, costs, config=config, first=first, last=last)))
     for sentence in costly_impact(path):
         warnings.warn(sentence, ConfigWarning, stacklevel=2)

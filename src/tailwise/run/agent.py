@@ -365,6 +365,8 @@ def load(path: str | Path, *, trust: Trust = False) -> Trader:
     trust: execute the code that it names although somebody else may have written it (docs/security.md).
     """
     folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is no folder; give that of a run, of a checkpoint, or what `save` wrote.")
     if (folder / SAVED).is_file():
         return load_ensemble(folder, trust=trust)
     if (folder / "checkpoints").is_dir():

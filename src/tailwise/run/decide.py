@@ -10,13 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 
-from tailwise.bars.bars import Bars
+from tailwise.bars.bars import Bars, load_bars
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.features.spec import FeatureSpec
 from tailwise.market.account import Account
@@ -32,6 +34,7 @@ from tailwise.run.opening import Opening, Since, opening_of
 from tailwise.run.play import KeepingPlayer
 
 Floats = npt.NDArray[np.float64]
+BarSource: TypeAlias = "Bars | pd.DataFrame | str | Path"
 _MANY = 64  # occluded observations that are computed side by side
 
 
@@ -82,7 +85,7 @@ class Decider(ABC):
 
     def decide(
         self,
-        bars: Bars | Sequence[Bars],
+        bars: BarSource | Sequence[BarSource],
         account: Holding | None = None,
         *,
         since: Since = None,
@@ -91,14 +94,16 @@ class Decider(ABC):
     ) -> LiveDecision:
         """What to hold at the last close of `bars`; for accounts with several assets, the bars of all of them.
 
-        since: first bar that the account trades (UTC), by default the first one after the train bars; account: what is
-        really held, by default what the account that was played holds. The hidden state is the played one in any case.
+        bars: `Bars`, or what `load_bars` reads: a DataFrame, a CSV or a Parquet file. One set of them is taken as those
+        of the symbol that the policy trades, where that is a single one; otherwise a file names its symbol. since:
+        first bar that the account trades (UTC), by default the first one after the train bars. account: what is really
+        held, by default what the account that was played holds. The hidden state is the played one in any case.
 
             decision = policy.decide(bars)
             print(decision.target, decision.forecast.cvar, decision.hidden_state)
         """
         market, spec = market_of(self)
-        several = [bars] if isinstance(bars, Bars) else list(bars)
+        several = bars_of(bars, spec)
         opening = opening_of(self.config.costs, market, spec, several, since, scales=scales_of(self.config))
         names = tuple(one.symbol for one in several)
         trader = opening.account(self.config.costs, market, names)
@@ -122,6 +127,21 @@ class Decider(ABC):
         if account is not None:
             trader.hold(account.units, account.equity, account.entry, account.peak, account.held)
         return _explained(self, follower, opening, Played(played, likely))
+
+
+def bars_of(given: BarSource | Sequence[BarSource], spec: FeatureSpec) -> list[Bars]:
+    """The bars that were given; what is no `Bars` yet is read."""
+    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str | Bars) else [given]
+    only = next(iter(spec.windows)) if len(spec.windows) == 1 and len(several) == 1 else None
+    found: list[Bars] = []
+    for one in several:
+        if isinstance(one, Bars):
+            found.append(one)
+            continue
+        if only is None and isinstance(one, pd.DataFrame):
+            raise DataError("a DataFrame does not say which symbol it is; give load_bars(frame, symbol=...).")
+        found.append(load_bars(one, symbol=only or Path(one).stem))
+    return found
 
 
 def market_of(trader: Decider) -> tuple[MarketEnvConfig, FeatureSpec]:

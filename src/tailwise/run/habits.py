@@ -85,11 +85,11 @@ def _keyword_sentence(name: str, value: Any) -> str:
 
 def check_order(env: Any, config: Any) -> None:
     """Raise when the arguments of `PPO` stand in the order of Stable-Baselines3: a policy, then the environment."""
-    if isinstance(env, str) and env in POLICIES:
+    if isinstance(env, str) and (env in POLICIES or env.endswith("Policy")):
         shown = repr(config) if isinstance(config, str) else "env"
+        advice = POLICIES.get(env, "leave it out; networks are a part of the configuration")
         raise ConfigError(
-            f"PPO takes the environment first, and {env!r} is the name of a policy; {POLICIES[env]}: "
-            f"tailwise.PPO({shown})."
+            f"PPO takes the environment first, and {env!r} is the name of a policy; {advice}: tailwise.PPO({shown})."
         )
     if config is not None and not isinstance(config, Mapping | str | Path | Config):
         raise ConfigError(

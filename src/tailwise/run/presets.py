@@ -59,6 +59,8 @@ def load_source(config: str) -> Source:
     What looks like a path (a separator, or the ending .yaml or .yml) is only looked up as a file.
     """
     path = Path(config)
+    if path.suffix.lower() in (".csv", ".parquet", ".pq"):
+        raise ConfigError(f"{path} holds bars; write a configuration for them with: tailwise init {path}")
     if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return Source(str(path), path.stem, with_full_paths(load_yaml(path), path.resolve().parent))
     names = preset_names()

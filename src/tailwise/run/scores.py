@@ -7,13 +7,13 @@ from tailwise.core.streams import Streams
 from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import GymEnv
 from tailwise.run.make_env import make_driver
-from tailwise.run.play import ModelPlayer, Played, episodes_played_by
-from tailwise.run.policy import Policy
+from tailwise.run.play import Played, episodes_played_by
+from tailwise.run.policy import Trader
 from tailwise.run.worlds import Environment, copies_of
 
 
 def evaluate_policy(
-    policy: Policy,
+    policy: Trader,
     env: Environment,
     episodes: int = 10,
     *,
@@ -29,6 +29,11 @@ def evaluate_policy(
     what is built here, not to an environment that is passed.
     """
     wanted = episodes if n_eval_episodes is None else n_eval_episodes
+    if not isinstance(policy, Trader):
+        raise ConfigError(
+            f"the policy is a {type(policy).__name__}; give what tailwise.PPO or tailwise.load made, then an "
+            "environment."
+        )
     if wanted < 1:
         raise ConfigError(f"episodes is {wanted}; play at least 1.")
     settings, seed = policy.config.env, policy.config.seed if seed is None else seed
@@ -43,7 +48,7 @@ def evaluate_policy(
         time_limit=None if wrapping is None else wrapping.time_limit,
     )
     most_likely = policy.deterministic if deterministic is None else deterministic
-    player = ModelPlayer(policy.model, deterministic=most_likely, seed=seed)
+    player = policy.player(deterministic=most_likely, seed=seed)
     played = episodes_played_by(player, driver, episodes=wanted)
     if not built:
         driver.close()  # what was passed stays open for who passed it
