@@ -42,7 +42,11 @@ def test_decide_says_what_to_hold_and_paper_ends_there(tailwise: Terminal, run: 
     assert said["symbols"] == ["AR"] and sum(said["probabilities"]) == pytest.approx(1)
     paper = tailwise.json("paper", run, "--feed", "AR.csv", "--since", said["since"], "--out", "p")
     assert paper["state"] == "running" and paper["accounts"][0]["equity"] == said["equity"]
-    assert paper["ticks"] == said["played"] + 1
+    assert paper["ticks"] == said["played"] + 1 and "trained on" not in tailwise.error
+    assert tailwise("paper", run, "--feed", "AR.csv", "--out", "early") == 0
+    assert "begins on bars that the policy was trained on" in tailwise.error
+    assert tailwise("decide", run, "--bars", "X=AR.csv") == 0
+    assert "trained on AR, not on X; what it says of X is a guess" in tailwise.error
     last = json.loads(Path("p/journal.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert last["desks"][0]["target"] == said["target"]
     assert tailwise("paper", run, "--feed", "AR.csv", "--out", "p") == 0  # nothing new came

@@ -9,6 +9,7 @@ from tailwise.cli.output import CHECK_FAILED, DONE, note, print_json, print_tabl
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.opened_run import open_team
 from tailwise.live.decide import DRIVE_HEADS, decisions, drive_rows, sentences, write_decisions
+from tailwise.run.decide import doubts_of
 from tailwise.run.decision import Holding
 
 
@@ -48,6 +49,8 @@ def decide(
     for sentence in team.notes:
         note(f"note: {sentence}")
     made = decisions(team.trader, files, since=since, account=account, stochastic=stochastic)
+    for sentence in doubts_of(team.trader, [name for one in made for name in one.symbols], since=since, trades=False):
+        note(f"note: {sentence}")
     if out is not None:
         write_decisions(out, made, title=f"{team.run.resolve().name}: what to hold")
     if as_json:

@@ -17,7 +17,7 @@ from tailwise.live.paper import Beginning, Paper, frequency_of, guards_of, summa
 from tailwise.live.session import Session, Ticked
 from tailwise.live.states import State
 from tailwise.run.config import Config
-from tailwise.run.decide import Decider, market_of
+from tailwise.run.decide import Decider, doubts_of, market_of
 from tailwise.run.decision import show
 from tailwise.run.lock import RunLock
 
@@ -62,6 +62,8 @@ def run_paper(
         terms = terms_of(team.trader, symbols, frequency, begun, folder, run=str(team.run), checkpoint=team.name)
         session = Session(team.trader, terms, folder, guards_of(guards))
         known = session.open(acknowledge)
+        for sentence in [] if known else doubts_of(team.trader, symbols, since=begun.since, trades=True):
+            note(f"note: {sentence}")
         playing = Paper(session, told=_say_nothing if as_json or quiet else Teller(session).tell)
         if not quiet and not as_json:
             print(f"{folder}: {'continued after' if known else 'begun,'} {known:,} ticks; no real order is ever sent")

@@ -152,6 +152,25 @@ def market_of(trader: Decider) -> tuple[MarketEnvConfig, FeatureSpec]:
     return market, spec
 
 
+def doubts_of(trader: Decider, symbols: Sequence[str], *, since: Since, trades: bool) -> list[str]:
+    """Sentences about bars that a policy does not know, or knows too well. trades: an account is traded from `since` on
+    (None: from the first bar), so that what it earns would be read."""
+    _, spec = market_of(trader)
+    known = list(spec.windows)
+    found = [
+        f"the policy was trained on {', '.join(known)}, not on {one}; what it says of {one} is a guess"
+        for one in symbols
+        if one not in known
+    ]
+    trained = [spec.windows[one].last for one in symbols if one in known]
+    if trades and trained and (since is None or str(since) <= max(trained)):
+        found.append(
+            f"the session begins on bars that the policy was trained on, the last of them {max(trained)[:16]}: what it "
+            "earns there says nothing; begin later with --since"
+        )
+    return found
+
+
 def row_of(spec: FeatureSpec, symbol: str) -> int:
     """Number of the account of a symbol in an evaluation: its place among the train symbols."""
     names = list(spec.windows)
