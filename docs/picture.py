@@ -79,10 +79,8 @@ def _tail_bars(tails: dict[str, float], limit: dict[str, float]) -> list[str]:
     left, bottom = PLOT + 46, HEIGHT - BOTTOM
     deepest = 1.15 * max(*(-tail for tail in tails.values()), -limit["limit"])
     size = (bottom - TOP) / deepest
-    parts = [
-        _text(left - 16, 24, f"worst {100 * limit['alpha']:g}%", 15),
-        _text(left - 16, 46, "of 100 bars, discounted"),
-    ]
+    worst = f"worst {100 * limit['alpha']:g}% of {limit['horizon']} bars"
+    parts = [_text(left - 16, 24, worst, 15), _text(left - 16, 46, "discounted log-return", colour="#5b6874")]
     for place, (name, tail) in enumerate(tails.items()):
         at = left + 76 * place
         parts.append(f'<rect x="{at}" y="{TOP}" width="44" height="{-tail * size:.1f}" fill="{COLOURS[name]}"/>')
