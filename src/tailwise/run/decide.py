@@ -39,7 +39,7 @@ _MANY = 64  # occluded observations that are computed side by side
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedBars:
     """How the bars were played: how many of them, and whether by the most likely actions."""
 
     bars: int
@@ -50,6 +50,7 @@ class Decider(ABC):
     """Whoever trades an account of the market: a policy, or several that decide together."""
 
     config: Config
+    features: FeatureSpec | None  # what was fitted on the train bars; None outside the market
 
     @property
     @abstractmethod
@@ -60,10 +61,6 @@ class Decider(ABC):
     @abstractmethod
     def deterministic(self) -> bool:
         """Whether it is meant to be played by its most likely actions."""
-
-    @abstractmethod
-    def feature_spec(self) -> FeatureSpec | None:
-        """What was fitted on the train bars; None outside the market."""
 
     @abstractmethod
     def player(
@@ -126,7 +123,7 @@ class Decider(ABC):
                 follower.begin()
         if account is not None:
             trader.hold(account.units, account.equity, account.entry, account.peak, account.held)
-        return _explained(self, follower, opening, Played(played, likely))
+        return _explained(self, follower, opening, PlayedBars(played, likely))
 
 
 def bars_of(given: BarSource | Sequence[BarSource], spec: FeatureSpec) -> list[Bars]:
@@ -146,7 +143,7 @@ def bars_of(given: BarSource | Sequence[BarSource], spec: FeatureSpec) -> list[B
 
 def market_of(trader: Decider) -> tuple[MarketEnvConfig, FeatureSpec]:
     """The account and the features of a policy that was trained on a market; ConfigError for any other."""
-    spec, market = trader.feature_spec(), trader.config.env.market
+    spec, market = trader.features, trader.config.env.market
     if market is None or spec is None:
         raise ConfigError("this policy was not trained on a market (env.kind is gym), so it decides on no bars.")
     return market, spec
@@ -177,7 +174,7 @@ def row_of(spec: FeatureSpec, symbol: str) -> int:
     return names.index(symbol) if symbol in names else 0
 
 
-def _explained(trader: Decider, follower: Follower, opening: Opening, how: Played) -> LiveDecision:
+def _explained(trader: Decider, follower: Follower, opening: Opening, how: PlayedBars) -> LiveDecision:
     """The decision at the last close and what it rests on."""
     account, market = follower.account, trader.config.env.market
     assert market is not None

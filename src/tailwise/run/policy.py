@@ -32,9 +32,6 @@ class Trader(Decider):
     config: Config
     features: FeatureSpec | None
 
-    def feature_spec(self) -> FeatureSpec | None:
-        return self.features
-
     @abstractmethod
     def needs_mask(self) -> bool:
         """Whether its environment gave action masks in training, so that `predict` must have them too."""
