@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +223,14 @@ def test_the_run_is_listed_pruned_and_read_as_one(trained: Path) -> None:
     assert {one.path.name for one in spare} == {"update-000001", "update-000002"} and len(spare) == 6
     with RunLock(trained / "seed_1").held(), pytest.raises(LockedError):
         remove_spare(trained)
+
+
+def test_a_run_with_a_seed_that_has_not_begun_is_not_judged(trained: Path, tmp_path: Path) -> None:
+    """Rejects an error that speaks of a folder which nobody has made."""
+    shutil.copytree(trained, tmp_path / "half")
+    shutil.rmtree(tmp_path / "half" / "seed_2")
+    with pytest.raises(CheckpointError, match=r"seed_2 of 3 seeds have no checkpoint yet.*tailwise resume"):
+        tailwise.judge(tmp_path / "half")
 
 
 def test_one_agent_does_not_train_several_seeds(trained: Path) -> None:

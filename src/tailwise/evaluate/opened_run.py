@@ -73,7 +73,14 @@ def open_run(run: str | Path, checkpoint: str | None = None, *, trust: bool = Fa
     """
     place = Path(run)
     config = read_config(place)  # says so when this is not the folder of a run
-    chosen = [_find_checkpoint(one, checkpoint) for one in members_of(place, config)]
+    members = members_of(place, config)
+    waiting = [one.name for one in members if several(config) and not ckpt.checkpoints_in(one)]
+    if waiting:
+        raise CheckpointError(
+            f"{place}: {', '.join(waiting)} of {len(members)} seeds have no checkpoint yet, and all of them decide "
+            f"together; go on with: tailwise resume {place}"
+        )
+    chosen = [_find_checkpoint(one, checkpoint) for one in members]
     folders = tuple(folder for folder, _ in chosen)
     policies = tuple(policy_of(load_policy(folder, trust=trust)) for folder in folders)
     return OpenedRun(
