@@ -285,6 +285,27 @@ def test_a_run_that_is_being_trained_is_neither_resumed_nor_pruned(run: Path) ->
     assert updates == list(range(1, len(updates) + 1))
 
 
+def test_checkpoints_that_vanish_while_they_are_listed(run: Path) -> None:
+    """Rejects a list that fails because the run which is listed went on and deleted an old checkpoint: a thread makes
+    and deletes folders of that name without pause."""
+    busy, flickering = threading.Event(), run / "checkpoints" / "update-000099"
+
+    def flicker() -> None:
+        while not busy.is_set():
+            flickering.mkdir()
+            flickering.rmdir()
+
+    thread = threading.Thread(target=flicker)
+    thread.start()
+    try:
+        for _ in range(2000):
+            names = [path.name for path in ckpt.checkpoints_in(run) if path != flickering]
+            assert names[0] == "update-000003"
+    finally:
+        busy.set()
+        thread.join()
+
+
 def test_a_refused_resume_changes_nothing(run: Path) -> None:
     """Rejects a lock that is taken after the leftovers were removed or the metrics were cut back."""
     (run / "checkpoints" / ".best.tmp-0123456789ab").mkdir()

@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -360,14 +361,14 @@ def _siblings(root: Path) -> list[Path]:
     newest_first = [path for _, path in sorted(numbered, reverse=True)]
     checkpoints = newest_first + ([root / BEST] if (root / BEST).exists() else [])
     for path in checkpoints:
-        _inside(path, root)
-    return checkpoints
+        _inside(path, root, must_exist=False)
+    return [path for path in checkpoints if os.path.lexists(path)]  # a run that trains deletes old ones meanwhile
 
 
-def _inside(path: Path, root: Path) -> Path:
+def _inside(path: Path, root: Path, *, must_exist: bool = True) -> Path:
     """`inside` as a CheckpointError."""
     try:
-        return inside(path, root)
+        return inside(path, root, must_exist=must_exist)
     except DataError as error:
         raise CheckpointError(str(error)) from error
 

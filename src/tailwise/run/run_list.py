@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailwise.core.errors import DataError, TailwiseError
+from tailwise.core.errors import CheckpointError, DataError, TailwiseError
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
 from tailwise.run.lock import RunLock
@@ -186,8 +186,11 @@ def remove_spare(folder: Path) -> list[Spare]:
     """Delete the checkpoints that a run no longer needs; LockedError while somebody writes there."""
     if (parts := _parts(folder)) is not None:
         return [spare for one in parts for spare in remove_spare(one)]
-    if not spare_checkpoints(folder):
-        return []  # a run in which nothing is to be deleted is not even locked
+    try:
+        if not spare_checkpoints(folder):
+            return []  # a run in which nothing is to be deleted is not even locked
+    except (CheckpointError, OSError, ValueError):
+        pass  # checkpoints vanish while they are looked at: whoever trains holds the lock, any other cause fails below
     with RunLock(folder, visiting=True).held():
         remove_unfinished(folder)
         spare = spare_checkpoints(folder)
