@@ -42,9 +42,28 @@ SECONDS = 1800.0  # of one side of one configuration, with all kernels still to 
 # Names before -> names after. A name that ends with "/" or "." renames all that begin with it; None: left out on
 # purpose, with the reason beside it. A new name that no older one becomes stands in NEW.
 RENAMED_METRICS: dict[str, str | None] = {}
+# Metrics whose values changed on purpose, with the reason: not compared. They report and steer nothing.
+REDEFINED: dict[str, str] = {
+    "model/dead_units": "computed in numpy instead of torch: the last digits differ",
+    "policy/logit_norm": "computed in another order: the last digits differ",
+    "risk/updates_at_cap": "counts updates without progress, where it counted all in which the limit was broken",
+    "risk/out_of_reach": "follows from risk/updates_at_cap",
+    "risk/began_calibrated": "also 1 where the measured tail was right while the critics still learnt theirs",
+}
 RENAMED_TENSORS: dict[str, str | None] = {}
-# What the alerts on useless values and outlying returns read since they know how far returns differed before.
-NEW: frozenset[str] = frozenset({"critic/unexplained", "return/record"})
+NEW: frozenset[str] = frozenset(
+    {
+        # What the alerts on useless values and outlying returns read since they know how far returns differed before.
+        "critic/unexplained",
+        "return/record",
+        # Plasticity (docs/optimisers.md).
+        "model/dormant_units",
+        "model/effective_rank",
+        "model/weight_norm",
+        "model/weight_growth",
+        "model/weight_distance",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +220,7 @@ def prediction_difference(before: Sequence[Any], after: Sequence[Any]) -> Differ
 
 
 def _compared(row: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in row.items() if not name.startswith(NOT_COMPARED)}
+    return {name: value for name, value in row.items() if not name.startswith(NOT_COMPARED) and name not in REDEFINED}
 
 
 def renamed(name: str, table: Mapping[str, str | None]) -> str | None:
