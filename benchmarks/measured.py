@@ -9,20 +9,28 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sources import EVERYTHING, PACKAGE, ROOT, SUBJECTS, Subject, digests, present_sources
+from benchmarks.sources import EVERYTHING, PACKAGE, ROOT, SUBJECTS, Subject, benchmark_digest, digests, present_sources
 
 
 def facts_of(benchmark: str) -> dict[str, Any]:
-    """Day (UTC), revision, Python, machine, and digests of all sources on which a section of it may depend."""
+    """Day (UTC), revision, Python, machine, and digests of all sources on which a section of it may depend.
+
+    programs: by section, of the definitions of the benchmark that it depends on, where its subject names entries.
+    """
     others = [part for subject in SUBJECTS.values() if subject.benchmark == benchmark for part in subject.parts]
-    parts = tuple(dict.fromkeys([*EVERYTHING, *others]))
+    parts, sources = tuple(dict.fromkeys([*EVERYTHING, *others])), present_sources()
     return {
         "benchmark": benchmark,
         "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "revision": _revision(),
         "python": platform.python_version(),
         "machine": _machine(),
-        "sources": digests(Subject(benchmark, parts), present_sources()),
+        "sources": digests(Subject(benchmark, parts), sources),
+        "programs": {
+            title: benchmark_digest(subject, sources)
+            for title, subject in SUBJECTS.items()
+            if subject.benchmark == benchmark and subject.entries
+        },
     }
 
 

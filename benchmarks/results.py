@@ -83,6 +83,8 @@ def measured_section(title: str, result: Mapping[str, Any], revision: str = "") 
                 f"this section shows whole runs of benchmarks.{subject.benchmark}."
             )
         sources = {part: known["sources"][part] for part in ("benchmark", *subject.parts)}
+        if subject.entries:
+            sources["benchmark"] = known["programs"][title]
         facts = (
             f"Measured on {known['day']} at revision {known['revision']}, Python {known['python']}, "
             f"{known['machine']}.\n{_sources_line(sources)}"

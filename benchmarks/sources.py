@@ -19,6 +19,8 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.reachable import Definitions
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = "src/tailwise/"
 
@@ -27,6 +29,7 @@ BARS = ("bars", "features", "market")
 MARKET = ("core", *BARS)
 PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
 EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
+RECORDS = ("report", "measured", "sources", "reachable")  # how checks are printed and kept
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
 BESIDE = (
@@ -52,12 +55,15 @@ class Subject:
 
     parts: packages of tailwise, or files in them, on which the measured numbers depend.
     timed: whether seconds are among the numbers; those do not follow from results that are equal to the last bit.
+    entries: definitions with which the part begins, `risk_minimal.checks`, where a benchmark has many parts: only what
+    can be reached from them is a source. None: the whole benchmark is.
     """
 
     benchmark: str
     parts: tuple[str, ...]
     only: tuple[str, ...] = ()
     timed: bool = False
+    entries: tuple[str, ...] = ()
 
     def command(self, title: str) -> str:
         """How the section is measured again."""
@@ -82,16 +88,29 @@ SUBJECTS = {
     "Planted": Subject("planted", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Pooling": Subject("pooling", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Robust": Subject("robust", (*TRAINING, *BARS, "evaluate")),
-    "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
-    "Risk: cliff": Subject("risk", TRAINING, ("cliff",)),
-    "Risk: ownership": Subject("risk", TRAINING, ("ownership",)),
-    "Risk: signs": Subject("risk", TRAINING, ("signs",)),
-    "Risk: minimal": Subject("risk", TRAINING, ("minimal",)),
-    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",)),
-    "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",), timed=True),
-    "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
-    "Risk: exposure without a limit": Subject("risk", TRAINING, ("exposure",)),
-    "Risk: exposure, continuing": Subject("risk", TRAINING, ("continuing",)),
+    "Risk": Subject(
+        "risk", TRAINING, ("lottery", "calibration"), entries=("risk._lottery", "risk_measured.calibration")
+    ),
+    "Risk: cliff": Subject("risk", TRAINING, ("cliff",), entries=("risk._cliff",)),
+    "Risk: ownership": Subject("risk", TRAINING, ("ownership",), entries=("risk_measured.ownership",)),
+    "Risk: signs": Subject("risk", TRAINING, ("signs",), entries=("risk_signs.checks",)),
+    "Risk: minimal": Subject("risk", TRAINING, ("minimal",), entries=("risk_minimal.checks",)),
+    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",), entries=("risk_market.checks",)),
+    "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",), timed=True, entries=("risk_measured.cost",)),
+    "Risk: exposure": Subject(
+        "risk", TRAINING, ("exposure",), entries=("risk._exposure", "risk_toys.ONE_STEP_SIZE", "risk_truth.ONE_STEP")
+    ),
+    "Risk: exposure, continuing": Subject(
+        "risk",
+        TRAINING,
+        ("continuing",),
+        entries=(
+            "risk._exposure",
+            "risk_toys.CONTINUING_SIZE",
+            "risk_toys.CONTINUING_FREE_SIZE",
+            "risk_truth.CONTINUING",
+        ),
+    ),
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),
@@ -151,7 +170,7 @@ def sources_at(revision: str) -> Sources:
 def digests(subject: Subject, sources: Sources) -> dict[str, str]:
     """Part -> digest of its sources, eight hexadecimal digits; the part `benchmark` is the benchmark itself."""
     files = sources.files
-    found = {"benchmark": sources.digest(_benchmark_files(subject.benchmark, files))}
+    found = {"benchmark": benchmark_digest(subject, sources)}
     for part in subject.parts:
         prefix = PACKAGE + part
         chosen = [path for path in files if path == prefix or path.startswith(f"{prefix}/")]
@@ -162,12 +181,27 @@ def digests(subject: Subject, sources: Sources) -> dict[str, str]:
     return found
 
 
+def benchmark_digest(subject: Subject, sources: Sources) -> str:
+    """Of the benchmark itself: of what can be reached from the beginnings of the part, or of all its files."""
+    if not subject.entries:
+        return sources.digest(_benchmark_files(subject.benchmark, sources.files))
+    reachable = Definitions(sources.files).reachable(subject.entries)
+    digest = hashlib.sha256()
+    for module, name in sorted(place for place in reachable if place[0] not in RECORDS):
+        node = _WithoutWords().visit(reachable[module, name])
+        for part in ast.walk(node):
+            if isinstance(part, ast.ImportFrom) and (part.module or "").startswith("tailwise"):
+                part.module = "tailwise"  # where a function of the package stands; what it does is in the parts
+        digest.update(f"{module}.{name}\n{_dump(node)}\n".encode())
+    return digest.hexdigest()[:8]
+
+
 def _benchmark_files(name: str, files: Mapping[str, bytes]) -> list[str]:
-    """The file of a benchmark and all of benchmarks/ that it imports, but for how checks are printed."""
+    """The file of a benchmark and all of benchmarks/ that it imports, but for how checks are printed and kept."""
     open_, found = [f"benchmarks/{name}.py"], list[str]()
     while open_:
         path = open_.pop()
-        if path in files and path not in found and path != "benchmarks/report.py":
+        if path in files and path not in found and path not in [f"benchmarks/{record}.py" for record in RECORDS]:
             found.append(path)
             open_ += [f"benchmarks/{other}.py" for other in _imported(ast.parse(files[path]))]
     return found

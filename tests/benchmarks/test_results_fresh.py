@@ -29,6 +29,7 @@ from benchmarks.sources import (
     SUBJECTS,
     Sources,
     Subject,
+    benchmark_digest,
     digests,
     present_sources,
     program,
@@ -174,6 +175,7 @@ def minimal_section(sources: Sources) -> str:
     measured = {
         **facts_of("risk"),
         "sources": digests(Subject("risk", EVERYTHING), sources),
+        "programs": {"Risk: minimal": benchmark_digest(SUBJECTS["Risk: minimal"], sources)},
         "quick": False,
         "only": [],
     }
@@ -204,7 +206,9 @@ def test_what_equality_does_not_cover_is_not_carried_over(now: str) -> None:
     # Measured at another revision than the one that was compared.
     assert carried("Risk: minimal", section, equality(after, before)) == section
     # The benchmark itself changed too.
-    other = Sources({**after.files, "benchmarks/risk_minimal.py": b"ALLOWED = 1.0\n"})
+    minimal = "benchmarks/risk_minimal.py"
+    other = Sources({**after.files, minimal: after.files[minimal].replace(b"ALLOWED = 0.15", b"ALLOWED = 1.0")})
+    assert other.files[minimal] != after.files[minimal]
     assert carried("Risk: minimal", section, equality(before, other)) == section
     # Seconds do not follow from equal results.
     assert (

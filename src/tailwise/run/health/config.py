@@ -74,7 +74,9 @@ class HealthConfig(Section):
     gradients_every: int = Field(
         20, ge=1, description="updates between measurements of every loss term's gradient on every parameter group"
     )
-    signals_every: int = Field(10, ge=1, description="updates between looks at dead units and observation histograms")
+    signals_every: int = Field(
+        20, ge=1, description="updates between looks at dead and dormant units and at observation histograms"
+    )
     rules: tuple[UserRule, ...] = Field((), description="rules of one's own: name, signal, above or below, ...")
     disable: tuple[str, ...] = Field((), description="names of rules that are switched off")
     actions: dict[str, Action] = Field(
