@@ -69,6 +69,8 @@ learner:
   gamma: {gamma:g}
   # The pull to the base rule, per nat; 0 is none. An entropy bonus would only blur what the rule says.
   prior: {{kind: base, weight: 0.01}}
+  # Exploration stays as wide as that rule's law. Narrowed over the run, gradients are noise that trades.
+  exploration: {{kind: narrow, end_std: 0.2}}
   entropy: {{kind: constant, weight: 0}}
 
 risk: # the worst 5% of discounted returns may lose half of what buy and hold lost there on the train bars
