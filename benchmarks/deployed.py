@@ -27,7 +27,10 @@ from benchmarks.report import Check, Options, main
 
 ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "exposure": {},
-    "positions": {"env": {"action": {"kind": "positions", "positions": [0, 0.5, 1, 1.5]}}},
+    "positions": {
+        "env": {"action": {"kind": "positions", "positions": [0, 0.5, 1, 1.5]}},
+        "learner": {"exploration": {"kind": "auto"}},  # choices have no width
+    },
 }
 NEAR = 0.1  # of the steered tail
 MEASURED = 20  # updates before the checkpoint over which the run's own measure is averaged
@@ -83,7 +86,8 @@ def measure(name: str, *, quick: bool) -> list[Tails]:
         bars = Path(place, "sp500.parquet")
         save_bars(sp500(), bars)
         data = recipe([bars]).model_dump(mode="json")
-        data["env"] |= ACTIONS[name].get("env", {})
+        for section, changes in ACTIONS[name].items():
+            data[section] |= changes
         if quick:
             small = {"total_steps": 4096, "environments": 16, "rollout_steps": 64, "tensorboard": False}
             data["run"] = small | {"seeds": 2}

@@ -54,7 +54,8 @@ env:
   # Others: buy_and_hold, momentum, {{kind: function, function: rules.py:name}}. Without one: null.
   base: {{kind: volatility_target, target: 0.1}}
   # Multiples of the rule's exposure: 0 is flat, 1 the rule, 2 twice of it; low: -1 allows shorts.
-  # A choice: {{kind: positions, positions: [0, 0.5, 1, 1.5]}}. All symbols in one account: {{kind: weights, high: 2}}.
+  # All symbols in one account: {{kind: weights, high: 2}}. A choice, for which learner.exploration is to be removed:
+  # {{kind: positions, positions: [0, 0.5, 1, 1.5]}}.
   action: {{kind: exposure, low: 0, high: 2}}
   tolerance: 0.05 # no order while target and exposure differ by less: smaller ones are mostly noise
   episode_length: {episode} # bars; training starts episodes at random bars
