@@ -77,8 +77,8 @@ def test_targets_of_exposures_are_clipped_and_those_of_choices_looked_up() -> No
 @pytest.mark.parametrize("narrowed", [True, False])
 @pytest.mark.parametrize("based", [True, False])
 def test_exposures_are_those_of_the_formula_bit_for_bit(narrowed: bool, based: bool) -> None:
-    """Cut to the range, times the base, cut by the venue. Rejects the venue before the base, and bounds that a short base
-    leaves the wrong way round."""
+    """Cut to the range, times the base, cut by the venue. Rejects the venue before the base, and bounds that are the
+    wrong way round where the base is short."""
     rng = np.random.default_rng(2)
     table = random_walk(60, seed=5)
     base = VolatilityTargetBase(kind="volatility_target") if based else None
