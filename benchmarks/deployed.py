@@ -27,10 +27,7 @@ from benchmarks.report import Check, Options, main
 
 ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "exposure": {},
-    "positions": {
-        "env": {"action": {"kind": "positions", "positions": [0, 0.5, 1, 1.5]}},
-        "learner": {"exploration": {"kind": "auto"}},  # choices have no width
-    },
+    "positions": {"env": {"action": {"kind": "positions", "positions": [0, 0.5, 1, 1.5]}}},
 }
 NEAR = 0.1  # of the steered tail
 MEASURED = 20  # updates before the checkpoint over which the run's own measure is averaged

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ import yaml
 
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS
-from tailwise.learner.config import BasePrior
-from tailwise.run.config import parse_config
-from tailwise.run.controllers import narrowing
 from tests.cli.terminal import Terminal
 
 SMALL = [
@@ -47,22 +43,6 @@ def read(path: str) -> dict[str, Any]:
     value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     assert isinstance(value, dict)
     return value
-
-
-def test_exploration_stays_as_wide_as_the_law_around_the_rule(tailwise: Terminal) -> None:
-    """Rejects the schedule of `auto` under a limit, which narrows to a quarter and works against the pull."""
-    write_bars("btc.csv")
-    assert tailwise("init", "btc.csv") == 0
-    written = read("tailwise.yaml")
-    unwritten = written | {"learner": {key: value for key, value in written["learner"].items() if key != "exploration"}}
-    widths = []
-    for data in (written, unwritten):
-        config = parse_config(data, source="init")
-        prior, how = config.learner.prior, config.narrowing
-        assert isinstance(prior, BasePrior) and how is not None
-        widths.append(prior.std * math.exp(narrowing(how, math.log(prior.std), 100, 100, 0.0)))
-        assert how.bounds_weight == 1.0  # means are bounded either way
-    assert widths == pytest.approx([0.2, 0.05])
 
 
 def test_what_is_written_is_valid_and_says_what_comes_next(tailwise: Terminal) -> None:

@@ -54,8 +54,7 @@ env:
   # Others: buy_and_hold, momentum, {{kind: function, function: rules.py:name}}. Without one: null.
   base: {{kind: volatility_target, target: 0.1}}
   # Multiples of the rule's exposure: 0 is flat, 1 the rule, 2 twice of it; low: -1 allows shorts.
-  # All symbols in one account: {{kind: weights, high: 2}}. A choice, for which learner.exploration is to be removed:
-  # {{kind: positions, positions: [0, 0.5, 1, 1.5]}}.
+  # A choice: {{kind: positions, positions: [0, 0.5, 1, 1.5]}}. All symbols in one account: {{kind: weights, high: 2}}.
   action: {{kind: exposure, low: 0, high: 2}}
   tolerance: 0.05 # no order while target and exposure differ by less: smaller ones are mostly noise
   episode_length: {episode} # bars; training starts episodes at random bars
@@ -70,8 +69,6 @@ learner:
   gamma: {gamma:g}
   # The pull to the base rule, per nat; 0 is none. An entropy bonus would only blur what the rule says.
   prior: {{kind: base, weight: 0.01}}
-  # Exploration stays as wide as that rule's law. Narrowed over the run, gradients are noise that trades.
-  exploration: {{kind: narrow, end_std: 0.2}}
   entropy: {{kind: constant, weight: 0}}
 
 risk: # the worst 5% of discounted returns may lose half of what buy and hold lost there on the train bars
