@@ -87,7 +87,7 @@ def measure(name: str, *, quick: bool) -> list[Tails]:
             data[section] |= changes
         if quick:
             small = {"total_steps": 4096, "environments": 16, "rollout_steps": 64, "tensorboard": False}
-            data["run"] = small | {"seeds": 2}
+            data["run"], data["evaluate"] = small | {"seeds": 2}, {"every": 2}
         trained = tailwise.train(parse_config(data, source=name), out=Path(place, "run"))
         return [tails_of(Path(one.run_dir)) for one in trained.seeds]
 
