@@ -69,6 +69,7 @@ bench-quick: $(VENV)/.base ## smoke run of the benchmarks
 	@$(BIN)/python -m benchmarks.environment --quick
 	@$(BIN)/python -m benchmarks.learnability --quick
 	@$(BIN)/python -m benchmarks.planted --quick --only "random walk"
+	@$(BIN)/python -m benchmarks.deployed --quick
 	@$(BIN)/python -m benchmarks.evidence --quick
 	@$(BIN)/python -m benchmarks.speed --quick
 	@$(BIN)/python -m benchmarks.faults --quick

@@ -86,6 +86,7 @@ SUBJECTS = {
     # What `init` writes is what is measured, so the file that writes it counts.
     "Real": Subject("real", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Planted": Subject("planted", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
+    "Deployed tail": Subject("deployed", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Pooling": Subject("pooling", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Robust": Subject("robust", (*TRAINING, *BARS, "evaluate")),
     "Risk": Subject(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks.plain_market import PlainMarket
+from tailwise.core.errors import EnvironmentContractError
 from tailwise.fused.ahead import FusedAhead, ahead_of
 from tailwise.fused.backend import FusedBackend
 from tailwise.learner.rollout import Rollout
@@ -20,6 +22,8 @@ from tests.market.worlds import random_walk
 from tests.support import bits, small_trainer, started
 
 ENVS, STEPS, UPDATES = 7, 24, 5  # an odd number of environments, so that two workers have unequal parts
+VOLATILITY = {"kind": "volatility_target", "target": 0.3, "largest": 1.5}
+EXPOSURE = {"kind": "exposure"}
 RUIN = {"action": {"kind": "positions", "positions": [-20.0, 0.0, 20.0]}, "maintenance_margin": 0.0}
 
 
@@ -34,6 +38,9 @@ class SlowPlainMarket(PlainMarket):
 def market(kind: type[MarketEnv] = MarketEnv, *, broken: bool = False, **changes: Any) -> MarketEnv:
     """Accounts of different ages, which end by age one after the other."""
     table = random_walk(400, seed=3, gap=0.02, inside=0.02, features=3)
+    if "base" in changes:
+        table = replace(table, base=np.random.default_rng(4).uniform(-0.5, 1.5, 400))
+    table = replace(table, unit=changes.pop("unit", 1.0))
     costs = CostConfig(**changes.pop("costs", {}))
     env = kind([table], MarketEnvConfig(**{"episode_length": 9, **changes}), costs, num_envs=ENVS, seed=1)
     if broken:  # a number that no table would be made with
@@ -59,6 +66,42 @@ CASES: dict[str, tuple[Callable[..., Any], type[Any], type[Any], dict[str, Any]]
     "ruin": (market, MarketEnv, SlowMarket, RUIN),
     "starts used up": (market, MarketEnv, SlowMarket, {"episode_length": 2}),
     "latency": (market, MarketEnv, SlowMarket, {"costs": {"latency": 2}}),
+    "units": (market, MarketEnv, SlowMarket, {"unit": 0.3}),
+    "exposure": (market, MarketEnv, SlowMarket, {"action": {"kind": "exposure", "low": -0.3, "high": 1.7}}),
+    "exposure, broken": (market, MarketEnv, SlowMarket, {"broken": True, "action": EXPOSURE}),
+    "exposure, ruin": (
+        market,
+        MarketEnv,
+        SlowMarket,
+        {"action": {"kind": "exposure", "low": -40, "high": 40}, "maintenance_margin": 0.0},
+    ),
+    "exposure of a base": (
+        market,
+        MarketEnv,
+        SlowMarket,
+        {
+            "action": {"kind": "exposure", "low": -1, "high": 2},
+            "base": VOLATILITY,
+            "costs": {"latency": 1},
+            "unit": 0.3,
+        },
+    ),
+    "exposure, margin": (
+        market,
+        MarketEnv,
+        SlowMarket,
+        {
+            "action": {"kind": "exposure", "low": -1, "high": 2},
+            "base": VOLATILITY,
+            "costs": {"impact_bps": 2000.0, "minimum_notional": 30_000.0},
+        },
+    ),
+    "exposure, margin, broken": (
+        market,
+        MarketEnv,
+        SlowMarket,
+        {"broken": True, "action": {"kind": "exposure", "high": 3.5}, "costs": {"impact_bps": 2000.0}},
+    ),
 }
 
 
@@ -68,8 +111,8 @@ def pair_of(case: str) -> tuple[Any, Any]:
     return make(fast, **changes), make(slow, **changes)
 
 
-def trainer_of(env: Any, *, core: str = "none", workers: int = 1) -> Trainer:
-    model = {"core": {"kind": core}, "actor": {"gain": 1.0}}
+def trainer_of(env: Any, *, core: str = "none", workers: int = 1, actor: dict[str, Any] | None = None) -> Trainer:
+    model = {"core": {"kind": core}, "actor": {"gain": 1.0, **(actor or {})}}
     run = {"environments": 4 if isinstance(env, str) else ENVS, "rollout_steps": STEPS, "threads": workers}
     return started(small_trainer(env, backend="fused", model=model, run=run, learner={"minibatches": 1}))
 
@@ -117,7 +160,7 @@ def test_the_same_rollouts_as_step_by_step(case: str, core: str, workers: int) -
     terminated, truncated = (
         torch.cat([getattr(one, name) for one in rollouts]).sum(1) for name in ("terminated", "truncated")
     )
-    if "plain" in case or case == "ruin":
+    if "plain" in case or "ruin" in case:
         assert bool((terminated > 0).any())
     if "plain" not in case:
         assert bool(((truncated > 0) & (truncated < ENVS)).any())
@@ -176,7 +219,7 @@ def test_whatever_says_more_is_driven_step_by_step() -> None:
     """Rejects a fast path that leaves out what a step says, or that overlooks a step that somebody replaced."""
     slow = {
         "report": market(report=True),
-        "exposure": market(action={"kind": "exposure"}),
+        "exposure, guards": market(action=EXPOSURE, guards={"max_exposure": 0.5}),
         "mask": market(costs={"minimum_notional": 100.0}),
         "guards": market(guards={"max_exposure": 0.5}),
         "inherited": market(SlowMarket),
@@ -184,6 +227,8 @@ def test_whatever_says_more_is_driven_step_by_step() -> None:
     }
     for name, env in slow.items():
         assert not runs_ahead(trainer_of(env)), name
+    squashed = trainer_of(market(action=EXPOSURE), actor={"box": "squashed"})
+    assert not runs_ahead(squashed)
     trainer = trainer_of(market())
     trainer.collector.collect(0)
     env, seen = trainer.driver.venv, []
@@ -196,6 +241,21 @@ def test_whatever_says_more_is_driven_step_by_step() -> None:
     env.step = watched  # type: ignore[method-assign]
     trainer.collector.collect(1)
     assert len(seen) == STEPS
+
+
+def test_a_broken_action_is_the_sentence_of_a_step() -> None:
+    """Rejects an order that nobody named, and workers that name an account which is not the first."""
+    sentences = []
+    for workers, env in ((2, market(action=EXPOSURE)), (1, market(SlowMarket, action=EXPOSURE))):
+        trainer = trainer_of(env, workers=workers)
+        trainer.collector.collect(0)
+        with torch.no_grad():
+            trainer.model.actor.head.bias.fill_(torch.nan)
+        with pytest.raises(EnvironmentContractError) as caught:
+            trainer.collector.collect(1)
+        sentences.append(str(caught.value))
+        assert trainer.collector.broken_off
+    assert sentences == ["Action of account 0 is NaN."] * 2
 
 
 class _Stop(BaseException):

@@ -36,6 +36,15 @@ MARKET: dict[str, Any] = {
 }
 
 
+# As `init` writes them: a multiple of a base rule, by a venue that can cut it.
+EXPOSURE = {
+    "env": {"base": {"kind": "volatility_target"}, "action": {"kind": "exposure", "low": 0, "high": 2}},
+    "data": {"pool": {"tails": "symbol"}},
+    "risk": {"mode": "constraint", "alpha": 0.05, "limit": {"of": "buy_and_hold", "share": 0.5}},
+    "learner": {"gamma": 0.9},
+}
+
+
 class SlowMarket(MarketEnv):
     """Another class, so that it is driven step by step."""
 
@@ -65,13 +74,19 @@ def content(played: Played) -> list[bytes]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("actions", [{}, EXPOSURE], ids=["positions", "exposure"])
 def test_ahead_equals_step_by_step(
-    monkeypatch: pytest.MonkeyPatch, deterministic: bool, core: str, workers: int, stretch: int
+    monkeypatch: pytest.MonkeyPatch,
+    actions: dict[str, Any],
+    deterministic: bool,
+    core: str,
+    workers: int,
+    stretch: int,
 ) -> None:
     """Rejects a state or a random number that is lost between stretches, steps after the end that are counted, and an
     account that begins where the one before ended. Twice, because a driver is used again."""
     monkeypatch.setattr(selection, "STRETCH", stretch)
-    trainer = trainer_of(model={"core": {"kind": core}}, run={"threads": workers})
+    trainer = trainer_of(**merged(actions, {"model": {"core": {"kind": core}}, "run": {"threads": workers}}))
     backend, fast, slow = trainer.backend, select_env(trainer), select_env(trainer, slow=True)
     assert backend.ahead(slow.venv) is None
     player = player_of(backend, deterministic=deterministic)
@@ -121,10 +136,11 @@ def test_what_is_reported_of_steps_changes_no_return() -> None:
     assert content(played[0]) == content(played[1])
 
 
+@pytest.mark.parametrize("actions", [{}, EXPOSURE], ids=["positions", "exposure"])
 @pytest.mark.parametrize("what", ["observation", "weights"])
-def test_broken_numbers_are_the_sentence_of_the_plain_path(what: str) -> None:
+def test_broken_numbers_are_the_sentence_of_the_plain_path(what: str, actions: dict[str, Any]) -> None:
     """Rejects acting on NaN in compiled code, where nobody looks."""
-    trainer = trainer_of()
+    trainer = trainer_of(**actions)
     messages = []
     for slow in (False, True):
         driver = select_env(trainer, slow=slow)

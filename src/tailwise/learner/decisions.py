@@ -86,12 +86,18 @@ class End(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A rollout that was run: its ends in the order of steps and rows, the events (`core.loops`) of all steps together,
-    and whether the observations after the last step are finite."""
+    """A rollout that was run.
+
+    ends           in the order of steps and rows
+    seen           the events (`core.loops`) of all steps together
+    finite         whether the observations after the last step are
+    broken_action  (step, environment) of the first action that is NaN; nothing after it counts
+    """
 
     ends: list[End]
     seen: int
     finite: bool
+    broken_action: tuple[int, int] | None = None
 
 
 class Ahead(Protocol):

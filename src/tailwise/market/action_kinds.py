@@ -185,6 +185,26 @@ def mask_positions(
 
 
 @kernel
+def read_exposures(
+    named: Any, low: float, high: float, accounts: Any, base: Any, bars: Any, rules: Any, narrowed: bool, targets: Any
+) -> int:
+    """targets[i]: the exposure that account i asks for by named[i] in [low, high], times its base, within the bounds of
+    the venue where they can bind (`narrowed`). Returns the first i whose number is NaN, or -1."""
+    for i in range(accounts.shape[0]):
+        if np.isnan(named[i]):
+            return i
+        unit = base[accounts[i].row] if base.shape[0] > 0 else 1.0
+        target = np.minimum(np.maximum(named[i], low), high) * unit
+        if narrowed:
+            one, other = low * unit, high * unit
+            account = accounts[i]
+            least, most = venue_bounds(account, bars[account.row], min(one, other), max(one, other), rules[0])
+            target = np.minimum(np.maximum(target, least), most)  # NaN where the bounds are
+        targets[i] = target
+    return -1
+
+
+@kernel
 def multiply_by_base(targets: Any, accounts: Any, base: Any) -> None:
     """targets[i] *= the base exposure at the close at which account i decides; targets [N], base [R]."""
     for i in range(accounts.shape[0]):
@@ -231,10 +251,13 @@ class ActionKind(ABC):
 
     portfolio  whether an account holds all assets, one target for each
     choices    float64 [K]: target exposures of a discrete choice, empty for other kinds
+    low, high  of a number that names an exposure; 0 for other kinds
     """
 
     portfolio: ClassVar[bool] = False
     choices: Floats = _NO_CHOICES
+    low: float = 0.0
+    high: float = 0.0
 
     @abstractmethod
     def space(self, assets: int) -> spaces.Space[Any]:
@@ -263,6 +286,11 @@ def _one_each(actions: npt.NDArray[Any], accounts: int) -> npt.NDArray[Any]:
     if actions.size != accounts:
         raise EnvironmentContractError(f"Actions have shape {actions.shape}, expected one per account, ({accounts},).")
     return actions if actions.ndim == 1 else actions.reshape(-1)
+
+
+def nan_action(account: int) -> str:
+    """What is wrong with the action of an account that is NaN."""
+    return f"Action of account {account} is NaN."
 
 
 def _small_orders(costs: CostConfig) -> bool:
@@ -331,15 +359,20 @@ class ExposureKind(ActionKind):
 
     def targets(self, actions: npt.NDArray[Any], context: DecisionContext) -> Floats:
         values = _one_each(actions, context.records.size)
-        exposures = np.clip(values.astype(np.float64), self.low, self.high)
-        if np.isnan(exposures).any():
-            raise EnvironmentContractError(f"Action of account {int(np.argmax(np.isnan(exposures)))} is NaN.")
-        units = context.units
-        if units is not None:
-            exposures *= units
-        if context.narrowed:
-            bounds = self._range(context)
-            exposures = np.clip(exposures, bounds[:, 0], bounds[:, 1])
+        exposures = values.astype(np.float64)
+        bad = read_exposures(
+            exposures,
+            self.low,
+            self.high,
+            context.records,
+            context.base,
+            context.bars,
+            context.rules,
+            context.narrowed,
+            exposures,
+        )
+        if bad >= 0:
+            raise EnvironmentContractError(nan_action(bad))
         return exposures
 
     def mask(self, context: DecisionContext) -> npt.NDArray[np.float32]:

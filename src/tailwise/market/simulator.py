@@ -212,15 +212,21 @@ def first_episode(options: Mapping[str, Any] | None) -> dict[str, Any]:
 class MarketArrays(NamedTuple):
     """Arguments of `step_accounts` by their names there, without guards.
 
-    positions   float64 [K], target exposures of the choices, or multiples of base
-    base        float64 [R], or [0] where the positions are exposures themselves
-    targets, reward float64 [N], terminated, truncated bool [N], ledgers [1]: scratch
+    positions   float64 [K], target exposures of the choices, or multiples of base; none where actions are numbers
+    low, high   of such a number; narrowed: whether the venue can cut the exposure
+    base        float64 [R], or [0] where actions are exposures themselves
+    units       float64 [S], in which rewards are paid, by symbol
+    targets, unit, reward float64 [N], terminated, truncated bool [N], ledgers [1]: scratch
     """
 
     accounts: npt.NDArray[Any]
     pending: npt.NDArray[np.float64]
     positions: npt.NDArray[np.float64]
+    low: float
+    high: float
+    narrowed: bool
     base: npt.NDArray[np.float64]
+    units: npt.NDArray[np.float64]
     bars: npt.NDArray[Any]
     features: npt.NDArray[np.float32]
     rules: npt.NDArray[Any]
@@ -229,6 +235,7 @@ class MarketArrays(NamedTuple):
     start_symbols: Integers
     final: npt.NDArray[np.float32]
     targets: npt.NDArray[np.float64]
+    unit: npt.NDArray[np.float64]
     reward: npt.NDArray[np.float64]
     terminated: Bools
     truncated: Bools
@@ -307,9 +314,10 @@ class Simulator(Accounts):
 
     @property
     def reports_only_reward(self) -> bool:
-        """Whether a step returns nothing but observation, reward and end (no mask, guard or report), the reward is a
-        log-return, and an action is a choice of positions: what `arrays` is for."""
-        return not (self.has_mask or self.config.report or self._in_units) and self.kind.choices.size > 0
+        """Whether a step of an account with one asset returns nothing that anybody reads but observation, reward and
+        end: no guard, no report, and no mask of choices. What `arrays` is for."""
+        masked = self.has_mask and self.kind.choices.size > 0  # a number is cut by the account itself
+        return not (masked or self.guards is not None or self.config.report or self.kind.portfolio)
 
     def arrays(self) -> MarketArrays:
         """The arrays of the accounts, not copies, for compiled code that steps them itself; it has to call
@@ -319,7 +327,11 @@ class Simulator(Accounts):
             accounts=self.state.records,
             pending=self.state.pending,
             positions=self.kind.choices,
+            low=self.kind.low,
+            high=self.kind.high,
+            narrowed=self._context.narrowed,
             base=table.base,
+            units=table.units,
             bars=table.bars,
             features=table.features,
             rules=self.rules,
@@ -328,6 +340,7 @@ class Simulator(Accounts):
             start_symbols=plan.symbols,
             final=self.final,
             targets=np.empty(n),
+            unit=np.empty(n),
             reward=np.empty(n),
             terminated=np.empty(n, dtype=np.bool_),
             truncated=np.empty(n, dtype=np.bool_),

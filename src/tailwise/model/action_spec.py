@@ -93,7 +93,7 @@ class ActionSpec:
         return self.kind == "box" and self.scaled and bool(small.all())
 
     @cached_property
-    def _units(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def units(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """(middle, half range) of each component, float64 [A]; (0, 1) where it is unbounded or not scaled."""
         # Bounds that only say "any float" are none: half of such a range is no unit.
         finite = (np.abs(self.low) <= LARGEST_BOUND) & (np.abs(self.high) <= LARGEST_BOUND) & self.scaled
@@ -119,13 +119,13 @@ class ActionSpec:
 
     def in_env_units(self, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Raw actions [..., A] of a Box in the environment's units, before its bounds cut them."""
-        middle, half = self._units
+        middle, half = self.units
         return np.asarray(middle + half * raw)
 
     def from_env(self, action: npt.ArrayLike, *, squashed: bool) -> npt.NDArray[np.float64]:
         """Raw action [A] that `to_env` turns into this one of a Box, which must lie within its bounds."""
         values = np.broadcast_to(np.asarray(action, dtype=np.float64).ravel(), self.low.shape)
-        middle, half = self._units
+        middle, half = self.units
         raw = (values - middle) / half
         if not bool(((self.low <= values) & (values <= self.high)).all()) or (squashed and (np.abs(raw) >= 1).any()):
             raise ShapeError(f"The action {values.tolist()} does not lie within {self.low} and {self.high}.")

@@ -9,13 +9,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tailwise.core.errors import CheckpointError
+from tailwise.core.errors import CheckpointError, EnvironmentContractError
 from tailwise.core.loops import BROKEN_REWARD
 from tailwise.core.streams import Streams
 from tailwise.learner.backend import Backend
 from tailwise.learner.credit import past_after
 from tailwise.learner.decisions import Ahead, Decisions, Shown
 from tailwise.learner.rollout import Past, Rollout
+from tailwise.market.action_kinds import nan_action
 from tailwise.run.envs import EnvDriver, StepRows
 from tailwise.run.health.probes import StepFacts
 
@@ -146,6 +147,8 @@ class Collector:
         driver = self.driver
         memory = rows.shown(*driver.running())
         went = ahead.run(decisions, memory, finite=driver.obs_is_finite)
+        if went.broken_action is not None:
+            raise EnvironmentContractError(nan_action(went.broken_action[1]))
         finished = [pair for end in went.ends for pair in zip(end.returns.tolist(), end.lengths.tolist(), strict=True)]
         driver.went_ahead(memory.last_obs, memory.last_start, finite=went.finite, finished=finished)
         finals = [self._encode_final(end.step, end.cut, end.final, end.state) for end in went.ends if len(end.cut)]

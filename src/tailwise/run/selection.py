@@ -69,6 +69,8 @@ def episodes_ahead(ahead: Ahead, player: ModelPlayer, driver: EnvDriver, *, epis
         decisions = ahead.begin(np.zeros((STRETCH, 0, 0)) if noise is None else noise, state)
         memory = RolloutRows(driver, STRETCH).shown(*driver.running())
         went = ahead.run(decisions, memory, finite=True)
+        if went.broken_action is not None:
+            return None
         driver.went_ahead(memory.last_obs, memory.last_start, finite=went.finite, finished=())
         finite = surely_finite(decisions.parameters, decisions.states)
         if went.seen & (BROKEN_OBSERVATION | BROKEN_REWARD) or not finite:
