@@ -84,7 +84,7 @@ def test_exposures_are_those_of_the_formula_bit_for_bit(narrowed: bool, based: b
     base = VolatilityTargetBase(kind="volatility_target") if based else None
     if based:
         table = replace(table, base=rng.uniform(-1.2, 1.4, 60))
-    costs = CostConfig(minimum_notional=20_000.0, impact_bps=2000.0) if narrowed else NO_COSTS
+    costs = CostConfig(minimum_notional=150_000.0, impact_bps=2000.0) if narrowed else NO_COSTS
     simulator = Simulator([table], MarketEnvConfig(action=EXPOSURE, base=base, start="random"), costs, accounts=40)
     simulator.seed(3)
     simulator.reset()
