@@ -142,7 +142,8 @@ def attack(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of episodes and attacks; default: the run's.")] = None,
     checkpoint: CheckpointOption = None,
     out: Annotated[
-        Path | None, typer.Option(parser=as_path, metavar="FILE", help="The page; default: RUN/attack.html, or attack-path.html.")
+        Path | None,
+        typer.Option(parser=as_path, metavar="FILE", help="Default: RUN/attack.html (path: attack-path.html)."),
     ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,

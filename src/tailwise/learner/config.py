@@ -383,7 +383,9 @@ class LearnerConfig(Section):
     awr: Annotated[NoAwr | Awr, Field(discriminator="kind")] = Field(
         default=NoAwr(), description="advantage-weighted imitation of the rollout's own actions"
     )
-    adversary: Adversary = Field(default=NoAdversary(), description="who disturbs what the policy observes, or the bars it trains on")
+    adversary: Adversary = Field(
+        default=NoAdversary(), description="who disturbs what the policy observes, or the bars it trains on"
+    )
     imitation: Imitation = Field(default=NoImitation(), description="demonstrations that the policy follows at first")
 
     @model_validator(mode="after")

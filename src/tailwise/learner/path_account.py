@@ -63,4 +63,5 @@ def slopes(path: HeldPath) -> Floats:
     because the account is ruined there."""
     shift = torch.zeros(len(path.held), dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(log_returns(path, shift).sum(), shift)
-    return np.nan_to_num(slope.numpy(), nan=0.0, posinf=0.0, neginf=0.0)
+    finite: Floats = np.nan_to_num(slope.numpy(), nan=0.0, posinf=0.0, neginf=0.0)
+    return finite

@@ -65,8 +65,7 @@ class PathSearch:
         self.rows = shifted_rows(world.dataset, purpose)
         self.length = max(end - first for first, end in self.rows) if length is None else length
         self.units = [
-            volatility_before(bars)[first:end]
-            for bars, (first, end) in zip(world.dataset.bars, self.rows, strict=True)
+            volatility_before(bars)[first:end] for bars, (first, end) in zip(world.dataset.bars, self.rows, strict=True)
         ]
 
     def within(self, shifts: Floats) -> bool:
@@ -150,9 +149,7 @@ class PathSearch:
 def shifted_world(world: MarketWorld, purpose: Purpose, shifts: Sequence[Floats]) -> MarketWorld:
     """The same market with shifted bars in a window."""
     other = copy.copy(world)
-    other.dataset = shifted_dataset(
-        world.dataset, purpose, shifts, base=world.settings.base, scales=world.scales
-    )
+    other.dataset = shifted_dataset(world.dataset, purpose, shifts, base=world.settings.base, scales=world.scales)
     return other
 
 
