@@ -73,6 +73,10 @@ def attack_path_run(
 
 def attack_path(policy: Policy, plan: PathPlan) -> AttackResult:
     """Attack the path of the test bars that a policy trades, whole and with all costs."""
+    if policy.config.env.kind != "market":
+        raise ConfigError(
+            f"{policy.world().name} is not a market, so there is no path of bars to shift; use the kind observations"
+        )
     world = policy.world().market()
     refuse_portfolio(world)
     seed = policy.config.seed if plan.seed is None else plan.seed

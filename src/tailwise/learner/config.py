@@ -233,7 +233,7 @@ class PathAdversary(AdversarySection):
     """Some training episodes begin on paths of the train bars that are found to hurt the newest policy (a market).
 
     Log-returns of the bars are shifted within a budget, in units of the volatility known before each bar; features
-    are computed anew from the shifted bars. The search costs 1 + `steps` playbacks of the train bars each time.
+    are computed anew from the shifted bars. A search costs 2 + `steps` playbacks of the train bars.
     """
 
     kind: Literal["path"] = "path"
