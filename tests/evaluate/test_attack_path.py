@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailwise.core.errors import ConfigError, NotBuiltError
+from tailwise.core.errors import ConfigError, NotBuiltError, number
 from tailwise.evaluate.attack_path import PathPlan, attack_path
 from tailwise.pages.attack import headings, sentences, table_rows, write_attack_page
 from tailwise.run.agent import PPO
@@ -41,7 +41,7 @@ def test_the_worst_path_costs_more_than_chance_and_more_with_the_budget(tmp_path
     assert attack_path(agent, PLAN).to_json() == result.to_json()
     rows = table_rows(result)
     assert [len(row) for row in rows] == [len(headings(result))] * 5 and rows[0][1] == "none"
-    assert "the strongest attack, worst path, leaves" in " ".join(sentences(result))
+    assert f"At 0.05 the worst path that was found leaves {number(large.mean_return)}" in " ".join(sentences(result))
     write_attack_page(tmp_path / "page.html", result)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Return on other paths" in page and "Symbols whose bars move" in page and "worst path" in page

@@ -142,6 +142,13 @@ def sentences(result: AttackResult) -> list[str]:
         if worst.mean_return >= result.clean.mean_return:
             told.append(f"At {budget:g} no attack lowers the mean return.")
             continue
+        if result.unit == PATH_UNIT:
+            by_chance = max(one.mean_return for one in result.outcomes if one.budget == budget)
+            told.append(
+                f"At {budget:g} the {worst.attack} that was found leaves {number(worst.mean_return)}, the worst of "
+                f"some random ones {number(by_chance)}."
+            )
+            continue
         lost = "" if worst.lost is None else f", {worst.lost:.0%} of what it had over random actions"
         told.append(f"At {budget:g} the strongest attack, {worst.attack}, leaves {number(worst.mean_return)}{lost}.")
     if result.not_certified is not None:

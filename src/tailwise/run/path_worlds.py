@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,8 +137,8 @@ class PathSearch:
             worst = clean
         for step in range(steps):
             size = self.budget.largest * (1.0 - 0.8 * step / max(steps - 1, 1))
-            for symbol, path in enumerate(held):
-                gradient = slope(path) * self.units[symbol]
+            for symbol, decisions in enumerate(held):
+                gradient = slope(decisions) * self.units[symbol]
                 largest = float(np.abs(gradient).max(initial=0.0))
                 if largest > 0:
                     shifts[symbol] = project(shifts[symbol] - size * gradient / largest, self.budget)
@@ -187,7 +188,16 @@ def _lived(path: AccountPath, piece: Bars) -> HeldPath:
 
 def _joined(parts: Sequence[HeldPath], *, cost: float, at_open: bool) -> HeldPath:
     """Pieces of a window, one after the other; each begins flat."""
-    columns = [
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("held", "target", "ordered", "gap", "body")
-    ]
-    return HeldPath(*columns, cost, at_open)
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return HeldPath(
+        held=column("held"),
+        target=column("target"),
+        ordered=column("ordered"),
+        gap=column("gap"),
+        body=column("body"),
+        cost=cost,
+        at_open=at_open,
+    )
