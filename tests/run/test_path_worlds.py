@@ -66,7 +66,8 @@ def untrained(world: MarketWorld, **changes: Any) -> PPO:
 def test_the_gradient_is_that_of_the_real_account(fill: str, length: int | None) -> None:
     """Central differences of the real simulator with the same decisions, per bar. Rejects the position after the order
     in place of that before it (1 bar late), a forgotten cost, and a sign."""
-    world = world_of(env={"fill": fill, "tolerance": 0.0})
+    # At 2% an order is dear enough for its cost to show in the slope.
+    world = world_of(env={"fill": fill, "tolerance": 0.0}, costs={"taker_fee_bps": 200})
     search = PathSearch(world, "test", GivenDecisions, ShiftBudget(1.0, 1.0), seed=0, length=length)
     _, held = search.play(search.unshifted())
     step = 1e-3

@@ -47,10 +47,17 @@ def log_returns(path: HeldPath, shift: Tensor) -> Tensor:
     held, target, gap, body = (torch.from_numpy(x) for x in (path.held, path.target, path.gap, path.body))
     ordered = torch.from_numpy(path.ordered)
     gap_return, body_return = torch.expm1(gap + shift), torch.expm1(body)
-    if not path.at_open:  # the order is filled before the gap, which is then lived through with the body
-        paid = path.cost * torch.where(ordered, (target - held).abs(), 0.0)
+    if not path.at_open:
+        # The order is filled before the gap, which is then lived through with the body; the move of a bar shows in the
+        # costs of the next order, which begins where the position has drifted to.
+        whole = torch.expm1(gap + shift + body)
+        fixed = path.cost * torch.where(ordered, (target - held).abs(), 0.0)
+        lived = torch.where(ordered, target, held) / (1.0 - fixed)
+        drifted = lived * (1.0 + whole) / (1.0 + lived * whole)
+        before = torch.where(held == 0, held, torch.cat([held[:1], drifted[:-1]]))
+        paid = path.cost * torch.where(ordered, (target - before).abs(), 0.0)
         exposure = torch.where(ordered, target, held) / (1.0 - paid)
-        return torch.log1p(-paid) + torch.log1p(exposure * torch.expm1(gap + shift + body))
+        return torch.log1p(-paid) + torch.log1p(exposure * whole)
     over_gap = 1.0 + held * gap_return
     at_open = held * (1.0 + gap_return) / over_gap
     paid = path.cost * torch.where(ordered, (target - at_open).abs(), 0.0)
