@@ -2,15 +2,15 @@
 
     python -m benchmarks.robust [--json] [--quick] [--only continual]
 
-Parts: continual, attack, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is trained
-has at least three seeds.
+Parts: continual, attack, path, cost, imitation. Each part stands in a module of its own, `robust_<part>.py`; what is
+trained has at least three seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import robust_attack, robust_continual, robust_cost, robust_imitation
+from benchmarks import robust_attack, robust_continual, robust_cost, robust_imitation, robust_path
 from benchmarks.report import Check, Options, main
 
 SEEDS = (0, 1, 2)
@@ -22,6 +22,7 @@ def run(options: Options) -> list[Check]:
     parts: dict[str, Callable[[Options], list[Check]]] = {
         "continual": lambda o: robust_continual.checks(o, seeds),
         "attack": lambda o: robust_attack.checks(o, seeds),
+        "path": robust_path.checks,
         "cost": robust_cost.checks,
         "imitation": lambda o: robust_imitation.checks(o, seeds),
     }

@@ -49,3 +49,26 @@ def test_what_cannot_be_attacked_says_so(tailwise: Terminal) -> None:
         assert tailwise("attack", "r", *options) == 2, options
         assert words in tailwise.error, tailwise.error
     assert tailwise("attack", "nowhere") == 2 and "not the folder of a run" in tailwise.error
+
+
+def test_the_path_of_a_market_is_attacked(tailwise: Terminal) -> None:
+    """Table, page and JSON; what belongs to the other kind is refused, and so is what is no market."""
+    assert tailwise("train", "sine", *MARKET, "--out", "m") == 0
+    assert tailwise("attack", "m", "--kind", "path", "--budgets", "0.02") == 0
+    assert "worst path" in tailwise.out and "volatilities per bar" in tailwise.out
+    assert "page: m/attack-path.html" in tailwise.out and Path("m/attack-path.html").exists()
+    told = tailwise.json("attack", "m", "--kind", "path", "--budgets", "0.02", "--seed", "3")
+    assert told["unit"] == "volatility" and told["seed"] == 3 and told["certificates"] == []
+    chance, worst = told["outcomes"]
+    assert worst["mean_return"] < chance["mean_return"] < told["clean"]["mean_return"]
+    for options, words in (
+        (["--kind", "bars"], "choose observations or path"),
+        (["--kind", "path", "--attacks", "pgd"], "attacks belongs to attacks on observations"),
+        (["--kind", "path", "--unit", "bps"], "unit belongs to attacks on observations"),
+        (["--kind", "path", "--episodes", "2"], "episodes belongs to attacks on observations"),
+        (["--kind", "path", "--budgets", "2"], "not above 0 and at most 1"),
+    ):
+        assert tailwise("attack", "m", *options) == 2, options
+        assert words in tailwise.error, tailwise.error
+    assert tailwise("train", "cartpole", *SMALL, "--quiet", "--out", "r") == 0
+    assert tailwise("attack", "r", "--kind", "path") == 2 and "is not a market" in tailwise.error

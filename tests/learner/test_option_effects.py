@@ -644,6 +644,7 @@ def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
         "learner.prior[base]",
         "risk[constraint].limit.",
         "learner.adversary[sa_ppo].budget[bps]",
+        "learner.adversary[path]",
     )
     files = tuple(f"learner.imitation[demonstrations].source[{kind}]" for kind in ("files", "minari"))
     elsewhere = (*on_markets, *files, "notify", "run.geometry", "run.seeds")

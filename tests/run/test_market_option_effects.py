@@ -448,6 +448,12 @@ def disturbed(budget: Change) -> Change:
     return {"learner": {"adversary": adversary}, "model": {"actor": {"gain": 1.0}}, "run": {"total_steps": 96}}
 
 
+def shifted(**changes: Any) -> Change:
+    """Training on paths that an adversary shifts, found twice."""
+    adversary = {"kind": "path", "size": 0.1, "share": 0.5, "every": 1, "steps": 2, **changes}
+    return {"learner": {"adversary": adversary}, "model": {"actor": {"gain": 1.0}}, "run": {"total_steps": 96}}
+
+
 # option -> (changes of the base, changes that are compared with it): what two updates of training leave behind
 LEARNT: dict[str, tuple[Change, Change]] = {
     "learner.prior[base]": (merged(LEARNING, {"learner": {"prior": {"kind": "off"}}}), LEARNING),
@@ -469,13 +475,24 @@ LEARNT: dict[str, tuple[Change, Change]] = {
         disturbed({"kind": "bps", "size": 20.0}),
         disturbed({"kind": "bps", "size": 40.0}),
     ),
+    "learner.adversary[path]": (merged(shifted(), {"learner": {"adversary": {"kind": "none"}}}), shifted()),
+    "learner.adversary[path].size": (shifted(), shifted(size=0.2)),
+    "learner.adversary[path].largest": (shifted(), shifted(largest=1.5)),
+    "learner.adversary[path].share": (shifted(), shifted(share=0.9)),
+    "learner.adversary[path].every": (shifted(), shifted(every=2)),
+    "learner.adversary[path].steps": (shifted(), shifted(steps=1)),
     "risk[constraint].limit.of": (LIMITED, merged(LIMITED, {"risk": {"limit": {"of": "base"}}})),
     "risk[constraint].limit.share": (LIMITED, merged(LIMITED, {"risk": {"limit": {"share": 0.4}}})),
 }
 
 
 def test_table_has_every_option_that_is_learnt_with() -> None:
-    learnt = ("learner.prior[base]", "risk[constraint].limit.", "learner.adversary[sa_ppo].budget[bps]")
+    learnt = (
+        "learner.prior[base]",
+        "risk[constraint].limit.",
+        "learner.adversary[sa_ppo].budget[bps]",
+        "learner.adversary[path]",
+    )
     assert {key for key in leaves(Config) if key.startswith(learnt)} == set(LEARNT)
 
 

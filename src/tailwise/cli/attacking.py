@@ -8,9 +8,9 @@ from pathlib import Path
 from tailwise.cli.output import note, print_json, print_table
 from tailwise.core.errors import ConfigError
 from tailwise.evaluate.attack import ATTACKS, Unit
-from tailwise.pages.attack import attack, headings, sentences, table_rows
+from tailwise.pages.attack import KINDS, Kind, attack, headings, sentences, table_rows
 
-PAGE = "attack.html"
+PAGES: dict[Kind, str] = {"observations": "attack.html", "path": "attack-path.html"}
 
 
 def numbers_of(text: str | None) -> list[float] | None:
@@ -40,6 +40,7 @@ def shares_of(texts: Sequence[str]) -> dict[str, float]:
 def attack_one(
     run: Path,
     *,
+    kind: str,
     budgets: str | None,
     unit: str,
     entries: Sequence[str],
@@ -53,20 +54,24 @@ def attack_one(
     as_json: bool,
 ) -> None:
     """Attack the policy of a run, print a table and what it comes to, keep the result and write the page."""
-    kind: Unit = "bps" if unit == "bps" else "std"
+    if kind not in KINDS:
+        raise ConfigError(f"--kind is '{kind}'; choose {' or '.join(KINDS)}")
+    what: Kind = "path" if kind == "path" else "observations"
+    own: Unit = "bps" if unit == "bps" else "std"
     if unit not in ("std", "bps"):
         raise ConfigError(f"--unit is '{unit}'; choose std or bps")
     result = attack(
         run,
+        kind=what,
         budgets=numbers_of(budgets),
-        unit=kind,
+        unit=own,
         entries=shares_of(entries),
         attacks=ATTACKS if attacks is None else attacks.split(","),
         adversary_steps=adversary_steps,
         episodes=episodes,
         seed=seed,
         checkpoint=checkpoint,
-        page=run / PAGE if out is None else out,
+        page=run / PAGES[what] if out is None else out,
         trust=trust,
     )
     for sentence in result.notes:

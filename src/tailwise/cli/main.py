@@ -117,6 +117,9 @@ def evaluate(
 @app.command()
 def attack(
     run: RunArgument,
+    kind: Annotated[
+        str, typer.Option(metavar="observations|path", help="Move what the policy is shown, or the test bars.")
+    ] = "observations",
     budgets: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Largest moves of an entry; default: four, by the unit.")
     ] = None,
@@ -139,16 +142,18 @@ def attack(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of episodes and attacks; default: the run's.")] = None,
     checkpoint: CheckpointOption = None,
     out: Annotated[
-        Path | None, typer.Option(parser=as_path, metavar="FILE", help="The page; default: RUN/attack.html.")
+        Path | None,
+        typer.Option(parser=as_path, metavar="FILE", help="Default: RUN/attack.html (path: attack-path.html)."),
     ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a trained policy moved observations: what it loses over a sweep of budgets, and what is certain."""
+    """Show a trained policy moved observations, or other paths of its market: what it loses over a sweep of budgets."""
     from tailwise.cli.attacking import attack_one
 
     attack_one(
         run,
+        kind=kind,
         budgets=budgets,
         unit=unit,
         entries=entry or [],

@@ -227,6 +227,10 @@ DECLARATIONS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "adversary/excess", "std", "by how much a move exceeds its budget; more than rounding is a bug", (None, 1e-5)
     ),
+    MetricSpec(
+        "adversary/path_cost", "log-return", "what the worst path that was found takes per train bar", (0.0, None)
+    ),
+    MetricSpec("adversary/path_shift", "volatility", "mean |shift| per train bar of the worst path that was found"),
     MetricSpec("action/top_share", "share", "most frequent action among decisions with a choice"),
     MetricSpec("action/at_bound", "share", "entries of Box actions at or beyond their bounds"),
     MetricSpec(

@@ -29,6 +29,8 @@ from tailwise.run.worlds import World, play_world, trade_window
 ATTACKS = ("random", "critic", "mad", "pgd", "learned")
 BUDGETS = {"std": (0.02, 0.05, 0.1, 0.2), "bps": (1.0, 2.0, 5.0, 10.0)}
 Unit = Literal["std", "bps"]
+PathUnit = Literal["volatility"]
+PATH_UNIT: PathUnit = "volatility"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Outcome:
     lost       share of what the policy had over random actions; None where it had nothing
     changed    discrete actions: share of the decisions that the attack turned; Box: mean change of the action, in the
                units of the environment (of a market: exposure or weight)
-    largest_move   of an entry, in standard deviations; excess: by how much a move exceeded its budget
+    largest_move   of an entry, in standard deviations, or of a bar, in its volatility; excess: beyond the budget
+    market     of shifted paths: log-return of the bars themselves over the window, mean over symbols
     """
 
     attack: str
@@ -98,6 +101,7 @@ class Outcome:
     changed: float
     largest_move: float
     excess: float
+    market: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,15 @@ class Certificate:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """A frozen policy under attack. clean: without; random_actions: mean return of actions by chance."""
+    """A frozen policy under attack. clean: without; random_actions: mean return of actions by chance.
+
+    entries   of the observations that move; of shifted paths the symbols
+    """
 
     run_dir: str
     checkpoint: str
     environment: str
-    unit: Unit
+    unit: Unit | PathUnit
     entries: tuple[str, ...]
     deterministic: bool
     seed: int
@@ -175,7 +182,7 @@ def attack_policy(policy: Policy, plan: AttackPlan) -> AttackResult:
     finally:
         driver.close()
     budgets = [_budgets(plan, size, entries, world).in_std(model.normaliser) for size in plan.sizes]
-    chance = judge.play(_RandomPlayer(action, seed)).mean_return
+    chance = judge.play(chance_player(action, seed)).mean_return
     plain = judge.player(None, torch.zeros(len(entries.names)))
     clean = judge.play(plain)
     outcomes, certificates, reason = [], [], why_not_certified(model)
@@ -266,7 +273,12 @@ def _certificate(policy: Policy, seen: Sequence[Moment], budget: torch.Tensor, s
     return Certificate(size, 1.0 - mean, None) if policy.model.law.discrete else Certificate(size, None, mean)
 
 
-class _RandomPlayer:
+def chance_player(action: ActionSpec, seed: int) -> Player:
+    """Plays actions by chance."""
+    return _ChancePlayer(action, seed)
+
+
+class _ChancePlayer:
     """Actions by chance: any allowed choice, any place within the bounds (within one of the middle without bounds)."""
 
     def __init__(self, action: ActionSpec, seed: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tailwise.core.errors import ConfigError
-from tailwise.learner.config import Awr, LearnerConfig, NoAdversary, NoImitation
+from tailwise.learner.config import Awr, LearnerConfig, NoImitation
 from tailwise.learner.optimiser_config import AdamOptimiser, AdamWOptimiser, VarianceScaling
 from tailwise.learner.return_laws import QuantileKernel, return_law
 from tailwise.model.action_spec import ActionSpec
@@ -61,7 +61,7 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
         return f"learner.optimiser.shrink_perturb {optimiser.shrink_perturb:g} is not covered; use 0, or backend torch"
     if isinstance(learner.variance_scaling, VarianceScaling):
         return "learner.variance_scaling.kind on is not covered; use off, or backend torch"
-    if not isinstance(learner.adversary, NoAdversary):
+    if learner.adversary.has_loss:
         return f"learner.adversary.kind {learner.adversary.kind} is not covered; use none, or backend torch"
     return None
 

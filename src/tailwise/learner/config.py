@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -198,18 +198,25 @@ class PriceBudget(Section):
     )
 
 
-class NoAdversary(Section):
+class AdversarySection(Section):
+    """What every adversary has. has_loss: whether it adds a term to the loss."""
+
+    has_loss: ClassVar[bool] = False
+
+
+class NoAdversary(AdversarySection):
     """Nobody disturbs what the policy observes."""
 
     kind: Literal["none"] = "none"
 
 
-class SaPpo(Section):
+class SaPpo(AdversarySection):
     """SA-PPO: adds weight x the largest divergence of the policy that a bounded move of its observations reaches.
 
     It costs several passes through encoder, core and actor per minibatch (docs/robust.md has the factor).
     """
 
+    has_loss: ClassVar[bool] = True
     kind: Literal["sa_ppo"] = "sa_ppo"
     weight: float = Field(0.1, gt=0, le=1000, description="weight of the term in the loss (kappa)")
     budget: Annotated[StdBudget | PriceBudget, Field(discriminator="kind")] = Field(
@@ -222,7 +229,22 @@ class SaPpo(Section):
     ramp: float = Field(0.5, ge=0, le=1, description="share of training in which the budget grows linearly from 0")
 
 
-Adversary = Annotated[NoAdversary | SaPpo, Field(discriminator="kind")]
+class PathAdversary(AdversarySection):
+    """Some training episodes begin on paths of the train bars that are found to hurt the newest policy (a market).
+
+    Log-returns of the bars are shifted within a budget, in units of the volatility known before each bar; features
+    are computed anew from the shifted bars. A search costs 2 + `steps` playbacks of the train bars.
+    """
+
+    kind: Literal["path"] = "path"
+    size: float = Field(0.02, gt=0, le=1, description="largest mean |shift| over the train bars, in volatilities")
+    largest: float = Field(4.0, ge=1, le=100, description="largest |shift| of a single bar, as a multiple of `size`")
+    share: float = Field(0.25, gt=0, lt=1, description="share of the training episodes that begin on such paths")
+    every: int = Field(10, ge=1, le=100_000, description="updates after which the paths are found anew")
+    steps: int = Field(4, ge=1, le=100, description="steps of the search, each with a playback of the train bars")
+
+
+Adversary = Annotated[NoAdversary | SaPpo | PathAdversary, Field(discriminator="kind")]
 
 
 class DemonstrationSource(Section):
@@ -361,7 +383,9 @@ class LearnerConfig(Section):
     awr: Annotated[NoAwr | Awr, Field(discriminator="kind")] = Field(
         default=NoAwr(), description="advantage-weighted imitation of the rollout's own actions"
     )
-    adversary: Adversary = Field(default=NoAdversary(), description="who disturbs what the policy observes")
+    adversary: Adversary = Field(
+        default=NoAdversary(), description="who disturbs what the policy observes, or the bars it trains on"
+    )
     imitation: Imitation = Field(default=NoImitation(), description="demonstrations that the policy follows at first")
 
     @model_validator(mode="after")

@@ -40,14 +40,20 @@ def volatility_target(bars: Bars, *, target: float = 0.10, largest: float = 1.0)
     of the log-returns up to t, with the same memory in days for bars of any length up to a day; before it is trusted
     the rule stays flat.
     """
+    forecast = np.sqrt(recent_variance(bars) * bars.frequency.periods_per_year)
+    targets = np.minimum(target / forecast, largest)
+    targets[: WARM_UP - 1] = 0.0
+    return np.concatenate([[0.0], targets])
+
+
+def recent_variance(bars: Bars) -> Floats:
+    """Exponentially weighted variance of the log-returns up to each bar but the first, per bar [T - 1], at least
+    1e-16."""
     returns = np.diff(np.log(bars.close))
     keep = VOLATILITY_MEMORY ** (1 / _bars_per_day(bars))
     start = np.array([keep * returns[0] ** 2])
     variance, _ = lfilter([1 - keep], [1.0, -keep], returns**2, zi=start)
-    forecast = np.sqrt(np.maximum(variance, 1e-16) * bars.frequency.periods_per_year)
-    targets = np.minimum(target / forecast, largest)
-    targets[: WARM_UP - 1] = 0.0
-    return np.concatenate([[0.0], targets])
+    return np.maximum(variance, 1e-16)
 
 
 def momentum(bars: Bars, *, look_back: int | None = None) -> Floats:

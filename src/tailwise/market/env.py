@@ -128,6 +128,11 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
                 infos["_final_info"] = infos["_final_obs"]
         return result.obs, result.reward, result.terminated, result.truncated, self._with_mask(infos)
 
+    def replace_bars(self, first: int, tables: Sequence[SymbolTable]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """`Simulator.replace_bars`; what all accounts observe after it, [N, D], and infos with the mask."""
+        self.simulator.replace_bars(first, tables)
+        return self.simulator.observe(), self._with_mask({})
+
     def guard_counts(self) -> dict[str, int]:
         """In how many steps each guard changed a target or an order, over all accounts; empty without guards."""
         return self.simulator.guard_counts()

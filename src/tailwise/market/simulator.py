@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
-from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, EnvironmentContractError
 from tailwise.core.numerics import golden_fractions
 from tailwise.core.streams import Streams
 from tailwise.market.accounts import Accounts, Bools, Integers, SimulatorStep
@@ -311,6 +311,31 @@ class Simulator(Accounts):
         if used_up:
             self.prepare_starts(np.flatnonzero(result.terminated | result.truncated))
         return result
+
+    def replace_bars(self, first: int, tables: Sequence[SymbolTable]) -> None:
+        """Let the symbols `first`, `first` + 1, ... have other bars, as many as before.
+
+        Accounts that hold one of them are restated as by a split of shares, so that equity and exposure stay: none of
+        them gains or loses by the change.
+        """
+        table, records, fresh = self.table, self.state.records, MarketTable.build(tables, self.costs)
+        last = first + len(tables)
+        begin, end = int(table.offsets[first]), int(table.last_rows[last - 1]) + 1
+        if not np.array_equal(fresh.last_rows + begin, table.last_rows[first:last]):
+            raise DataError(
+                f"{tables[0].symbol}: {len(fresh.bars)} bars were to replace {end - begin}; give as many as there are."
+            )
+        mine = (records["symbol"] >= first) & (records["symbol"] < last)
+        rows = records["row"][mine]
+        before = table.bars["close"][rows]
+        table.bars[begin:end], table.features[begin:end] = fresh.bars, fresh.features
+        if len(table.base):
+            table.base[begin:end] = fresh.base
+        split = before / table.bars["close"][rows]
+        records["units"][mine] *= split
+        records["entry"][mine] /= split
+        if self.guards is not None:
+            self.guards.flags[:] = build_guard_arrays(self.config, table, self.accounts).flags
 
     @property
     def reports_only_reward(self) -> bool:

@@ -1,31 +1,51 @@
-"""`tailwise.attack`: what a policy loses when somebody moves what it observes, in numbers and as a page."""
+"""`tailwise.attack`: what a policy loses when somebody moves what it observes or the path of its market, in numbers and
+as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import plotly.graph_objects as go
 
-from tailwise.core.errors import number
-from tailwise.evaluate.attack import ATTACKS, AttackPlan, AttackResult, Outcome, Unit, attack_run
+from tailwise.core.errors import ConfigError, number
+from tailwise.evaluate.attack import ATTACKS, PATH_UNIT, AttackPlan, AttackResult, Outcome, Unit, attack_run
+from tailwise.evaluate.attack_path import PATH_ATTACKS, PathPlan, attack_path_run
 from tailwise.pages.figures import INK, LIMIT, OWN, QUIET, layout, legend, line
 from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, write_page
 
 COLOURS = {"random": QUIET, "critic": "#b8862b", "mad": "#8a6bb0", "pgd": "#3c8d5a", "learned": LIMIT}
-UNITS = {"std": "standard deviations of each entry", "bps": "basis points of each price"}
+COLOURS |= dict(zip(PATH_ATTACKS, (QUIET, LIMIT), strict=True))
+UNITS = {
+    "std": "standard deviations of each entry",
+    "bps": "basis points of each price",
+    PATH_UNIT: "volatilities per bar in the mean",
+}
+Kind = Literal["observations", "path"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ADVERSARY_STEPS = AttackPlan.adversary_steps
+_OBSERVED = (
+    "Mean return over the budget, a line per attack; the upper line is the policy without attack, the lower one "
+    "actions by chance. The truth about the environment is never touched, only what the policy is shown."
+)
+_ON_PATH = (
+    "Log-return of the test window over the budget: the worst of some random paths, and the worst path that was found "
+    "against this policy. The upper line is the window as it was, the lower one actions by chance. The bars themselves "
+    "are shifted, so everybody's returns change; the column 'market' says by how much."
+)
 
 
 def attack(
     run: str | Path,
     *,
+    kind: Kind = "observations",
     budgets: Sequence[float] | None = None,
     unit: Unit = "std",
     entries: Mapping[str, float] | None = None,
     attacks: Sequence[str] = ATTACKS,
-    adversary_steps: int = 50_000,
+    adversary_steps: int = ADVERSARY_STEPS,
     steps: int = 10,
     episodes: int | None = None,
     seed: int | None = None,
@@ -35,6 +55,8 @@ def attack(
 ) -> AttackResult:
     """Attack the frozen policy of a run on its test episodes, or on its test bars with all costs.
 
+    kind         observations: what it is shown; path: the test bars of a market themselves, for which only budgets,
+                 steps and seed are read, as in `evaluate.attack_path.PathPlan`
     budgets, unit, entries, attacks, adversary_steps, steps, episodes, seed   as in `evaluate.attack.AttackPlan`
     checkpoint   name of a checkpoint; default: the best one, else the newest
     page         HTML file to write; None: none
@@ -45,17 +67,49 @@ def attack(
             worst = result.strongest(budget)
             print(budget, worst.attack, worst.mean_return, worst.lost)
     """
-    plan = AttackPlan(budgets, unit, entries, attacks, steps, adversary_steps, episodes, seed)
-    result = attack_run(run, plan, checkpoint=checkpoint, trust=trust)
+    if kind not in KINDS:
+        raise ConfigError(f"the kind of the attack is '{kind}'; choose {' or '.join(KINDS)}")
+    if kind == "path":
+        _refuse_others(unit, entries, attacks, adversary_steps, episodes)
+        path_plan = PathPlan(budgets, steps=steps, seed=seed)
+        result = attack_path_run(run, path_plan, checkpoint=checkpoint, trust=trust)
+    else:
+        plan = AttackPlan(budgets, unit, entries, attacks, steps, adversary_steps, episodes, seed)
+        result = attack_run(run, plan, checkpoint=checkpoint, trust=trust)
     if page is None:
         return result
     write_attack_page(Path(page), result)
     return replace(result, page=Path(page))
 
 
+def _refuse_others(
+    unit: str,
+    entries: Mapping[str, float] | None,
+    attacks: Sequence[str],
+    adversary_steps: int,
+    episodes: int | None,
+) -> None:
+    """Raise where something was asked for that belongs to attacks on observations."""
+    given = {
+        "unit": unit != "std",
+        "entries": bool(entries),
+        "attacks": tuple(attacks) != ATTACKS,
+        "adversary_steps": adversary_steps != ADVERSARY_STEPS,
+        "episodes": episodes is not None,
+    }
+    named = [name for name, differs in given.items() if differs]
+    if named:
+        raise ConfigError(
+            f"{named[0]} belongs to attacks on observations; the kind path has budgets, in volatilities per bar, and "
+            "plays the test window once: leave it out"
+        )
+
+
 def headings(result: AttackResult) -> list[str]:
     """Of `table_rows`."""
     market = [] if result.clean.tail is None else ["CVaR"]
+    if result.unit == PATH_UNIT:
+        return ["budget", "attack", "log-return", *market, "market", "change of the exposure", "largest shift"]
     changed = "decisions turned" if result.discrete else "change of the action"
     return ["budget", "attack", "mean return", *market, "lost", changed, "largest move, std"]
 
@@ -71,20 +125,29 @@ def _row(result: AttackResult, one: Outcome) -> list[str]:
     lost = "-" if one.lost is None else f"{one.lost:.0%}"
     changed = f"{one.changed:.1%}" if result.discrete else number(one.changed)
     budget = "-" if one.attack == "none" else f"{one.budget:g}"
-    moves = [lost, changed, number(one.largest_move)] if one.attack != "none" else ["-", "-", "-"]
+    lost = number(one.market) if result.unit == PATH_UNIT else lost
+    moves = [lost, changed, number(one.largest_move)] if one.attack != "none" else [number(one.market), "-", "-"]
     return [budget, one.attack, f"{number(one.mean_return)}{error}", *tail, *moves]
 
 
 def sentences(result: AttackResult) -> list[str]:
     """What the table comes to: the strongest attack of each budget, and what is certain."""
+    moving = "the bars move" if result.unit == PATH_UNIT else f"{len(result.entries)} entries move"
     told = [
         f"Random actions return {number(result.random_actions)}, the policy without attack "
-        f"{number(result.clean.mean_return)}; budgets are in {UNITS[result.unit]}, {len(result.entries)} entries move."
+        f"{number(result.clean.mean_return)}; budgets are in {UNITS[result.unit]}, {moving}."
     ]
     for budget in result.budgets:
         worst = result.strongest(budget)
         if worst.mean_return >= result.clean.mean_return:
             told.append(f"At {budget:g} no attack lowers the mean return.")
+            continue
+        if result.unit == PATH_UNIT:
+            by_chance = max(one.mean_return for one in result.outcomes if one.budget == budget)
+            told.append(
+                f"At {budget:g} the {worst.attack} that was found leaves {number(worst.mean_return)}, the worst of "
+                f"some random ones {number(by_chance)}."
+            )
             continue
         lost = "" if worst.lost is None else f", {worst.lost:.0%} of what it had over random actions"
         told.append(f"At {budget:g} the strongest attack, {worst.attack}, leaves {number(worst.mean_return)}{lost}.")
@@ -103,17 +166,17 @@ def sentences(result: AttackResult) -> list[str]:
 
 def write_attack_page(path: Path, result: AttackResult) -> None:
     """Write the picture, the table and what is certain."""
-    told = sentences(result)
+    told, on_path = sentences(result), result.unit == PATH_UNIT
+    moving = "Symbols whose bars move" if on_path else "Entries that move"
     panel = Panel(
         "attack",
-        "Return under attack",
-        "Mean return over the budget, a line per attack; the upper line is the policy without attack, the lower one "
-        "actions by chance. The truth about the environment is never touched, only what the policy is shown.",
+        "Return on other paths" if on_path else "Return under attack",
+        _ON_PATH if on_path else _OBSERVED,
         [
             Plot(figure(result)),
-            legend({name: COLOURS[name] for name in ATTACKS if any(one.attack == name for one in result.outcomes)}),
+            legend({name: COLOURS[name] for name in dict.fromkeys(one.attack for one in result.outcomes)}),
             Table(headings(result), table_rows(result)),
-            Paragraphs([f"Entries that move: {', '.join(result.entries)}."], "small"),
+            Paragraphs([f"{moving}: {', '.join(result.entries)}."], "small"),
         ],
     )
     part = Part([panel])
@@ -125,7 +188,7 @@ def write_attack_page(path: Path, result: AttackResult) -> None:
 def figure(result: AttackResult) -> Any:
     """Mean return over budget with standard errors, between the policy without attack and chance."""
     drawn = go.Figure()
-    for name in ATTACKS:
+    for name in dict.fromkeys(one.attack for one in result.outcomes):
         ordered = [one for one in result.outcomes if one.attack == name]
         if not ordered:
             continue

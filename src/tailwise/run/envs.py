@@ -212,6 +212,12 @@ class EnvDriver:
         self.obs_is_finite = finite
         self._finished.extend(finished)
 
+    def show(self, raw: Any, infos: Mapping[str, Any]) -> None:
+        """Let the next decisions be made on other observations of the same episodes, with the masks in infos."""
+        self._obs = self.spaces.observation.flatten(raw, self.num_envs)
+        self.obs_is_finite = _all_finite(self._obs)
+        self._mask = self._read_mask(raw, infos, self._everyone)
+
     def pop_episodes(self) -> list[tuple[float, int]]:
         """(undiscounted return, length in steps) of the episodes that ended since the last call."""
         finished, self._finished = self._finished, []

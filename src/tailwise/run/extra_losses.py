@@ -1,4 +1,4 @@
-"""The losses beside PPO's own that a configuration names (adversary, demonstrations), and what they need in a run."""
+"""What a configuration names beside PPO's own losses (adversaries, demonstrations), and what that needs in a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tailwise.run.config import Config
 from tailwise.run.demonstrations import demonstrations
 from tailwise.run.disturbed import adversary_losses
 from tailwise.run.envs import EnvDriver
+from tailwise.run.path_training import PathTraining
 from tailwise.run.worlds import World
 
 DEMONSTRATIONS = "imitation/digest"  # of a checkpoint: sha256 of the demonstrations
@@ -25,7 +26,7 @@ DEMONSTRATIONS = "imitation/digest"  # of a checkpoint: sha256 of the demonstrat
 
 class ExtraLosses:
     """demos: the demonstrations, None without; losses: by name, for the seam `auxiliary`; cloned: whether behaviour
-    cloning is behind the model."""
+    cloning is behind the model; paths: the adversary on the bars, None without."""
 
     def __init__(self, config: Config, world: World, driver: EnvDriver, model: ActorCritic) -> None:
         self.config, learner = config, config.learner
@@ -41,6 +42,12 @@ class ExtraLosses:
             self.losses += adversary_losses(adversary, world.entries(driver), moves)
         if self.demos is not None and isinstance(learner.imitation, Demonstrations):
             self.losses.append((IMITATION, ImitationLoss(learner.imitation, self.demos)))
+        shifting = world.path_adversary
+        self.paths = None if shifting is None else PathTraining(shifting, world.market(), driver, model)
+
+    def renew(self, update: int) -> dict[str, float]:
+        """Before the rollout of an update: what changes in the environments; metrics."""
+        return {} if self.paths is None else self.paths.renew(update)
 
     def clone(self, model: ActorCritic, streams: Streams, tell: Callable[[str], None]) -> None:
         """Behaviour cloning before the first rollout, once, where learner.imitation asks for it."""
@@ -53,13 +60,21 @@ class ExtraLosses:
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint."""
-        return {} if self.demos is None else {DEMONSTRATIONS: self.demos.digest()}
+        demos = {} if self.demos is None else {DEMONSTRATIONS: self.demos.digest()}
+        return demos if self.paths is None else demos | self.paths.tensors()
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise when a checkpoint was made with other demonstrations."""
+        """Raise when a checkpoint was made with other demonstrations, or with paths that do not fit."""
+        if self.paths is not None:
+            self.paths.check(tensors)
         stored = tensors.get(DEMONSTRATIONS)
         if stored is not None and (self.demos is None or not torch.equal(stored, self.demos.digest())):
             raise CheckpointError(
                 "the demonstrations of learner.imitation are not those that the run began with; restore them, or train "
                 "again into another folder"
             )
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what is beside the state of the environments, before that."""
+        if self.paths is not None:
+            self.paths.load(tensors)

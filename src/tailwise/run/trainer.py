@@ -190,6 +190,7 @@ class Trainer:
             self._fresh = self.collector.broken_off = False
 
     def _one_update(self, total: int, started: float) -> tuple[dict[str, float], list[Alert]]:
+        found = self.extra.renew(self.update)
         clock = time.perf_counter()
         rollout, anomalies = self.collector.collect(self.update)
         collected = time.perf_counter()
@@ -217,7 +218,7 @@ class Trainer:
         )
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
-        metrics = dict(report.metrics)
+        metrics = found | dict(report.metrics)
         metrics |= self.risk.after(self.update, rollout, report)
         metrics |= self._step_metrics(knobs, anomalies, rollout.valid.numel() - taken)
         metrics |= {
@@ -475,6 +476,7 @@ class Trainer:
         self.collector.load(tensors)
         prefix = "environment/"
         arrays = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+        self.extra.load(tensors)
         with stored_by_this_version("environment"):
             restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
         self._fresh = self.collector.broken_off = False

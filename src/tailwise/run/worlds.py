@@ -16,10 +16,11 @@ from gymnasium.vector import VectorEnv
 from tailwise.bars.bars import CLOSES_ONLY, Bars
 from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.frequency import Frequency
-from tailwise.core.errors import CheckpointError, ConfigError, DataError
+from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotBuiltError
 from tailwise.core.streams import Streams
 from tailwise.features.spec import FeatureSpec
 from tailwise.learner.adversary import Entries
+from tailwise.learner.config import PathAdversary
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import impact_warning
 from tailwise.market.dataset import Dataset, build_dataset
@@ -151,6 +152,15 @@ class World:
         """The action that follows the base rule, in units of the environment; None without such a rule."""
         return None
 
+    @property
+    def path_adversary(self) -> PathAdversary | None:
+        """The adversary that shifts the train bars; None without one. Raises where it cannot do so."""
+        if not isinstance(self.config.learner.adversary, PathAdversary):
+            return None
+        raise ConfigError(
+            f"learner.adversary.kind path shifts the bars of a market, and {self.name} is not one; use sa_ppo or none"
+        )
+
     def entries(self, driver: EnvDriver) -> Entries:
         """The entries of its observations, and which of them an adversary may move; driver: of this world."""
         return entries_of(driver.spaces.observation)
@@ -273,7 +283,7 @@ class MarketWorld(World):
         self.config = config = with_numbers(config, self.dataset)
         assert config.env.market is not None
         self.settings = config.env.market
-        self.dataset = self.dataset.with_base(self.settings.base, self._scales)
+        self.dataset = self.dataset.with_base(self.settings.base, self.scales)
         if features is not None:
             self.dataset.check_train_bars(features)
 
@@ -291,11 +301,15 @@ class MarketWorld(World):
         resample = self._resample
         if resample is not None:
             resampler = Resampler(self.dataset, resample, seed=self.config.seed)
-            tables += resampler.tables(base=self.settings.base, scales=self._scales, together=self.portfolio)
+            tables += resampler.tables(base=self.settings.base, scales=self.scales, together=self.portfolio)
+        adversary = self.path_adversary
+        if adversary is not None:
+            tables += [replace(table, resampled=True) for table in self.dataset.tables("train")]
         units = units_of(self.config)
         if units:
             tables = [replace(table, unit=units[table.symbol].unit) for table in tables]
-        share = 0.0 if resample is None else resample.share
+        worlds = resample or adversary
+        share = 0.0 if worlds is None else worlds.share
         env = MarketEnv(tables, settings, self.costs, num_envs=self.config.run.environments, resampled=share)
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
@@ -338,9 +352,24 @@ class MarketWorld(World):
         return worlds
 
     @property
-    def _scales(self) -> dict[str, float]:
+    def scales(self) -> dict[str, float]:
         """Factors of symbols on the exposures of the base rule."""
         return {symbol: one.scale for symbol, one in units_of(self.config).items()}
+
+    @property
+    def path_adversary(self) -> PathAdversary | None:
+        adversary = self.config.learner.adversary
+        if not isinstance(adversary, PathAdversary):
+            return None
+        why = "learner.adversary.kind path shifts the train bars and does not go with"
+        assert self.config.data is not None
+        if self.portfolio:
+            raise NotBuiltError(f"{why} env.action.kind weights, an account of several assets; leave one of them out.")
+        if self._resample is not None:
+            raise NotBuiltError(f"{why} data.resample, which has a share of the episodes too; leave one of them out.")
+        if self.config.data.split.kind == "ranges":
+            raise NotBuiltError(f"{why} data.split.kind ranges, which has several train windows; use another split.")
+        return adversary
 
     @property
     def _resample(self) -> ResampleConfig | None:
@@ -402,6 +431,12 @@ class MarketWorld(World):
                 f"{resample.share:.0%} of the training episodes begin in {resample.worlds} resampled worlds: the train "
                 f"bars in blocks of {resample.block:g} bars on average"
                 f"{', their mean log-return removed' if resample.drift == 'remove' else ''}."
+            )
+        adversary = self.path_adversary
+        if adversary is not None:
+            sentences.append(
+                f"{adversary.share:.0%} of the training episodes begin on paths that an adversary shifts by at most "
+                f"{adversary.size:g} volatilities per bar in the mean, every {adversary.every} updates."
             )
         return sentences
 
