@@ -8,6 +8,7 @@ sends a real order.
 from __future__ import annotations
 
 import math
+import os
 import time as wall_time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ class Session:
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
         self._placed: list[Placed | None] = [None] * len(self.desks)
         self._targets: dict[int, Any] = {}  # newest one of each account
+        self._kill = os.fspath(folder / KILL)
         self._take_as_it_is = False  # a price that somebody has looked at
 
     # ---------------------------------------------------------------- beginning and going on
@@ -115,7 +117,7 @@ class Session:
         self.journal.open(begin_again=not known)
         if not known:
             self.journal.write({**self.terms.header, "kind": "begin", "format": 1}, sync=True)
-        if not (self.folder / KILL).exists():
+        if not os.path.exists(self._kill):
             self._cleared("kill_file")
         for name in self.machine.acknowledge(acknowledge):
             self._take_as_it_is |= name == "absurd_price"
@@ -237,7 +239,7 @@ class Session:
     def _record(
         self, desk: Desk, bars: Sequence[RawBar | None], step: AccountStep | None, placed: Placed | None
     ) -> dict[str, Any]:
-        ledger = {} if step is None else {name: np.asarray(value) for name, value in step.ledger.items()}
+        ledger = {} if step is None else step.ledger
         return {
             "bars": {bar.symbol: bar.to_list() for bar in bars if bar is not None},
             "ledger": {name: value.tolist() for name, value in ledger.items() if name != "symbol" and value.any()},
@@ -304,25 +306,26 @@ class Session:
             return
         bar, guards = self.terms.frequency.bar_ns, self.guards
         gone = self._clock() - due if due is not None else 0.0
-        stale = guards.stale_seconds is not None and gone > guards.stale_seconds
+        if guards.stale_seconds is not None and gone > guards.stale_seconds:
+            self._give("stale_feed", f"The newest bar came {gone:.0f} s after it was due.")
+        else:
+            self._cleared("stale_feed")
         missing = 0 if self.time is None else guards.missing(self.time, time, bar, self.terms.frequency.calendar)
-        closed = not guards.open_at(time + bar)
-        for name, holds, sentence in (
-            ("stale_feed", stale, f"The newest bar came {gone:.0f} s after it was due."),
-            ("gap", missing > 0, f"{missing} bars are missing before {show(np.datetime64(time, 'ns'))}."),
-            ("trading_hours", closed, f"Orders of now would be filled outside {', '.join(guards.hours)} UTC."),
-        ):
-            if holds:
-                self._give(name, sentence)
-            else:
-                self._cleared(name)
+        if missing > 0:
+            self._give("gap", f"{missing} bars are missing before {show(np.datetime64(time, 'ns'))}.")
+        else:
+            self._cleared("gap")
+        if guards.open_at(time + bar):
+            self._cleared("trading_hours")
+        else:
+            self._give("trading_hours", f"Orders of now would be filled outside {', '.join(guards.hours)} UTC.")
         self._cleared("bad_lines")
         self.look_for_kill()
 
     def look_for_kill(self) -> None:
         """Go flat while the kill file is there."""
-        if (self.folder / KILL).exists():
-            self._give("kill_file", f"{self.folder / KILL} is there.")
+        if os.path.exists(self._kill):  # looked at in every tick
+            self._give("kill_file", f"{self._kill} is there.")
         else:
             self._cleared("kill_file")
 

@@ -73,6 +73,8 @@ class Machine:
 
     def clear(self, *names: str) -> list[str]:
         """Reasons no longer hold, unless they wait for somebody; those that were cleared."""
+        if not self.reasons:
+            return []
         cleared = [name for name in names if name in self.reasons and not RULES[name].latched]
         for name in cleared:
             del self.reasons[name]
