@@ -35,6 +35,7 @@ from tailwise.live.journal import (
 from tailwise.live.lines import PositionReport, RawBar, inside_its_range
 from tailwise.live.settings import LiveGuards
 from tailwise.live.states import Machine, State
+from tailwise.live.status import StatusFile
 from tailwise.market.account import AccountStep
 from tailwise.run.decide import Decider
 from tailwise.run.decision import show
@@ -98,6 +99,11 @@ class Session:
         self.ticks = 0  # since the beginning of trading
         self.time: int | None = None  # of the newest tick, ns
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
+        self.status = StatusFile(folder)
+        self._shown: tuple[Any, ...] | None = None  # what the status file says
+        self._arrived = 0.0  # wall time of the newest tick of this process
+        self._refused = 0  # lines in a row before the next bar
+        self._laws: list[dict[str, Any] | None] = [None] * len(self.desks)
         self._placed: list[Placed | None] = [None] * len(self.desks)
         self._targets: dict[int, Any] = {}  # newest one of each account
         self._kill = os.fspath(folder / KILL)
@@ -181,6 +187,9 @@ class Session:
                 )
 
     def close(self) -> None:
+        """Close the journal; what was begun can be continued."""
+        if self._arrived:
+            self._write_status(ended=True)
         self.journal.close()
 
     # ---------------------------------------------------------------- ticks
@@ -196,6 +205,9 @@ class Session:
             self._write_tick(time, state, made)
             if first or self.ticks % STATE_EVERY == 0:
                 self._write_state()
+        if self.trading:
+            self._arrived = self._clock()
+            self.show_status()
         placed = tuple(None if one is None else one["placed"] for one in made)
         return Ticked(time, tuple(desk.account.equity for desk in self.desks if desk.begun), placed, state)
 
@@ -213,15 +225,15 @@ class Session:
                 made.append(None)
                 continue
             if not desk.begun and desk.ready and self.terms.since is not None and time >= self.terms.since:
-                self._begin(k, state)  # no bar between the last close and `since` was due
+                self._begin(k, state, self.time or time)  # no bar between the last close and `since` was due
             step = desk.show(own)
             if step is None and self._may_begin(desk, time):
-                self._begin(k, state)
+                self._begin(k, state, time)
             elif step is not None and step.ruined:
                 self.machine.give("ruined", "The account is at its floor.")
                 self._placed[k] = None
             elif step is not None:
-                self._placed[k] = desk.place(state)
+                self._place(k, state, time)
             made.append(self._record(desk, own, step, self._placed[k]))
         self.time = time
         self.last |= bars
@@ -232,8 +244,13 @@ class Session:
         since = self.terms.since
         return desk.ready and (since is None or time + self.terms.frequency.bar_ns >= since)
 
-    def _begin(self, k: int, state: State) -> None:
+    def _begin(self, k: int, state: State, time: int) -> None:
         self.desks[k].begin()
+        self._place(k, state, time)
+
+    def _place(self, k: int, state: State, time: int) -> None:
+        if self.status.due():
+            self._laws[k] = {**self.desks[k].forecast(self.trader).to_json(), "time": time}
         self._placed[k] = self.desks[k].place(state)
 
     def _record(
@@ -282,6 +299,40 @@ class Session:
             sync=True,
         )
 
+    # ---------------------------------------------------------------- status
+
+    def show_status(self) -> None:
+        """Say what there is now to whoever looks on, at most once a second and only what is new."""
+        if self.trading and self.status.due() and self._shown != (self.ticks, *self.machine.reasons):
+            self._write_status(ended=False)
+
+    def _write_status(self, *, ended: bool) -> None:
+        self._shown = (self.ticks, *self.machine.reasons)
+        self.status.write(
+            {
+                "state": self.machine.state.word,
+                "reasons": self.machine.sentences(),
+                "ticks": self.ticks,
+                "time": self.time,
+                "bar_ns": self.terms.frequency.bar_ns,
+                "wall": self._arrived,
+                "open": not ended,
+                "accounts": [
+                    {
+                        "symbols": list(desk.symbols),
+                        "equity": desk.account.equity,
+                        "exposure": desk.account.exposure().tolist(),
+                        "units": desk.account.units.reshape(-1).tolist(),
+                        "wanted": None if placed is None else placed.wanted.tolist(),
+                        "target": None if placed is None else placed.target.tolist(),
+                        "guards": list(desk.account.guards_now()) if desk.begun else [],
+                        "forecast": law,
+                    }
+                    for desk, placed, law in zip(self.desks, self._placed, self._laws, strict=True)
+                ],
+            }
+        )
+
     # ---------------------------------------------------------------- guards
 
     def refuses(self, bar: RawBar) -> str | None:
@@ -319,7 +370,9 @@ class Session:
             self._cleared("trading_hours")
         else:
             self._give("trading_hours", f"Orders of now would be filled outside {', '.join(guards.hours)} UTC.")
-        self._cleared("bad_lines")
+        if self._refused < guards.bad_lines:  # else the decision at this close is the first one after them
+            self._cleared("bad_lines")
+        self._refused = 0
         self.look_for_kill()
 
     def look_for_kill(self) -> None:
@@ -337,6 +390,7 @@ class Session:
 
     def refused(self, count: int, reason: str) -> None:
         """So many lines in a row said nothing that could be used."""
+        self._refused = count
         if count >= self.guards.bad_lines:
             self._give("bad_lines", f"{self.guards.bad_lines} lines in a row were refused; one says: {reason[:200]}")
 
