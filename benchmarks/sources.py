@@ -81,6 +81,7 @@ SUBJECTS = {
     "Real": Subject("real", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Planted": Subject("planted", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Pooling": Subject("pooling", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
+    "Live": Subject("live", (*TRAINING, *BARS, "live", "watch"), timed=True),
     "Robust": Subject("robust", (*TRAINING, *BARS, "evaluate")),
     "Risk": Subject("risk", TRAINING, ("lottery", "calibration")),
     "Risk: cliff": Subject("risk", TRAINING, ("cliff",)),
