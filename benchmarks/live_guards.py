@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -260,8 +261,8 @@ def survive(trader: Trader, bars: Bars, folder: Path, seed: int = 5) -> Survived
     writer = threading.Thread(target=_write, args=(writing, b"\n".join(lines)))
     writer.start()
     scene.paper.run(StreamFeed(reading, scene.session.terms.symbols, idle=0.2))
-    writer.join()
     os.close(reading)
+    writer.join()
     scene.session.close()
     played = {tick["time"]: tick["desks"][0] for tick in ticks(folder)}
     lost = sum(bar.time not in played or played[bar.time]["bars"][bars.symbol][:5] != bar.to_list()[:5] for bar in sent)
@@ -272,8 +273,8 @@ def survive(trader: Trader, bars: Bars, folder: Path, seed: int = 5) -> Survived
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """In pieces that do not end where lines do."""
-    while data:
-        os.write(descriptor, data[:7919])
-        data = data[7919:]
+    """In pieces that do not end where lines do, until a session that is over no longer reads."""
+    with suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(descriptor, data[:7919]) :]
     os.close(descriptor)
