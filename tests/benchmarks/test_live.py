@@ -11,6 +11,7 @@ import pytest
 from benchmarks import live_guards
 from benchmarks.live_guards import SCRIPTS, Fired, fire, hostile_feed, leaves_what_it_may, survive
 from benchmarks.live_latency import one_second_bars
+from benchmarks.live_page import chromium, looks, session_in
 from benchmarks.live_world import trader_of
 from tailwise.bars.bars import Bars
 from tailwise.live import session
@@ -91,3 +92,14 @@ def test_one_second_bars_open_where_the_last_one_closed() -> None:
     bars = one_second_bars(1000)
     assert np.array_equal(bars.open[1:], bars.close[:-1]) and bars.frequency.bar_ns == 10**9
     assert (bars.high >= np.maximum(bars.open, bars.close)).all() and (bars.low > 0).all()
+
+
+@pytest.mark.slow
+def test_the_page_shows_a_session_that_goes_on(tmp_path: Path) -> None:
+    """Desktop and phone, light and dark: equity, state, reason and three charts, nothing wider than the window."""
+    executable = chromium()
+    if executable is None:
+        pytest.skip("no Chromium, or no playwright, is installed here (Debian: make browser)")
+    with session_in(tmp_path / "run"):
+        seen = list(looks(tmp_path / "run", executable))
+    assert len(seen) == 4 and all(one.good for one in seen), seen

@@ -55,6 +55,10 @@ class PaddedPolicy:
         self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None
     ) -> Answer:
         """Arguments and errors as those of `decide_padded`."""
+        if obs.shape[0] <= ROWS:  # nearly always, and slices of a row take a while as well
+            answer = self._block(obs, state, start, mask, uniform)
+            check_finite(answer, obs)
+            return answer
         blocks = []
         for first in range(0, obs.shape[0], ROWS):
             block = slice(first, first + ROWS)
@@ -67,7 +71,7 @@ class PaddedPolicy:
             )
             check_finite(answer, obs[block], first)
             blocks.append(answer)
-        return blocks[0] if len(blocks) == 1 else Answer(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+        return Answer(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
     def _block(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Answer:
         model, rows = self.model, obs.shape[0]
