@@ -26,7 +26,7 @@ from tailwise.watch.paper import FOLDER
 
 SIZES = {"desktop": {"width": 1360, "height": 900}, "phone": {"width": 390, "height": 844}}
 COLOURS = ("light", "dark")
-_WAIT = 30_000  # ms
+_WAIT = 120_000  # ms, for machines that do much else
 RUN = {"run": MARKET["run"]}
 
 
@@ -89,7 +89,7 @@ def looks(folder: Path, executable: str, pictures: Path | None = None) -> Iterat
                 page = running.new_context(viewport=viewport, color_scheme=colour).new_page()
                 page.on("console", lambda said, to=complaints: to.append(said.text) if said.type == "error" else None)
                 page.on("pageerror", lambda error, to=complaints: to.append(str(error)))
-                page.goto(address)
+                page.goto(address, timeout=_WAIT)
                 page.wait_for_selector("#paper:not([hidden]) .main-svg", timeout=_WAIT)
                 for card in page.locator("#paper-charts .card:not([hidden])").all():
                     card.scroll_into_view_if_needed()  # a chart is drawn when it is seen
