@@ -88,6 +88,7 @@ SUBJECTS = {
     "Planted": Subject("planted", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Deployed tail": Subject("deployed", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
     "Pooling": Subject("pooling", (*TRAINING, *BARS, "evaluate", "run/new_config.py")),
+    "Live": Subject("live", (*TRAINING, *BARS, "live", "watch"), timed=True),
     "Robust": Subject("robust", (*TRAINING, *BARS, "evaluate")),
     "Risk": Subject(
         "risk", TRAINING, ("lottery", "calibration"), entries=("risk._lottery", "risk_measured.calibration")

@@ -334,7 +334,10 @@ def test_lines_in_a_row_that_say_nothing_reduce(market: Any, tmp_path: Path) -> 
     paper.run(Said([Refused("c")]))
     assert session.machine.state is State.REDUCE_ONLY
     paper.run(Said(rest[:1]))
+    assert session.machine.state is State.REDUCE_ONLY  # the first decision after them adds nothing
+    paper.run(Said(rest[1:2]))
     assert session.machine.state is State.RUNNING
+    assert [state for _, _, state in held_then_targets(tmp_path)][-2:] == ["REDUCE_ONLY", "RUNNING"]
     session.close()
 
 

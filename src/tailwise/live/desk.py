@@ -20,8 +20,9 @@ from tailwise.live.lines import RawBar
 from tailwise.live.states import State, allowed
 from tailwise.market.account import Account, AccountStep, FeedBar
 from tailwise.market.dataset import scaled_base
-from tailwise.run.decide import Decider, market_of, row_of
+from tailwise.run.decide import Decider, forecast_at, market_of, row_of
 from tailwise.run.follow import Follower
+from tailwise.run.forecast import Forecast
 from tailwise.run.limits import scales_of
 
 Floats = npt.NDArray[np.float64]
@@ -107,6 +108,10 @@ class Desk:
             return Placed(choice.target, choice.target)
         wanted = choice.target
         return Placed(wanted, self.account.order_target(allowed(state, wanted, self.account.exposure())))
+
+    def forecast(self, trader: Decider) -> Forecast:
+        """What `trader`, who decides here, predicts at the last close; before `place`."""
+        return forecast_at(trader, self.follower.moment(), self.symbols[0])
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays: account, hidden state, windows of the features."""

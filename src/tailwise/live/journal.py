@@ -32,6 +32,7 @@ JOURNAL = "journal.jsonl"
 STATE_EVERY = 64  # ticks
 SYNC_EVERY = 1.0  # seconds of wall time
 LONGEST = 16_777_216  # bytes of a line
+_COMPACT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DTYPES = {"float64", "float32", "int64", "int8", "bool"}
 
 
@@ -159,7 +160,7 @@ class Journal:
     def write(self, value: Mapping[str, Any], *, sync: bool) -> None:
         """Append one line; sync: to the disk as well, which otherwise happens once a second."""
         assert self._descriptor is not None
-        data = (json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        data = (_COMPACT.encode(value) + "\n").encode()
         while data:
             data = data[os.write(self._descriptor, data) :]
         if sync or time.monotonic() - self._synced >= SYNC_EVERY:

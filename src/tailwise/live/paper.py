@@ -164,6 +164,7 @@ class Paper:
 
     def _idle(self, feed: Feed) -> None:
         self.session.look_for_kill()
+        self.session.show_status()
         due = self._due()
         if feed.live and due is not None:
             self.session.waited(due)

@@ -8,6 +8,7 @@ sends a real order.
 from __future__ import annotations
 
 import math
+import os
 import time as wall_time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from tailwise.live.journal import (
 from tailwise.live.lines import PositionReport, RawBar, inside_its_range
 from tailwise.live.settings import LiveGuards
 from tailwise.live.states import Machine, State
+from tailwise.live.status import StatusFile
 from tailwise.market.account import AccountStep
 from tailwise.run.decide import Decider
 from tailwise.run.decision import show
@@ -97,8 +99,14 @@ class Session:
         self.ticks = 0  # since the beginning of trading
         self.time: int | None = None  # of the newest tick, ns
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
+        self.status = StatusFile(folder)
+        self._shown: tuple[Any, ...] | None = None  # what the status file says
+        self._arrived = 0.0  # wall time of the newest tick of this process
+        self._refused = 0  # lines in a row before the next bar
+        self._laws: list[dict[str, Any] | None] = [None] * len(self.desks)
         self._placed: list[Placed | None] = [None] * len(self.desks)
         self._targets: dict[int, Any] = {}  # newest one of each account
+        self._kill = os.fspath(folder / KILL)
         self._take_as_it_is = False  # a price that somebody has looked at
 
     # ---------------------------------------------------------------- beginning and going on
@@ -115,7 +123,7 @@ class Session:
         self.journal.open(begin_again=not known)
         if not known:
             self.journal.write({**self.terms.header, "kind": "begin", "format": 1}, sync=True)
-        if not (self.folder / KILL).exists():
+        if not os.path.exists(self._kill):
             self._cleared("kill_file")
         for name in self.machine.acknowledge(acknowledge):
             self._take_as_it_is |= name == "absurd_price"
@@ -179,6 +187,9 @@ class Session:
                 )
 
     def close(self) -> None:
+        """Close the journal; what was begun can be continued."""
+        if self._arrived:
+            self._write_status(ended=True)
         self.journal.close()
 
     # ---------------------------------------------------------------- ticks
@@ -194,6 +205,9 @@ class Session:
             self._write_tick(time, state, made)
             if first or self.ticks % STATE_EVERY == 0:
                 self._write_state()
+        if self.trading:
+            self._arrived = self._clock()
+            self.show_status()
         placed = tuple(None if one is None else one["placed"] for one in made)
         return Ticked(time, tuple(desk.account.equity for desk in self.desks if desk.begun), placed, state)
 
@@ -211,15 +225,15 @@ class Session:
                 made.append(None)
                 continue
             if not desk.begun and desk.ready and self.terms.since is not None and time >= self.terms.since:
-                self._begin(k, state)  # no bar between the last close and `since` was due
+                self._begin(k, state, self.time or time)  # no bar between the last close and `since` was due
             step = desk.show(own)
             if step is None and self._may_begin(desk, time):
-                self._begin(k, state)
+                self._begin(k, state, time)
             elif step is not None and step.ruined:
                 self.machine.give("ruined", "The account is at its floor.")
                 self._placed[k] = None
             elif step is not None:
-                self._placed[k] = desk.place(state)
+                self._place(k, state, time)
             made.append(self._record(desk, own, step, self._placed[k]))
         self.time = time
         self.last |= bars
@@ -230,17 +244,22 @@ class Session:
         since = self.terms.since
         return desk.ready and (since is None or time + self.terms.frequency.bar_ns >= since)
 
-    def _begin(self, k: int, state: State) -> None:
+    def _begin(self, k: int, state: State, time: int) -> None:
         self.desks[k].begin()
+        self._place(k, state, time)
+
+    def _place(self, k: int, state: State, time: int) -> None:
+        if self.status.due():
+            self._laws[k] = {**self.desks[k].forecast(self.trader).to_json(), "time": time}
         self._placed[k] = self.desks[k].place(state)
 
     def _record(
         self, desk: Desk, bars: Sequence[RawBar | None], step: AccountStep | None, placed: Placed | None
     ) -> dict[str, Any]:
-        ledger = {} if step is None else {name: np.asarray(value) for name, value in step.ledger.items()}
+        ledger: Mapping[str, Any] = {} if step is None else step.ledger
         return {
             "bars": {bar.symbol: bar.to_list() for bar in bars if bar is not None},
-            "ledger": {name: value.tolist() for name, value in ledger.items() if name != "symbol" and value.any()},
+            "ledger": _what_is_not_0(ledger),
             "equity": desk.account.equity,
             "units": desk.account.units.reshape(-1).tolist(),
             "wanted": None if placed is None else placed.wanted.tolist(),
@@ -280,6 +299,40 @@ class Session:
             sync=True,
         )
 
+    # ---------------------------------------------------------------- status
+
+    def show_status(self) -> None:
+        """Say what there is now to whoever looks on, at most once a second and only what is new."""
+        if self.trading and self.status.due() and self._shown != (self.ticks, *self.machine.reasons):
+            self._write_status(ended=False)
+
+    def _write_status(self, *, ended: bool) -> None:
+        self._shown = (self.ticks, *self.machine.reasons)
+        self.status.write(
+            {
+                "state": self.machine.state.word,
+                "reasons": self.machine.sentences(),
+                "ticks": self.ticks,
+                "time": self.time,
+                "bar_ns": self.terms.frequency.bar_ns,
+                "wall": self._arrived,
+                "open": not ended,
+                "accounts": [
+                    {
+                        "symbols": list(desk.symbols),
+                        "equity": desk.account.equity,
+                        "exposure": desk.account.exposure().tolist(),
+                        "units": desk.account.units.reshape(-1).tolist(),
+                        "wanted": None if placed is None else placed.wanted.tolist(),
+                        "target": None if placed is None else placed.target.tolist(),
+                        "guards": list(desk.account.guards_now()) if desk.begun else [],
+                        "forecast": law,
+                    }
+                    for desk, placed, law in zip(self.desks, self._placed, self._laws, strict=True)
+                ],
+            }
+        )
+
     # ---------------------------------------------------------------- guards
 
     def refuses(self, bar: RawBar) -> str | None:
@@ -304,25 +357,28 @@ class Session:
             return
         bar, guards = self.terms.frequency.bar_ns, self.guards
         gone = self._clock() - due if due is not None else 0.0
-        stale = guards.stale_seconds is not None and gone > guards.stale_seconds
+        if guards.stale_seconds is not None and gone > guards.stale_seconds:
+            self._give("stale_feed", f"The newest bar came {gone:.0f} s after it was due.")
+        else:
+            self._cleared("stale_feed")
         missing = 0 if self.time is None else guards.missing(self.time, time, bar, self.terms.frequency.calendar)
-        closed = not guards.open_at(time + bar)
-        for name, holds, sentence in (
-            ("stale_feed", stale, f"The newest bar came {gone:.0f} s after it was due."),
-            ("gap", missing > 0, f"{missing} bars are missing before {show(np.datetime64(time, 'ns'))}."),
-            ("trading_hours", closed, f"Orders of now would be filled outside {', '.join(guards.hours)} UTC."),
-        ):
-            if holds:
-                self._give(name, sentence)
-            else:
-                self._cleared(name)
-        self._cleared("bad_lines")
+        if missing > 0:
+            self._give("gap", f"{missing} bars are missing before {show(np.datetime64(time, 'ns'))}.")
+        else:
+            self._cleared("gap")
+        if guards.open_at(time + bar):
+            self._cleared("trading_hours")
+        else:
+            self._give("trading_hours", f"Orders of now would be filled outside {', '.join(guards.hours)} UTC.")
+        if self._refused < guards.bad_lines:  # else the decision at this close is the first one after them
+            self._cleared("bad_lines")
+        self._refused = 0
         self.look_for_kill()
 
     def look_for_kill(self) -> None:
         """Go flat while the kill file is there."""
-        if (self.folder / KILL).exists():
-            self._give("kill_file", f"{self.folder / KILL} is there.")
+        if os.path.exists(self._kill):  # looked at in every tick
+            self._give("kill_file", f"{self._kill} is there.")
         else:
             self._cleared("kill_file")
 
@@ -334,6 +390,7 @@ class Session:
 
     def refused(self, count: int, reason: str) -> None:
         """So many lines in a row said nothing that could be used."""
+        self._refused = count
         if count >= self.guards.bad_lines:
             self._give("bad_lines", f"{self.guards.bad_lines} lines in a row were refused; one says: {reason[:200]}")
 
@@ -365,6 +422,12 @@ class Session:
         if self.trading:
             reasons = self.machine.to_json()
             self.journal.write({"kind": "event", "wall": self._clock(), "what": what, "reasons": reasons}, sync=True)
+
+
+def _what_is_not_0(ledger: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a ledger that say something, as plain values; numpy's `any` of a number takes a microsecond."""
+    plain = {name: value.tolist() for name, value in ledger.items() if name != "symbol"}
+    return {name: one for name, one in plain.items() if (any(one) if isinstance(one, list) else one)}
 
 
 def _same(now: Mapping[str, Any], before: Any) -> bool:

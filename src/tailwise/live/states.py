@@ -47,7 +47,7 @@ RULES: dict[str, Rule] = {
     "stale_feed": Rule(State.REDUCE_ONLY, False, _BY_ITSELF),
     "gap": Rule(State.REDUCE_ONLY, False, _BY_ITSELF),
     "trading_hours": Rule(State.REDUCE_ONLY, False, "clears by itself within the hours"),
-    "bad_lines": Rule(State.REDUCE_ONLY, False, _BY_ITSELF),
+    "bad_lines": Rule(State.REDUCE_ONLY, False, "clears by itself with the second bar that is in order"),
     "absurd_price": Rule(State.REDUCE_ONLY, True, _ACKNOWLEDGE + ", which takes the next price as it is"),
     "unexplained_position": Rule(State.STOPPED, True, _ACKNOWLEDGE),
     "ruined": Rule(State.STOPPED, True, "begin a new session in another folder"),
@@ -73,6 +73,8 @@ class Machine:
 
     def clear(self, *names: str) -> list[str]:
         """Reasons no longer hold, unless they wait for somebody; those that were cleared."""
+        if not self.reasons:
+            return []
         cleared = [name for name in names if name in self.reasons and not RULES[name].latched]
         for name in cleared:
             del self.reasons[name]

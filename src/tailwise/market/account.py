@@ -401,8 +401,23 @@ def _carry(row: Any) -> None:
         row[name] = 0
 
 
+def _is_plain(bar: FeedBar, features: int) -> bool:
+    """Whether a bar is what `SymbolTable.check` accepts, by plain numbers: arrays take ten times as long."""
+    top, bottom = (bar.open, bar.close) if bar.open >= bar.close else (bar.close, bar.open)
+    return (
+        0.0 < bar.low <= bottom
+        and top <= bar.high < np.inf
+        and 0.0 <= bar.volume < np.inf
+        and abs(bar.dividend) < np.inf
+        and abs(bar.funding) < np.inf
+        and (not bar.available or (bar.features.shape == (features,) and bool(np.isfinite(bar.features).all())))
+    )
+
+
 def _check_bar(symbol: str, bar: FeedBar, features: int, periods_per_year: float) -> None:
-    """Ask `SymbolTable` whether the simulator can live through this bar; it wants two of them."""
+    """Ask `SymbolTable` what is wrong with a bar that the simulator cannot live through; it wants two of them."""
+    if periods_per_year > 0 and _is_plain(bar, features):
+        return
     values = np.asarray(bar.features, dtype=np.float32).reshape(1, -1)
     SymbolTable(
         symbol=symbol,

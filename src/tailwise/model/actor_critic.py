@@ -9,6 +9,7 @@ no padding is computed and nothing flows across a reset. The plain twin (a loop 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -390,7 +391,18 @@ def decide_padded(
     return Decision(*(torch.cat([getattr(block, name) for block in blocks]) for name in names))
 
 
-def check_finite(decision: Decision, obs: Tensor, first: int = 0) -> None:
+class Decided(Protocol):
+    """What is read of a decision: action [B, A] raw, params [B, P], state [B, S, H]."""
+
+    @property
+    def action(self) -> Tensor: ...
+    @property
+    def params(self) -> Tensor: ...
+    @property
+    def state(self) -> Tensor: ...
+
+
+def check_finite(decision: Decided, obs: Tensor, first: int = 0) -> None:
     """Raise DataError unless law, action and hidden state of every row are finite; `first` is the number of row 0."""
     parts = (decision.params, decision.action.to(decision.params.dtype), decision.state)
     if surely_finite(*(part.numpy() for part in parts)):

@@ -132,12 +132,20 @@ class ObservationNormaliser(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """obs [..., D] raw -> standardised and clipped, same shape and dtype."""
-        if self.clip is None:
-            return obs
+        return obs if self.clip is None else self.standardised(obs, self.terms(obs.dtype))
+
+    def terms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Mean and factor [D] of the statistics as they are, for `standardised`."""
         # A spread below float32's resolution of the value itself is rounding noise: no signal, so it maps to 0.
         signal = self.variance > 1e-12 * (self.mean**2 + self.variance)
         scale = torch.where(signal, torch.rsqrt(self.variance), torch.zeros_like(self.variance))
-        standard = ((obs - self.mean.to(obs.dtype)) * scale.to(obs.dtype)).clamp(-self.clip, self.clip)
+        return self.mean.to(dtype), scale.to(dtype)
+
+    def standardised(self, obs: Tensor, terms: tuple[Tensor, Tensor]) -> Tensor:
+        """`forward` by terms that are known."""
+        if self.clip is None:
+            return obs
+        standard = ((obs - terms[0]) * terms[1]).clamp(-self.clip, self.clip)
         return torch.where(self.scaled, standard, obs)
 
     @torch.no_grad()

@@ -168,6 +168,28 @@ def doubts_of(trader: Decider, symbols: Sequence[str], *, since: Since, trades: 
     return found
 
 
+def forecast_at(trader: Decider, now: Moment, symbol: str) -> Forecast:
+    """What the policy predicts at a moment of an account of `symbol`, before it decides."""
+    forecasts = []
+    for model, hidden in zip(trader.models, now.hidden, strict=True):
+        decision = decide_padded(
+            model,
+            torch.from_numpy(now.obs).to(torch.get_default_dtype()),
+            hidden,
+            torch.from_numpy(now.start),
+            None if now.mask is None else torch.from_numpy(now.mask),
+            None,
+        )
+        forecasts.append(forecast_of(model, trader.config, decision.features))
+    return mean_forecast(forecasts).times(_worth(trader, symbol))
+
+
+def _worth(trader: Decider, symbol: str) -> float:
+    """A reward of 1 in log-returns: those of pooled symbols are in units of their own tails."""
+    own = units_of(trader.config).get(symbol)
+    return 1.0 if own is None else own.unit
+
+
 def row_of(spec: FeatureSpec, symbol: str) -> int:
     """Number of the account of a symbol in an evaluation: its place among the train symbols."""
     names = list(spec.windows)
@@ -183,9 +205,7 @@ def _explained(trader: Decider, follower: Follower, opening: Opening, how: Playe
     bounds, speaking = account.guard_bounds(), account.guards_now()
     made = follower.choose()
     looks = [_Look.at(trader, k, now, unit) for k in range(len(trader.models))]
-    # Rewards of pooled symbols were in units of their own tails.
-    own = units_of(trader.config).get(account.symbols[0])
-    worth = 1.0 if own is None else own.unit
+    worth = _worth(trader, account.symbols[0])
     low, high = bounds[:, 0], bounds[:, 1]
     kind = action_kind(market.action)
     since = opening.clock.time[-how.bars] if how.bars else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +15,14 @@ from tailwise.bars.bars import Bars
 from tailwise.core.errors import CheckpointError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.market.path import AccountPath
-from tailwise.model.actor_critic import ActorCritic, Decision, decide_padded
+from tailwise.model.actor_critic import ActorCritic, Decided
+from tailwise.model.playback import PaddedPolicy
 from tailwise.run.envs import EnvDriver, StepResult
 
 LONGEST_EPISODE = 1_000_000  # steps
 
 #: (obs [B, D], state [B, S, H], start [B], mask [B, K] or None, uniform [B, noise] or None) -> decision, as `decide`.
-Decide = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Decision]
+Decide = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Decided]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class KeepingPlayer(Player, Protocol):
 
 class ModelPlayer:
     """One model with its hidden state. stream: name of the random stream of sampled actions; decide: in which no row
-    may depend on the rows beside it, by default `decide_padded` of the model; environments: the numbers of the rows in
+    may depend on the rows beside it, by default `PaddedPolicy` of the model; environments: the numbers of the rows in
     that stream, by default 0, 1, ..."""
 
     def __init__(
@@ -89,7 +89,7 @@ class ModelPlayer:
     ) -> None:
         self.model, self.deterministic, self.stream = model, deterministic, stream
         self.environments = environments
-        self.decide = decide or partial(decide_padded, model)
+        self.decide = decide or PaddedPolicy(model)
         self.streams = Streams(seed)
         self.state = model.initial_state(1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -125,8 +126,9 @@ class Tail:
     An incomplete last line is kept until it is complete; a line that is no row is counted.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, name: str, accept: Callable[[bytes], dict[str, Any] | None] | None = None) -> None:
+        """accept: the row in a line, None for one that is none; by default `parse_row`."""
+        self.folder, self.name, self._accept = folder, name, accept or parse_row
         self.bad_lines = 0
         self._inode = -1
         self._offset = 0
@@ -174,7 +176,7 @@ class Tail:
             self._rest, self._skipping = b"", True
         rows = []
         for line in lines:
-            row = parse_row(line)
+            row = self._accept(line)
             if row is not None:
                 rows.append(row)
             elif line.strip():

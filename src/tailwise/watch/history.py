@@ -9,6 +9,7 @@ from typing import Any
 from tailwise.watch.evaluation import EvaluationReader
 from tailwise.watch.files import ALERTS, METRICS, Tail, finite, short_text, to_json, whole
 from tailwise.watch.panels import CURVES, metric_rows
+from tailwise.watch.paper import PaperReader
 from tailwise.watch.runs import RunEntry, known_severity
 
 MOST_POINTS = 2000  # of a curve; a longer history keeps every second, fourth, ... update
@@ -26,6 +27,7 @@ class Position:
     rows: int = 0
     alerts: int = 0
     evaluation: int = 0
+    paper: int = 0
 
 
 class History:
@@ -37,6 +39,9 @@ class History:
         self._metrics = Tail(entry.folder, METRICS)
         self._alerts = Tail(entry.folder, ALERTS)
         self._evaluation = EvaluationReader(entry)
+        self._paper = PaperReader(entry.folder)
+        self.paper: dict[str, Any] | None = None
+        self.papers = 0  # versions of it so far
         self.era = 0
         self._stride = 1
         self._count = 0  # rows since the era of the file began
@@ -55,6 +60,10 @@ class History:
         evaluation = self._evaluation.poll()
         if evaluation is not None:
             self.evaluation, self.evaluations, changed = evaluation, self.evaluations + 1, True
+        paper = self._paper.poll()
+        if paper is not None:
+            self.paper, self.papers, changed = paper, self.papers + 1, True
+        self.behind |= self._paper.behind
         if changed:
             self._texts = {}
         return changed
@@ -98,7 +107,9 @@ class History:
     @property
     def position(self) -> Position:
         """Position of a listener that has everything."""
-        return Position(self.era, len(self.rows), self._dropped_alerts + len(self.alerts), self.evaluations)
+        return Position(
+            self.era, len(self.rows), self._dropped_alerts + len(self.alerts), self.evaluations, self.papers
+        )
 
     def since(self, position: Position) -> str | None:
         """What a listener at `position` does not have, as JSON; None when it has everything."""
@@ -126,6 +137,8 @@ class History:
         news["alerts"] = self.alerts[old:]
         if (reset or position.evaluation != self.evaluations) and self.evaluation is not None:
             news["evaluation"] = self.evaluation
+        if (reset or position.paper != self.papers) and self.paper is not None:
+            news["paper"] = self.paper
         return to_json(news)
 
 

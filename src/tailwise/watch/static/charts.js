@@ -89,7 +89,7 @@ const Charts = (function () {
 
   function times(element, series, options) {
     const traces = series.map(function (s) {
-      return { type: "scatter", mode: "lines", name: plain(s.name), x: s.x, y: s.y, opacity: s.main ? 1 : 0.6, line: { color: s.colour, width: s.main ? 1.9 : 1 }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
+      return { type: "scatter", mode: "lines", name: plain(s.name), x: s.x, y: s.y, opacity: s.main ? 1 : 0.6, line: { color: s.colour, width: s.main ? 1.9 : 1, shape: options.step ? "hv" : "linear" }, fill: options.fill && s.main ? "tozeroy" : "none", fillcolor: s.colour + "22", hovertemplate: options.hover };
     });
     Plotly.react(element, traces, layout({ xaxis: { type: "date" }, yaxis: { tickformat: options.format } }), config);
   }
@@ -113,5 +113,20 @@ const Charts = (function () {
       layout({ hovermode: "closest", shapes: shapes, margin: { l: 10, r: 14, t: 14, b: 26 }, xaxis: { range: [low - pad, high + pad], tickformat: "~g" }, yaxis: { autorange: "reversed", automargin: true, showgrid: true } }), config);
   }
 
-  return { colour: colour, css: css, curves: curves, times: times, bars: bars, ladder: ladder, DASHES: DASHES };
+  // The law of a return as its distribution function: how probable it is to stay below x.
+  function law(element, forecast) {
+    const shapes = [], notes = [];
+    const mark = function (x, words, colour, dash, top) {
+      if (x === null) { return; }
+      shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: colour, width: 1.3, dash: dash } });
+      notes.push({ x: x, y: top, yref: "paper", xanchor: "left", xshift: 3, showarrow: false, text: words, font: { size: 11, color: colour } });
+    };
+    mark(forecast.limit, "limit", css("--bad"), "dash", 0.98);
+    mark(forecast.cvar, "CVaR", css("--care"), "solid", 0.86);
+    mark(forecast.mean, "mean", css("--good"), "solid", 0.2);
+    Plotly.react(element, [{ type: "scatter", mode: "lines", x: forecast.quantiles, y: forecast.levels, line: { color: colour(0), width: 1.8 }, fill: "tozeroy", fillcolor: colour(0) + "18", hovertemplate: "%{y:.0%} below %{x:.4g}<extra></extra>" }],
+      layout({ hovermode: "closest", shapes: shapes, annotations: notes, xaxis: { tickformat: ".1%" }, yaxis: { range: [0, 1], tickformat: ".0%" } }), config);
+  }
+
+  return { law: law, colour: colour, css: css, curves: curves, times: times, bars: bars, ladder: ladder, DASHES: DASHES };
 })();

@@ -123,7 +123,7 @@
   function take(news) {
     let data = state.data.get(news.run);
     if (!data || news.reset || data.fresh) {
-      data = { run: news.run, update: [], steps: [], curves: {}, alerts: [], evaluation: data && !news.reset ? data.evaluation : null, latest: new Map() };
+      data = { run: news.run, update: [], steps: [], curves: {}, alerts: [], evaluation: data && !news.reset ? data.evaluation : null, paper: data && !news.reset ? data.paper : null, latest: new Map() };
       state.data.set(news.run, data);
     }
     const before = data.steps.length;
@@ -139,6 +139,7 @@
     data.rows = news.latest;
     data.bad = news.bad_lines;
     if (news.evaluation) { data.evaluation = news.evaluation; }
+    if (news.paper) { data.paper = news.paper; }
     showAll();
     document.documentElement.dataset.points = String(chosenData().reduce(function (sum, d) { return sum + d.steps.length; }, 0));
     document.documentElement.dataset.update = String(data.update.length ? data.update[data.update.length - 1] : 0);
@@ -152,7 +153,7 @@
     const wait = Math.max(0, DRAW_EVERY - (performance.now() - drawn));
     setTimeout(function () {
       planned = false; drawn = performance.now();
-      showHead(); showAlerts(); showCharts(); showLaw(); showEvaluation(); showNumbers();
+      showHead(); showAlerts(); showPaper(); showCharts(); showLaw(); showEvaluation(); showNumbers();
     }, wait);
   }
   function showHead() {
@@ -184,6 +185,61 @@
     byId("head").hidden = !run;
     byId("head").replaceChildren.apply(byId("head"), tiles);
     document.title = run ? run.name + " · Tailwise" : "Tailwise";
+  }
+  const signed = function (value) { return value === null || value === undefined ? "–" : (value > 0 ? "+" : "") + number(value); };
+  function showPaper() {
+    const data = state.data.get(state.chosen[0]), paper = data && data.paper;
+    byId("paper").hidden = !paper;
+    if (!paper) { return; }
+    const day = new Date(paper.time).toISOString().slice(0, paper.bar_seconds < 86400 ? 19 : 10).replace("T", " ");
+    byId("paper-words").textContent = paper.ticks.toLocaleString("en") + " bars traded, the newest of " + day + " UTC. No real order is sent." + (paper.open ? "" : " The session has ended and can be continued.");
+    const tiles = [];
+    const tile = function (label, text, small, kind, id) {
+      const bold = make("b", { text: text });
+      if (small) { bold.append(" ", make("small", { text: small })); }
+      tiles.push(make("div", { class: kind || "", id: id || null }, [make("span", { text: label }), bold]));
+    };
+    const kind = !paper.open ? "" : paper.state === "running" ? "good" : paper.state === "stopped" ? "bad" : "care";
+    tile("state", paper.open ? paper.state : "ended", paper.open ? "" : "was " + paper.state, kind, "paper-state");
+    tile("feed, newest bar came", duration(Math.max(0, now() - paper.wall)) + " ago", "", "", "paper-age");
+    paper.accounts.forEach(function (account) {
+      const several = paper.accounts.length > 1 || account.symbols.length > 1;
+      const equity = account.equity.toLocaleString("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
+      tile("equity" + (several ? ", " + account.symbols.join(" + ") : ""), equity);
+      account.symbols.forEach(function (symbol, k) {
+        const waits = account.target ? account.target[k] : null, wanted = account.wanted ? account.wanted[k] : null;
+        const cut = waits !== wanted && wanted !== null ? ", policy wants " + signed(wanted) : "";
+        tile((several ? symbol + ": " : "") + "position, x equity", signed(account.exposure[k]), waits === null ? "no order" : "next " + signed(waits) + cut, cut ? "care" : "");
+      });
+      const law = account.forecast;
+      if (law && law.cvar !== null) { tile("predicted CVaR " + percent(law.alpha) + (law.limit !== null ? " / limit" : ""), percent(law.cvar), law.limit !== null ? "/ " + percent(law.limit) : "", law.limit !== null && law.cvar < law.limit ? "care" : ""); }
+      if (account.guards.length) { tile("guards of the market", account.guards.join(", "), "", "care"); }
+    });
+    byId("paper-head").replaceChildren.apply(byId("paper-head"), tiles);
+    byId("paper-reasons").replaceChildren.apply(byId("paper-reasons"), paper.reasons.map(function (text) {
+      return make("article", { class: "alert " + (paper.state === "stopped" ? "error" : "warn") }, [make("span", { class: "severity", text: "guard" }), make("p", { text: text }), make("time")]);
+    }));
+    const curve = function (key, title, lines, options) {
+      const made = card("paper-charts", "paper-" + key, title, null);
+      made.legend.replaceChildren.apply(made.legend, lines.length > 1 ? lines.map(function (l) { return label(l.name, l.colour, "solid"); }) : []);
+      drawLater(made, function () { Charts.times(made.plot, lines, options); });
+    };
+    const equity = [], targets = [];
+    paper.curves.forEach(function (account, k) {
+      const names = paper.accounts[k].symbols;
+      equity.push({ name: names.join(" + "), x: paper.times, y: account.equity, colour: Charts.colour(k), main: true });
+      account.target.forEach(function (values, a) { targets.push({ name: names[a], x: paper.times, y: values, colour: Charts.colour(targets.length), main: true }); });
+    });
+    curve("equity", "Equity on paper", equity, { format: ",.0f", hover: "%{y:,.2f}" });
+    curve("target", "Target, in multiples of equity", targets, { format: ".2f", hover: "%{y:+.3f}", step: true });
+    for (const [key, made] of cards) { if (key.startsWith("paper-law-")) { made.element.hidden = true; } }
+    paper.accounts.forEach(function (account, k) {
+      const law = account.forecast;
+      if (!law || !law.quantiles) { return; }
+      const made = card("paper-charts", "paper-law-" + k, "Predicted law of the next " + law.horizon + " bars" + (paper.accounts.length > 1 ? ", " + account.symbols.join(" + ") : ""), "discounted log-return, as the policy predicted it at " + new Date(law.time).toISOString());
+      made.element.hidden = false;
+      drawLater(made, function () { Charts.law(made.plot, law); });
+    });
   }
   function gatherAlerts() {
     const found = [];
@@ -379,5 +435,6 @@
     if (ids.length && ids.join() !== state.chosen.join()) { choose(ids); }
   });
   setInterval(showRuns, 30000);
+  setInterval(showPaper, 5000);  // the age of the feed goes on without news
   connect();
 })();
