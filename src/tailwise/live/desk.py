@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import DataError
@@ -21,7 +22,7 @@ from tailwise.live.states import State, allowed
 from tailwise.market.account import Account, AccountStep, FeedBar
 from tailwise.market.dataset import scaled_base
 from tailwise.run.decide import Decider, market_of, row_of
-from tailwise.run.follow import Follower
+from tailwise.run.follow import HIDDEN, Follower
 from tailwise.run.limits import scales_of
 
 Floats = npt.NDArray[np.float64]
@@ -69,8 +70,12 @@ class Desk:
             periods_per_year=frequency.periods_per_year,
             bar=frequency.bar,
         )
-        row = row_of(spec, self.symbols[0]) if len(self.symbols) == 1 else 0
-        self.follower: Follower = trader.follower(self.account, deterministic=deterministic, seed=seed, row=row)
+        self._plays: dict[str, Any] = {
+            "deterministic": deterministic,
+            "seed": seed,
+            "row": row_of(spec, self.symbols[0]) if len(self.symbols) == 1 else 0,
+        }
+        self.follower: Follower = trader.follower(self.account, **self._plays)
         self._empty = np.zeros(len(spec.names), dtype=np.float32)
         self._ready = False
 
@@ -107,6 +112,15 @@ class Desk:
             return Placed(choice.target, choice.target)
         wanted = choice.target
         return Placed(wanted, self.account.order_target(allowed(state, wanted, self.account.exposure())))
+
+    def follow(self, trader: Decider, hidden: Sequence[Tensor] | None = None) -> None:
+        """Let another policy with the same features decide from the next close on; the account stays as it is. hidden:
+        its hidden states after the last close; None: `set_state` brings them."""
+        step = self.follower.get_state()
+        self.follower = trader.follower(self.account, **self._plays)
+        if hidden is not None:
+            own = {f"{HIDDEN}{k}": one.numpy() for k, one in enumerate(hidden)}
+            self.follower.set_state({name: one for name, one in step.items() if not name.startswith(HIDDEN)} | own)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays: account, hidden state, windows of the features."""

@@ -1,1 +1,1 @@
-"""Online learning: challengers that are trained aside, judged on bars that arrive, promoted by evidence, rolled back."""
+"""Online learning: challengers trained aside, judged on bars that arrive, promoted by evidence, rolled back."""

@@ -1,10 +1,10 @@
 """Whether what the deployed policy earns per bar has fallen, with an alarm rate that was measured before it is stated.
 
-Each value is divided by an exponentially weighted volatility, so that a storm is no drift, and compared with the mean of
-a reference in the same units. The statistic is a one-sided CUSUM (Page 1954): it grows while values fall short of the reference. Its threshold
-is calibrated on stationary-bootstrap resamples (Politis & Romano 1994) of the reference, in which the mean is estimated
-again from a resampled reference: the threshold then pays for the error of that mean, which a resample around the very
-mean of the reference does not. docs/online.md has the rates that were measured.
+Each value is divided by an exponentially weighted volatility, so that a storm is no drift, and compared with the mean
+of a reference in the same units. The statistic is a one-sided CUSUM (Page 1954): it grows while values fall short of
+the reference. Its threshold is calibrated on stationary-bootstrap resamples (Politis & Romano 1994) of the reference,
+in which the mean is estimated again from a resampled reference: the threshold then pays for the error of that mean,
+which a resample around the very mean of the reference does not. docs/online.md has the rates that were measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 HORIZON = 1000  # bars that the stated rate speaks of; the statistic begins anew after them
 FEWEST = 1000  # bars of a reference
 DRAWS = 400  # resamples
-BLOCK = 2.0  # mean length of the resampled blocks, bars; longer ones give thresholds that are too low
+BLOCK = 5.0  # mean length of the resampled blocks, bars; longer ones give thresholds that are too low
 ALLOWANCE = 0.1  # standard deviations by which a mean may fall short unnoticed
 _MEMORY = 0.94  # of the volatility (RiskMetrics)
 _LARGEST = 4.0  # standardised values are clipped here, so that one bar is no drift
@@ -64,7 +64,8 @@ def largest_cusum(units: Floats, count: int) -> Floats:
 def threshold(reference: Floats, rate: float, *, seed: int, draws: int = DRAWS, horizon: int = HORIZON) -> float:
     """Level that the statistic of a stationary stream reaches within `horizon` bars with probability `rate`.
 
-    reference [n]: bars without drift, whose standardised values hardly depend on one another. One standard error of the resampling is added, on the side of no alarm.
+    reference [n]: bars without drift, whose standardised values hardly depend on one another. One standard error of
+    the resampling is added, on the side of no alarm.
     """
     count = len(reference)
     if count < FEWEST:
