@@ -15,6 +15,7 @@ from tailwise.live.journal import JOURNAL
 from tailwise.online.audit import AUDIT, read_audit
 from tailwise.online.jobs import AtOnce
 from tailwise.online.learner import settings_of
+from tailwise.online.settings import LearnSettings
 from tests.live.test_paper import _killed
 from tests.online.worlds import RECURRENT, Planted, bars_with, holder, played
 
@@ -45,7 +46,7 @@ def test_a_better_challenger_takes_over_and_is_rolled_back(tmp_path: Path) -> No
     short, long = holder(-0.9), holder(0.9)
     before, more = bars_with(short, [(500, UP), (200, DOWN)])
     _, beside, ticks = played(short, before, more, tmp_path, worker=Planted(lambda _: long), roll_back=0.04)
-    lines = {line["kind"]: line for line in read_audit(tmp_path / AUDIT)}
+    lines = {line["kind"]: line for line in reversed(read_audit(tmp_path / AUDIT))}  # the first of each kind
     promoted, back = lines["promoted"], lines["rolled back"]
     assert promoted["why"] == "better" and back["to"] == 0
     assert promoted["n"] - lines["contest"]["n"] == promoted["bars"] > 20
@@ -159,3 +160,18 @@ def test_settings_are_checked() -> None:
         settings_of(["every=10", "lead=10"])
     with pytest.raises(ConfigError, match="evry"):
         settings_of(["evry=10"])
+
+
+def test_the_page_names_every_setting_and_its_default() -> None:
+    """docs/online.md keeps up with the settings."""
+    page = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
+    for name, field in LearnSettings.model_fields.items():
+        assert f"`{name}`" in page, name
+        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        default = field.default
+        assert default is None or any(float(default) == number for number in _numbers(row)), row
+
+
+def _numbers(row: str) -> list[float]:
+    """Numbers in the second cell of a row."""
+    return [float(text) for text in row.split("|")[2].replace(",", " ").split() if text[0].isdigit()]

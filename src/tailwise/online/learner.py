@@ -106,8 +106,19 @@ class _Window:
     def bars(self) -> Bars:
         columns = np.array(self._rows, dtype=np.float64)
         time = np.array(list(self._times), dtype=np.int64).astype("datetime64[ns]")
-        named = {name: columns[:, k].copy() for k, name in enumerate(COLUMNS)}
-        return replace(self._like, time=time, **named, dividends=None, notes=(), source="newest bars of the session")
+        begin, high, low, close, volume = (columns[:, k].copy() for k in range(len(COLUMNS)))
+        return replace(
+            self._like,
+            time=time,
+            open=begin,
+            high=high,
+            low=low,
+            close=close,
+            volume=volume,
+            dividends=None,
+            notes=(),
+            source="newest bars of the session",
+        )
 
 
 class Learner:
@@ -313,7 +324,7 @@ class Learner:
             ended = "its account came to its floor"
         elif self._contest.hopeless:
             ended = "a bar lost more than its evidence allows for"
-        elif self._age >= self.settings.patience:
+        elif self._age >= self.settings.patience and not self._contest.leans_to_it:
             ended = f"no evidence within {self.settings.patience:,} bars"
         if ended is not None:
             self._drop(tick, ended, self._contest)

@@ -137,6 +137,11 @@ class Contest:
         return None
 
     @property
+    def leans_to_it(self) -> bool:
+        """Whether the evidence has grown so far, one way or the other."""
+        return self.better.value > 1.0 or min(self.as_good.value, self.safer.value) > 1.0
+
+    @property
     def hopeless(self) -> bool:
         """Whether a loss beyond the bound ended both ways."""
         return self.better.dead and (self.as_good.dead or self.safer.dead)

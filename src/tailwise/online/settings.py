@@ -23,11 +23,11 @@ class LearnSettings(Section):
         2.0, gt=0, le=100, description="largest mean KL of a challenger from the deployed policy, nats per decision"
     )
     patience: int = Field(
-        1000,
+        500,
         ge=1,
         le=10_000_000,
-        description="bars without a promotion after which a challenger is dropped, and bars that a promoted one is "
-        "watched",
+        description="bars after which a challenger is dropped unless the evidence leans to it, and bars that a promoted "
+        "one is watched",
     )
     alpha: float = Field(
         0.05, gt=0, lt=1, description="probability of any false promotion in the life of a session, all ways together"

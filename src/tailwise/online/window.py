@@ -18,10 +18,11 @@ class NewestBars(MarketWorld):
     feature means the same to it before and after."""
 
     def __init__(self, trader: Decider, bars: Sequence[Bars]) -> None:
-        market, spec = market_of(trader)
+        _, spec = market_of(trader)
         config = trader.config
-        if config.costs is None:
-            raise ConfigError("this policy has no costs; it was not trained on a market.")
+        market = config.env.market
+        if market is None or config.costs is None:
+            raise ConfigError("this policy was not trained on a market, so there are no bars for it to learn from.")
         loaded = tuple(Loaded(one, {}) for one in bars)
         tables = tuple(spec.table(one) for one in bars)
         windows = tuple(Window(0, len(one)) for one in bars)
