@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 ALPHA, RATE = 0.05, 0.1
 MARKETS, SEEDS = 200, 10
 CHALLENGERS, CONTEST = 3, 400  # of a session on a simulated market, and bars of each
-TRAIN, BEFORE_FLIP, AFTER_FLIP = 2000, 500, 3000  # bars
+TRAIN, BEFORE_FLIP, AFTER_FLIP = 2016, 500, 3000  # bars of an hour; training ends with a day
 LEARNING: dict[str, Any] = {"window": 600, "every": 250, "updates": 60, "patience": 250, "kl": 5.0}
 KINDS = ("flip", "stationary", "walk")
 
@@ -138,8 +138,8 @@ def trained_policy(bars: Any, folder: Path, seed: int, steps: int) -> Any:
 
     file = folder / "bars.parquet"
     bars.to_frame().to_parquet(file)
-    days = [str(bars.time[k].astype("datetime64[s]")) for k in (0, TRAIN, TRAIN + 250)]
-    end = str((bars.time[-1] + np.timedelta64(1, "D")).astype("datetime64[s]"))
+    days = [str(bars.time[k].astype("datetime64[D]")) for k in (0, TRAIN, TRAIN + 240)]
+    end = str(bars.time[-1].astype("datetime64[D]") + 1)
     split = {"kind": "dates", "train": days[:2], "select": days[1:], "test": [days[2], end]}
     agent = tailwise.PPO(
         config={
@@ -249,7 +249,7 @@ def poisoned(options: Options) -> list[Check]:
 
     from tailwise.core.errors import ConfigWarning
 
-    learning = {**LEARNING, "every": 100, "updates": 2}
+    learning = {**LEARNING, "every": 50, "updates": 2, "patience": 20}
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
         folder = Path(name)

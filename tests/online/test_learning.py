@@ -90,14 +90,14 @@ def test_caps_hold_for_each_day(tmp_path: Path) -> None:
 
 
 def test_a_window_that_stands_still_is_not_trained_on(tmp_path: Path) -> None:
-    """A stuck feed repeats its price for 120 of 200 bars."""
+    """A stuck feed repeats its price; from the bar on at which that is half of the window, nothing is trained."""
     policy = holder(0.5)
-    before, more = bars_with(policy, [(130, 0.0)])
+    before, more = bars_with(policy, [(190, 0.0)])
     still = np.full(len(more), more.open[0])
     from dataclasses import replace
 
     stuck = replace(more, open=still, high=still, low=still, close=still)
-    played(policy, before, stuck, tmp_path, worker=AtOnce(), updates=1, still=0.5)
+    played(policy, before, stuck, tmp_path, worker=AtOnce(), updates=1, patience=10, still=0.5)
     lines = read_audit(tmp_path / AUDIT)
     assert lines[-1]["kind"] == "not trained" and "did not move" in lines[-1]["why"]
 
@@ -167,7 +167,7 @@ def test_the_page_names_every_setting_and_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
     for name, field in LearnSettings.model_fields.items():
         assert f"`{name}`" in page, name
-        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        row = next(one for one in page.splitlines() if one.startswith("| `") and f"`{name}`" in one.split("|")[1])
         default = field.default
         assert default is None or any(float(default) == number for number in _numbers(row)), row
 
