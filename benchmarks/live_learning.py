@@ -170,7 +170,7 @@ def session_on(
     """(log-return of a paper session on the bars after TRAIN, audit); learning: settings, None without it."""
     from tailwise.live.feeds import BarsFeed
     from tailwise.live.paper import Beginning, Paper, frequency_of, terms_of
-    from tailwise.live.session import Session
+    from tailwise.live.session import Session, Ticked
     from tailwise.live.settings import LiveGuards
     from tailwise.online.jobs import AtOnce
     from tailwise.online.learner import Learner, Learning
@@ -184,7 +184,12 @@ def session_on(
         beside = Learning(Learner(policy, terms, folder, LearnSettings(**learning), [before], AtOnce()))
     session = Session(policy, terms, folder, LiveGuards(), deployed=None if beside is None else beside.learner.find)
     session.open()
-    paper = Paper(session, told=lambda _: None if beside is None else beside.after(session))
+
+    def told(_: Ticked) -> None:
+        if beside is not None:
+            beside.after(session)
+
+    paper = Paper(session, told=told)
     paper.warm_up([before])
     begun = session.desks[0].account.equity
     paper.run(BarsFeed([more]))

@@ -119,7 +119,7 @@ def test_kl_of_the_same_policy_is_0_and_grows_with_the_move() -> None:
 
 def test_a_challenger_is_deterministic_and_stays_within_its_budget() -> None:
     """The same bars and number give the same bits, another number others; a budget of KL ends the training before it
-    is exceeded, and what is returned is the policy before that update. Rejects a budget that is looked at afterwards."""
+    is exceeded, and what is returned is the policy before that update. Rejects a budget that is checked afterwards."""
     agent = agent_of({})
     policy = Policy(agent.model, agent.config, masked=agent.needs_mask(), features=agent.features)
     bars = policy.market().dataset.bars

@@ -16,7 +16,7 @@ from tailwise.bars.synthetic import random_walk
 from tailwise.live.feeds import BarsFeed
 from tailwise.live.journal import JOURNAL
 from tailwise.live.paper import Beginning, Paper, frequency_of, terms_of, ticks_in
-from tailwise.live.session import Session
+from tailwise.live.session import Session, Ticked
 from tailwise.live.settings import LiveGuards
 from tailwise.online.jobs import AtOnce, ChallengerJob, Worker
 from tailwise.online.learner import Learner, Learning
@@ -111,7 +111,12 @@ def played(
     known = session.open()
     if beside is not None:
         beside.go_on(session)
-    paper = Paper(session, told=lambda _: None if beside is None else beside.after(session))
+
+    def told(_: Ticked) -> None:
+        if beside is not None:
+            beside.after(session)
+
+    paper = Paper(session, told=told)
     if not known:
         paper.warm_up([before])
     paper.run(BarsFeed([more], speed=speed, after=session.time if known else None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,18 +69,20 @@ def run_paper(
         beside = None
         if learning is not None:
             before = history or list(team.trader.market().dataset.bars)
-            beside = _learning(team, terms, folder, learning, before, opened, None if as_json or quiet else print)
+            beside = _learning(team, terms, folder, learning, before, opened, feed)
         find = None if beside is None else beside.learner.find
         session = Session(team.trader, terms, folder, guards_of(guards), deployed=find)
         known = session.open(acknowledge)
         for sentence in [] if known else doubts_of(team.trader, symbols, since=begun.since, trades=True):
             note(f"note: {sentence}")
-        tell = _say_nothing if as_json or quiet else Teller(session).tell
+        silent = as_json or quiet
+        tell = _say_nothing if silent else Teller(session).tell
 
         def told(tick: Ticked) -> None:
             tell(tick)
-            if beside is not None:
-                beside.after(session)
+            for sentence in () if beside is None else beside.after(session):
+                if not silent:
+                    print(sentence, flush=True)
 
         playing = Paper(session, told=told)
         if not quiet and not as_json:
@@ -121,15 +122,15 @@ def _learning(
     overrides: list[str],
     before: list[Bars],
     opened: Opened,
-    say: Callable[[str], None] | None,
+    feed: Feed,
 ) -> Learning:
     """Online learning beside the session of a folder; before: bars from before."""
-    from tailwise.online.jobs import Aside
+    from tailwise.online.jobs import Aside, AtOnce
     from tailwise.online.learner import Learner, Learning, settings_of
 
     settings = settings_of(overrides)
-    learner = Learner(team.trader, terms, folder, settings, before, Aside(), trust=opened.trust)
-    return Learning(learner, say=say or (lambda _: None))
+    worker = Aside() if feed.live else AtOnce()  # a replay has nothing else to do meanwhile
+    return Learning(Learner(team.trader, terms, folder, settings, before, worker, trust=opened.trust))
 
 
 def _after_history(beginning: Beginning, history: list[Bars], folder: Path) -> Beginning:

@@ -12,7 +12,7 @@ there is at most one challenger, in one of these phases:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -380,8 +380,8 @@ class Learner:
 class Learning:
     """A learner beside a session: `after` every tick, `go_on` once after the session was opened."""
 
-    def __init__(self, learner: Learner, *, say: Callable[[str], None] = lambda _: None) -> None:
-        self.learner, self._say, self._told = learner, say, 0
+    def __init__(self, learner: Learner) -> None:
+        self.learner, self._told = learner, 0
 
     def go_on(self, session: Session) -> None:
         """Play the ticks that the journal has; afterwards the session decides with the policy that it should."""
@@ -404,16 +404,16 @@ class Learning:
                 )
             self._deploy(session, change)
 
-    def after(self, session: Session) -> None:
-        """The session has made a tick."""
+    def after(self, session: Session) -> list[str]:
+        """The session has made a tick; what happened, for people."""
         if not session.trading:
-            return
+            return []
         self.learner.see(Tick.of_session(session))
         if self.learner.change is not None:
             self._deploy(session, self.learner.change)
-        for line in self.learner.audit.lines[self._told :]:
-            self._say(sentence_of(line))
-        self._told = len(self.learner.audit.lines)
+        news = self.learner.audit.lines[self._told :]
+        self._told += len(news)
+        return [sentence_of(line) for line in news]
 
     def summary(self) -> dict[str, Any]:
         """What happened, as plain values."""

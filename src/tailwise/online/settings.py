@@ -26,8 +26,8 @@ class LearnSettings(Section):
         500,
         ge=1,
         le=10_000_000,
-        description="bars after which a challenger is dropped unless the evidence leans to it, and bars that a promoted "
-        "one is watched",
+        description="bars after which a challenger is dropped unless the evidence leans to it, and bars that a "
+        "promoted one is watched",
     )
     alpha: float = Field(
         0.05, gt=0, lt=1, description="probability of any false promotion in the life of a session, all ways together"
