@@ -14,6 +14,7 @@ from tailwise.online.challenger import deployed_segments, train_challenger
 from tailwise.online.segments import Segment, check_order, kl_from, learn_from
 from tailwise.online.settings import LearnSettings
 from tailwise.online.window import NewestBars
+from tailwise.run.ensemble import Ensemble
 from tailwise.run.policy import Policy
 from tailwise.run.trainer import Trainer
 from tests.live.markets import LSTM, MARKET
@@ -132,3 +133,15 @@ def test_a_challenger_is_deterministic_and_stays_within_its_budget() -> None:
     assert one.updates == 6 and one.segments == 3 and one.kl > 0
     tight = train_challenger(policy, bars, LearnSettings(updates=6, kl=one.kl / 4), number=1)
     assert tight.stopped is not None and tight.kl <= one.kl / 4 and tight.updates < 6
+
+
+def test_policies_that_decide_together_are_trained_each_by_itself() -> None:
+    """Every member of a run with several seeds learns, and the challenger decides as the deployed policy did."""
+    members = [agent_of({"seed": seed}) for seed in (1, 2)]
+    policies = [Policy(one.model, one.config, masked=one.needs_mask(), features=one.features) for one in members]
+    together = Ensemble(policies, "average")
+    made = train_challenger(together, policies[0].market().dataset.bars, LearnSettings(updates=2, kl=100.0), number=1)
+    assert isinstance(made.policy, Ensemble) and made.policy.how == "average" and made.updates == 4
+    for before, after in zip(together.models, made.policy.models, strict=True):
+        weights = before.state_dict()
+        assert any(not torch.equal(weights[name], one) for name, one in after.state_dict().items())

@@ -22,7 +22,7 @@ from tailwise.live.states import State, allowed
 from tailwise.market.account import Account, AccountStep, FeedBar
 from tailwise.market.dataset import scaled_base
 from tailwise.run.decide import Decider, market_of, row_of
-from tailwise.run.follow import HIDDEN, Follower
+from tailwise.run.follow import Follower
 from tailwise.run.limits import scales_of
 
 Floats = npt.NDArray[np.float64]
@@ -116,11 +116,11 @@ class Desk:
     def follow(self, trader: Decider, hidden: Sequence[Tensor] | None = None) -> None:
         """Let another policy with the same features decide from the next close on; the account stays as it is. hidden:
         its hidden states after the last close; None: `set_state` brings them."""
-        step = self.follower.get_state()
+        state = self.follower.get_state()
         self.follower = trader.follower(self.account, **self._plays)
+        self.follower.set_state(state)
         if hidden is not None:
-            own = {f"{HIDDEN}{k}": one.numpy() for k, one in enumerate(hidden)}
-            self.follower.set_state({name: one for name, one in step.items() if not name.startswith(HIDDEN)} | own)
+            self.follower.player.restore(hidden)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays: account, hidden state, windows of the features."""

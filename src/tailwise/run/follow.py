@@ -21,7 +21,7 @@ from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import as_mask, check_mask
 from tailwise.run.play import KeepingPlayer
 
-_STATE, HIDDEN = "account:", "hidden:"
+_STATE, _HIDDEN = "account:", "hidden:"
 
 
 class Moment(NamedTuple):
@@ -93,13 +93,13 @@ class Follower:
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays with which `set_state` continues bit for bit."""
         state = {_STATE + name: values for name, values in self.account.get_state().items()}
-        state |= {f"{HIDDEN}{k}": one.numpy() for k, one in enumerate(self.player.hidden())}
+        state |= {f"{_HIDDEN}{k}": one.numpy() for k, one in enumerate(self.player.hidden())}
         return {**state, "step": np.array([self._step])}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from `get_state` of the same policy and account."""
-        count = sum(name.startswith(HIDDEN) for name in state)
-        self.player.restore([torch.from_numpy(np.array(state[f"{HIDDEN}{k}"])) for k in range(count)])
+        count = sum(name.startswith(_HIDDEN) for name in state)
+        self.player.restore([torch.from_numpy(np.array(state[f"{_HIDDEN}{k}"])) for k in range(count)])
         cut = len(_STATE)
         self.account.set_state({name[cut:]: value for name, value in state.items() if name.startswith(_STATE)})
         self._step = int(state["step"][0])
