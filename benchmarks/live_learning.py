@@ -154,7 +154,7 @@ def trained_policy(bars: Any, folder: Path, seed: int, steps: int) -> Any:
                 "encoder": {"hidden": [16]}, "actor": {"hidden": [16]},
                 "critic": {"hidden": [16], "quantiles": 40, "minibatch_particles": 4},
             },
-            "learner": {"gamma": 0.5},
+            "learner": {"gamma": 0.5, "learning_rate": 1e-3},
             "risk": {"mode": "off"},
             "run": {"environments": 16, "rollout_steps": 64, "total_steps": steps, "tensorboard": False},
         }
@@ -258,7 +258,7 @@ def poisoned(options: Options) -> list[Check]:
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
         folder = Path(name)
-        bars = regime_bars("stationary", 0, TRAIN + BEFORE_FLIP)
+        bars = regime_bars("stationary", 0, TRAIN + BEFORE_FLIP + 10)
         policy = trained_policy(bars, folder, 0, 4096)
         columns = {one: getattr(bars, one).copy() for one in ("open", "high", "low", "close")}
         for one in columns.values():
