@@ -162,6 +162,14 @@ def test_settings_are_checked() -> None:
         settings_of(["evry=10"])
 
 
+def test_settings_without_learn_are_refused() -> None:
+    """Rejects a setting that is accepted and ignored."""
+    from tailwise.cli.live_commands import paper
+
+    with pytest.raises(ConfigError, match="give --learn as well"):
+        paper([Path("run")], feed=["-"], learning=["every=10"])
+
+
 def test_the_page_names_every_setting_and_its_default() -> None:
     """docs/online.md keeps up with the settings."""
     page = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
