@@ -40,6 +40,7 @@ Floats = npt.NDArray[np.float64]
 Hidden = list[list[Tensor]]
 CHALLENGERS = "challengers"
 _SAFETY = 1.5  # largest move that is bet on, over the largest one of the window
+_DEVIATIONS = 3.0  # of a random walk over a probation, at which it is no chance any more
 _DAY = 86_400_000_000_000  # ns
 
 
@@ -164,6 +165,7 @@ class Learner:
         self._age = 0  # bars of the contest or the probation
         self._before: Deployed | None = None  # predecessor during a probation
         self._behind = self._gain = self._peak = 0.0
+        self._limits = (0.0, 0.0)  # of a probation: behind the predecessor, below the highest equity
         self.change: Hidden | None = None  # what `deployed` goes on with, where it has just changed
 
     # ---------------------------------------------------------------- ticks
@@ -304,8 +306,17 @@ class Learner:
             bound=bound,
         )
         self._challenger, self._pair, self._age = challenger, (pair[0], pair[1]), 0
+        self._limits = self._limits_of(pair[0].past.mean(axis=1), pair[1].past.mean(axis=1))
         needed, level = self._contest.needed, self._contest.level
         self._note("contest", tick, challenger=self._number, bound=bound, needed=needed, level=level)
+
+    def _limits_of(self, new: Floats, old: Floats) -> tuple[float, float]:
+        """Those that are set, else what chance alone hardly does in a probation, by the returns on the window."""
+        settings = self.settings
+        over = _DEVIATIONS * float(np.sqrt(settings.patience))
+        count = min(len(new), len(old))
+        behind = over * float(np.std(new[-count:] - old[-count:]))
+        return settings.roll_back or behind, settings.drawdown or over * float(np.std(new))
 
     def _in_contest(self, tick: Tick, new: Floats, old: Floats) -> None:
         assert self._contest is not None and self._challenger is not None and self._pair is not None
@@ -317,7 +328,10 @@ class Learner:
             self._before, self._contest, self._age = self.deployed, None, 0
             self._behind = self._gain = self._peak = 0.0
             self._deploy(self._challenger, self._pair[0].hidden())
-            self._note("promoted", tick, challenger=self._challenger.number, why=why, **self._evidence(contest))
+            limits = dict(zip(("roll_back", "drawdown"), self._limits, strict=True))
+            self._note(
+                "promoted", tick, challenger=self._challenger.number, why=why, **limits, **self._evidence(contest)
+            )
             return
         ended = None
         if self._pair[0].ruined:
@@ -353,10 +367,12 @@ class Learner:
         self._peak = max(self._peak, self._gain)
         settings, fall = self.settings, self._peak - self._gain
         limits = (
-            ("behind its predecessor", self._behind, settings.roll_back),
-            ("below its highest equity", fall, settings.drawdown),
+            ("behind its predecessor", self._behind, self._limits[0]),
+            ("below its highest equity", fall, self._limits[1]),
         )
-        broken = next((f"{size:.4g} {what}, the limit is {most:g}" for what, size, most in limits if size > most), None)
+        broken = next(
+            (f"{size:.4g} {what}, the limit is {most:.4g}" for what, size, most in limits if size > most), None
+        )
         number, kept = self.deployed.number, self._pair[1]
         if broken is not None or self._pair[0].ruined:
             before, self._before, self._pair, self._challenger = self._before, None, None, None

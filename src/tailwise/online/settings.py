@@ -47,11 +47,19 @@ class LearnSettings(Section):
     drift_reference: int = Field(
         1000, ge=1000, le=1_000_000, description="bars of a policy that drift is measured from"
     )
-    roll_back: float = Field(
-        0.05, gt=0, le=10, description="log-return behind its predecessor at which a promoted policy is rolled back"
+    roll_back: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="log-return behind its predecessor at which a promoted policy is rolled back; null: three standard "
+        "deviations of their difference over `patience` bars",
     )
-    drawdown: float = Field(
-        0.10, gt=0, le=10, description="log-return below the highest equity since its promotion at which it is as well"
+    drawdown: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="log-return below the highest equity since its promotion at which it is as well; null: three "
+        "standard deviations of its own return over `patience` bars",
     )
     trainings_per_day: int = Field(4, ge=1, le=100_000, description="of the bars' days, UTC")
     promotions_per_day: int = Field(1, ge=1, le=100_000, description="of the bars' days, UTC")
