@@ -28,14 +28,14 @@ def kinds(folder: Path) -> list[str]:
 
 
 def test_without_a_promotion_the_session_is_the_one_that_does_not_learn(tmp_path: Path) -> None:
-    """Challengers are trained and contested, none is promoted, and every tick is equal to the last bit. Rejects a
+    """A challenger is trained and contested, none is promoted, and every tick is equal to the last bit. Rejects a
     learner that changes the deployed policy, its account or its random streams."""
     policy = holder(0.5)
     before, more = bars_with(policy, [(300, 0.0)])
     _, _, alone = played(policy, before, more, tmp_path / "alone", worker=None)
     session, beside, ticks = played(policy, before, more, tmp_path / "learns", worker=AtOnce(), patience=60)
     assert beside is not None and beside.learner.deployed.number == 0
-    assert {"training", "trained", "contest", "dropped"} <= set(kinds(tmp_path / "learns"))
+    assert {"training", "trained", "contest"} <= set(kinds(tmp_path / "learns"))
     assert "promoted" not in kinds(tmp_path / "learns")
     assert ticks == alone and session.ticks == 301
 
