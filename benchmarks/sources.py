@@ -113,6 +113,7 @@ SUBJECTS = {
             "risk_truth.CONTINUING",
         ),
     ),
+    "Live learning": Subject("live_learning", (*TRAINING, *BARS, "live", "online")),
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),

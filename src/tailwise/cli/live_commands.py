@@ -107,6 +107,12 @@ def paper(
     guard: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A guard of the feed, e.g. stale_seconds=90.")
     ] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Train challengers aside; one that is proven better takes over.")
+    ] = False,
+    learning: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of --learn, e.g. every=250.")
+    ] = None,
     acknowledge: Annotated[
         list[str] | None, typer.Option(metavar="REASON", help="Trade again although this reason held; repeatable.")
     ] = None,
@@ -126,6 +132,8 @@ def paper(
     from tailwise.cli.paper import Source, run_paper
     from tailwise.live.paper import Beginning
 
+    if learning and not learn:
+        raise ConfigError("--learning sets what --learn does; give --learn as well.")
     source = Source(feed or [], bars or [], follow, speed, periods_per_year)
     code = run_paper(
         Opened(runs, ensemble, checkpoint, trust),
@@ -133,6 +141,7 @@ def paper(
         Beginning(since, False if stochastic else None, seed),
         out=out,
         guards=guard or [],
+        learning=(learning or []) if learn else None,
         acknowledge=acknowledge or [],
         as_json=json,
         quiet=quiet,

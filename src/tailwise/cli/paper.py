@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailwise.bars.bars import Bars
 from tailwise.cli.live import Opened
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json
 from tailwise.core.errors import ConfigError
-from tailwise.evaluate.opened_run import open_team
+from tailwise.evaluate.opened_run import Team, open_team
 from tailwise.live.bar_files import named_files, read_as, read_bars
 from tailwise.live.feeds import BarsFeed, Feed, FileFeed, ParquetFeed, StreamFeed
 from tailwise.live.paper import Beginning, Paper, frequency_of, guards_of, summary_of, terms_of
-from tailwise.live.session import Session, Ticked
+from tailwise.live.session import Session, Terms, Ticked
 from tailwise.live.states import State
 from tailwise.run.config import Config
 from tailwise.run.decide import Decider, doubts_of, market_of
 from tailwise.run.decision import show
 from tailwise.run.lock import RunLock
+
+if TYPE_CHECKING:
+    from tailwise.online.learner import Learning
 
 FOLDER = "paper"
 _LINES = (".jsonl", ".json")
@@ -44,11 +48,13 @@ def run_paper(
     *,
     out: Path | None,
     guards: list[str],
+    learning: list[str] | None,
     acknowledge: list[str],
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run the session until its feed ends, it is stopped, or Ctrl-C; the exit code."""
+    """Run the session until its feed ends, it is stopped, or Ctrl-C; the exit code. learning: settings of online
+    learning, None without it."""
     team = open_team(opened.runs, checkpoint=opened.checkpoint, ensemble=opened.ensemble, trust=opened.trust)
     for sentence in team.notes:
         note(f"note: {sentence}")
@@ -60,15 +66,31 @@ def run_paper(
     with lock.held():
         begun = _after_history(beginning, history, folder)
         terms = terms_of(team.trader, symbols, frequency, begun, folder, run=str(team.run), checkpoint=team.name)
-        session = Session(team.trader, terms, folder, guards_of(guards))
+        beside = None
+        if learning is not None:
+            before = history or list(team.trader.market().dataset.bars)
+            beside = _learning(team, terms, folder, learning, before, opened, feed)
+        find = None if beside is None else beside.learner.find
+        session = Session(team.trader, terms, folder, guards_of(guards), deployed=find)
         known = session.open(acknowledge)
         for sentence in [] if known else doubts_of(team.trader, symbols, since=begun.since, trades=True):
             note(f"note: {sentence}")
-        playing = Paper(session, told=_say_nothing if as_json or quiet else Teller(session).tell)
+        silent = as_json or quiet
+        tell = _say_nothing if silent else Teller(session).tell
+
+        def told(tick: Ticked) -> None:
+            tell(tick)
+            for sentence in () if beside is None else beside.after(session):
+                if not silent:
+                    print(sentence, flush=True)
+
+        playing = Paper(session, told=told)
         if not quiet and not as_json:
             print(f"{folder}: {'continued after' if known else 'begun,'} {known:,} ticks; no real order is ever sent")
         interrupted = False
         try:
+            if beside is not None:
+                beside.go_on(session)
             if not known:
                 playing.warm_up(history)
             if session.time is not None:
@@ -78,7 +100,11 @@ def run_paper(
             interrupted = True
         finally:
             session.close()
+            if beside is not None:
+                beside.learner.worker.close()
     summary = summary_of(playing, team)
+    if beside is not None:
+        summary["learning"] = beside.summary()
     if as_json:
         print_json(summary)
     else:
@@ -87,6 +113,24 @@ def run_paper(
     if interrupted:
         return INTERRUPTED
     return CHECK_FAILED if session.machine.state is State.STOPPED else DONE
+
+
+def _learning(
+    team: Team,
+    terms: Terms,
+    folder: Path,
+    overrides: list[str],
+    before: list[Bars],
+    opened: Opened,
+    feed: Feed,
+) -> Learning:
+    """Online learning beside the session of a folder; before: bars from before."""
+    from tailwise.online.jobs import Aside, AtOnce
+    from tailwise.online.learner import Learner, Learning, settings_of
+
+    settings = settings_of(overrides)
+    worker = Aside() if feed.live else AtOnce()  # a replay has nothing else to do meanwhile
+    return Learning(Learner(team.trader, terms, folder, settings, before, worker, trust=opened.trust))
 
 
 def _after_history(beginning: Beginning, history: list[Bars], folder: Path) -> Beginning:
@@ -172,6 +216,15 @@ def _closing(summary: dict[str, object]) -> list[str]:
     for one in accounts:
         held = ", ".join(f"{exposure:+.2f}" for exposure in one["exposure"])
         lines.append(f"{' + '.join(one['symbols'])}: equity {one['equity']:,.2f}, exposure {held}")
+    learning = summary.get("learning")
+    if isinstance(learning, dict):
+        counts = ", ".join(f"{count} {kind}" for kind, count in learning["counts"].items()) or "nothing happened"
+        lines.append(
+            f"online learning: challenger {learning['deployed']} decides"
+            if learning["deployed"]
+            else "online learning: the policy of the run decides"
+        )
+        lines[-1] += f"; {counts}; {learning['audit']}"
     reasons = summary["reasons"]
     assert isinstance(reasons, list)
     return lines + reasons

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import DataError
@@ -70,8 +71,12 @@ class Desk:
             periods_per_year=frequency.periods_per_year,
             bar=frequency.bar,
         )
-        row = row_of(spec, self.symbols[0]) if len(self.symbols) == 1 else 0
-        self.follower: Follower = trader.follower(self.account, deterministic=deterministic, seed=seed, row=row)
+        self._plays: dict[str, Any] = {
+            "deterministic": deterministic,
+            "seed": seed,
+            "row": row_of(spec, self.symbols[0]) if len(self.symbols) == 1 else 0,
+        }
+        self.follower: Follower = trader.follower(self.account, **self._plays)
         self._empty = np.zeros(len(spec.names), dtype=np.float32)
         self._ready = False
 
@@ -112,6 +117,15 @@ class Desk:
     def forecast(self, trader: Decider) -> Forecast:
         """What `trader`, who decides here, predicts at the last close; before `place`."""
         return forecast_at(trader, self.follower.moment(), self.symbols[0])
+
+    def follow(self, trader: Decider, hidden: Sequence[Tensor] | None = None) -> None:
+        """Let another policy with the same features decide from the next close on; the account stays as it is. hidden:
+        its hidden states after the last close; None: `set_state` brings them."""
+        state = self.follower.get_state()
+        self.follower = trader.follower(self.account, **self._plays)
+        self.follower.set_state(state)
+        if hidden is not None:
+            self.follower.player.restore(hidden)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays: account, hidden state, windows of the features."""

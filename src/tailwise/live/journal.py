@@ -86,7 +86,8 @@ class LastBar(Stored):
 
 
 class StateLine(Stored):
-    """See `state` above. n: ticks so far; time: of the newest one, ns; arrays: those of each account."""
+    """See `state` above. n: ticks so far; time: of the newest one, ns; arrays: those of each account; policy: digest of
+    the policy that decides from here on, where another than that of the run was deployed."""
 
     kind: Literal["state"]
     n: Whole
@@ -94,6 +95,7 @@ class StateLine(Stored):
     last: dict[str, LastBar]
     arrays: list[dict[str, StoredArray]]
     reasons: Reasons
+    policy: str | None = None
 
 
 class TickDesk(Stored):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError
@@ -89,7 +90,10 @@ class Session:
         guards: LiveGuards,
         *,
         clock: Callable[[], float] = wall_time.time,
+        deployed: Callable[[str], Decider] | None = None,
     ) -> None:
+        """deployed: finds a policy that replaced the run's, by its digest; None: nothing may replace it."""
+        self.deployed, self._find = str(terms.header["policy"]), deployed
         self.trader, self.terms, self.folder, self.guards, self._clock = trader, terms, folder, guards, clock
         seed, deterministic = terms.header["seed"], terms.header["deterministic"]
         self.desks = [
@@ -150,6 +154,15 @@ class Session:
         where = str(self.journal.path)
         if len(stored.arrays) != len(self.desks) or not set(stored.last) <= set(self.terms.symbols):
             raise CheckpointError(f"{where}: a state holds other accounts or symbols; it is damaged.")
+        if stored.policy is not None:
+            if self._find is None:
+                raise CheckpointError(
+                    f"{where}: a policy that was trained in this session decides now; go on with --learn. Nothing was "
+                    "traded."
+                )
+            self.deployed, self.trader = stored.policy, self._find(stored.policy)
+            for desk in self.desks:
+                desk.follow(self.trader)
         for desk, packed in zip(self.desks, stored.arrays, strict=True):
             arrays = unpack(packed, source=where)
             check_arrays(arrays, desk.get_state(), source=where)
@@ -210,6 +223,14 @@ class Session:
             self.show_status()
         placed = tuple(None if one is None else one["placed"] for one in made)
         return Ticked(time, tuple(desk.account.equity for desk in self.desks if desk.begun), placed, state)
+
+    def deploy(self, trader: Decider, digest: str, hidden: Sequence[Sequence[Tensor]]) -> None:
+        """Let another policy decide from the next close on; hidden: its states for each account. Written at once."""
+        self.trader, self.deployed = trader, digest
+        for desk, own in zip(self.desks, hidden, strict=True):
+            desk.follow(trader, own)
+        self._event(f"the policy {digest[:12]} decides from now on")
+        self._write_state()
 
     @property
     def trading(self) -> bool:
@@ -295,6 +316,7 @@ class Session:
                 "last": {name: {"time": bar.time, "bar": bar.to_list()} for name, bar in self.last.items()},
                 "arrays": [pack(desk.get_state()) for desk in self.desks],
                 "reasons": self.machine.to_json(),
+                **({} if self.deployed == self.terms.header["policy"] else {"policy": self.deployed}),
             },
             sync=True,
         )

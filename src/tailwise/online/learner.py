@@ -1,0 +1,468 @@
+"""Online learning beside a paper session: bars in, and now and then another policy out.
+
+Everything follows from the bars from before, the ticks of the session's journal and the settings. A session that was
+killed is therefore continued by playing its ticks again; trainings that were finished are not repeated. At any time
+there is at most one challenger, in one of these phases:
+
+    training    on the newest bars, aside
+    contest     its accounts and those of the deployed policy, side by side on bars that neither has learnt from
+    probation   it decides, and its predecessor goes on beside it, ready to take over again
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from tailwise.bars.bars import COLUMNS, Bars
+from tailwise.core.errors import CheckpointError, ConfigError, DataError
+from tailwise.live.journal import TickLine, read_journal
+from tailwise.live.lines import RawBar
+from tailwise.live.paper import policy_digest
+from tailwise.live.session import Session, Terms
+from tailwise.online.audit import Audit
+from tailwise.online.drift import DriftMonitor
+from tailwise.online.jobs import POLICY, ChallengerJob, Worker, facts_of
+from tailwise.online.promotion import Contest
+from tailwise.online.settings import LearnSettings
+from tailwise.online.shadow import Shadow
+from tailwise.run.decide import market_of
+from tailwise.run.policy import Trader
+
+Floats = npt.NDArray[np.float64]
+Hidden = list[list[Tensor]]
+CHALLENGERS = "challengers"
+_SAFETY = 1.5  # largest move that is bet on, over the largest one of the window
+_DEVIATIONS = 3.0  # of a random walk over a probation, at which it is no chance any more
+_DAY = 86_400_000_000_000  # ns
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One tick of a session. bars: by symbol; equity [G]: of the accounts that had a bar, None for the others."""
+
+    n: int
+    time: int
+    bars: dict[str, RawBar]
+    equity: tuple[float | None, ...]
+
+    @classmethod
+    def of_session(cls, session: Session) -> Tick:
+        """The newest one."""
+        assert session.time is not None
+        bars = {name: bar for name, bar in session.last.items() if bar.time == session.time}
+        equity = tuple(
+            desk.account.equity if any(name in bars for name in desk.symbols) else None for desk in session.desks
+        )
+        return cls(session.ticks, session.time, bars, equity)
+
+    @classmethod
+    def of_line(cls, line: TickLine) -> Tick:
+        """One that stands in a journal."""
+        bars = {
+            name: RawBar(name, line.time, *numbers)
+            for desk in line.desks
+            if desk is not None
+            for name, numbers in desk.bars.items()
+        }
+        return cls(line.n, line.time, bars, tuple(None if desk is None else desk.equity for desk in line.desks))
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A policy that decides. number: of the challenger it was, 0: the run's; digest: of its weights."""
+
+    trader: Trader
+    number: int
+    digest: str
+    folder: Path
+
+
+class _Window:
+    """The newest `length` bars of one symbol; before: what to begin with, as far as it opens before `begin`, ns."""
+
+    def __init__(self, before: Bars, begin: int, length: int) -> None:
+        self._like, self._length = before, length
+        end = int(np.searchsorted(before.time.astype("int64"), begin))
+        rows = slice(max(end - length, 0), end)
+        self._times = deque(before.time[rows].astype("int64").tolist(), maxlen=length)
+        columns = np.stack([getattr(before, name)[rows] for name in COLUMNS], axis=1)
+        self._rows = deque(columns.tolist(), maxlen=length)
+
+    @property
+    def full(self) -> bool:
+        return len(self._times) == self._length
+
+    def add(self, bar: RawBar) -> None:
+        self._times.append(bar.time)
+        self._rows.append(bar.to_list()[: len(COLUMNS)])
+
+    def bars(self) -> Bars:
+        columns = np.array(self._rows, dtype=np.float64)
+        time = np.array(list(self._times), dtype=np.int64).astype("datetime64[ns]")
+        begin, high, low, close, volume = (columns[:, k].copy() for k in range(len(COLUMNS)))
+        return replace(
+            self._like,
+            time=time,
+            open=begin,
+            high=high,
+            low=low,
+            close=close,
+            volume=volume,
+            dividends=None,
+            notes=(),
+            source="newest bars of the session",
+        )
+
+
+class Learner:
+    """Sees every tick of a session, once, in its order.
+
+    before   bars from before the session, of every symbol
+    worker   does the trainings
+    """
+
+    def __init__(
+        self,
+        trader: Trader,
+        terms: Terms,
+        folder: Path,
+        settings: LearnSettings,
+        before: Sequence[Bars],
+        worker: Worker,
+        *,
+        trust: bool = False,
+    ) -> None:
+        market, spec = market_of(trader)
+        missing = [name for name in terms.symbols if name not in {one.symbol for one in before}]
+        if missing:
+            raise DataError(f"online learning needs bars from before for {missing[0]}; give them with --bars.")
+        self.terms, self.folder, self.settings, self.worker, self._trust = terms, folder, settings, worker, trust
+        self.audit = Audit(folder)
+        self.deployed = self._kept(trader)
+        self._span = 2.0 * market.largest_exposure
+        self._length = settings.window + spec.warm_up
+        self._past = {one.symbol: one for one in before if one.symbol in terms.symbols}
+        self._windows: dict[str, _Window] = {}
+        self._worth: list[float | None] = [None] * len(terms.groups)
+        self._returns: deque[float] = deque(maxlen=settings.drift_reference)  # of the deployed policy, since it decides
+        self._monitor: DriftMonitor | None = None
+        self._since_training = 0
+        self._alarmed = False
+        self._number = 0  # of the newest challenger
+        self._day, self._trainings, self._promotions = -1, 0, 0
+        self._ready_at: int | None = None  # tick at which a training must be done
+        self._challenger: Deployed | None = None
+        self._contest: Contest | None = None
+        self._pair: tuple[Shadow, Shadow] | None = None  # challenger and deployed; promoted and predecessor
+        self._age = 0  # bars of the contest or the probation
+        self._before: Deployed | None = None  # predecessor during a probation
+        self._behind = self._gain = self._peak = 0.0
+        self._limits = (0.0, 0.0)  # of a probation: behind the predecessor, below the highest equity
+        self.change: Hidden | None = None  # what `deployed` goes on with, where it has just changed
+
+    # ---------------------------------------------------------------- ticks
+
+    def see(self, tick: Tick) -> None:
+        """One more tick. Afterwards `change` says whether another policy is deployed."""
+        self.change = None
+        if not self._windows:
+            self._windows = {name: _Window(self._past[name], tick.time, self._length) for name in self.terms.symbols}
+        for name, bar in tick.bars.items():
+            self._windows[name].add(bar)
+        value = self._account(tick)
+        self._since_training += 1
+        if tick.time // _DAY != self._day:
+            self._day, self._trainings, self._promotions = tick.time // _DAY, 0, 0
+        if value is not None:
+            self._watch_drift(tick, value)
+        if self._pair is not None:
+            new, old = (shadow.step(tick.bars) for shadow in self._pair)
+            self._age += 1
+            if self._before is not None:
+                self._on_probation(tick, new, old, 0.0 if value is None else value)
+            else:
+                self._in_contest(tick, new, old)
+        elif self._ready_at is not None:
+            if tick.n >= self._ready_at:
+                self._begin_contest(tick)
+        elif self._may_train():
+            self._begin_training(tick)
+
+    def _account(self, tick: Tick) -> float | None:
+        """Mean log-return of the session's accounts in this tick; None before there are two values."""
+        moves = []
+        for k, equity in enumerate(tick.equity):
+            before = self._worth[k]
+            if equity is not None and equity > 0:
+                moves += [] if before is None else [float(np.log(equity / before))]
+                self._worth[k] = equity
+        return float(np.mean(moves)) if moves else None
+
+    def _watch_drift(self, tick: Tick, value: float) -> None:
+        if self._monitor is not None:
+            if self._monitor.look(value):
+                self._alarmed = True
+                self._monitor = None
+                self._returns.clear()
+                self._note("drift", tick, rate=self.settings.drift_rate)
+                self._drop_outdated(tick)
+            return
+        self._returns.append(value)
+        if len(self._returns) == self.settings.drift_reference:
+            reference = np.array(self._returns)
+            self._returns.clear()
+            if np.ptp(reference) > 0:
+                seed = int(self.terms.header["seed"])
+                self._monitor = DriftMonitor.of(reference, rate=self.settings.drift_rate, seed=seed)
+                self._note("watching drift", tick, rate=self.settings.drift_rate, threshold=self._monitor.threshold)
+
+    def _drop_outdated(self, tick: Tick) -> None:
+        """A challenger from before the drift makes way for one that has seen it."""
+        if self._contest is not None:
+            self._drop(tick, "the market has drifted since it was trained", self._contest)
+
+    # ---------------------------------------------------------------- training
+
+    def _may_train(self) -> bool:
+        due = self._alarmed or self._since_training >= self.settings.every
+        full = all(window.full for window in self._windows.values())
+        return due and full and self._trainings < self.settings.trainings_per_day
+
+    def _begin_training(self, tick: Tick) -> None:
+        bars = tuple(window.bars() for window in self._windows.values())
+        self._since_training, self._trainings = 0, self._trainings + 1
+        why, self._alarmed = "drift" if self._alarmed else "schedule", False
+        still = max(float(np.mean(np.diff(one.close) == 0)) if len(one) > 1 else 1.0 for one in bars)
+        if still >= self.settings.still:
+            self._note("not trained", tick, why=f"{still:.0%} of the bars of a symbol did not move")
+            return
+        self._number += 1
+        job = ChallengerJob(
+            self.deployed.folder, bars, self.settings, self._number, self._folder_of(self._number), self._trust
+        )
+        self._ready_at = tick.n + self.settings.lead
+        self._note("training", tick, challenger=self._number, why=why, bars=[one.data_hash()[:16] for one in bars])
+        self.worker.begin(job)
+
+    def _folder_of(self, number: int) -> Path:
+        return self.folder / CHALLENGERS / f"{number:04d}"
+
+    def _kept(self, trader: Trader) -> Deployed:
+        """The run's policy, written down where trainings find it."""
+        folder = self._folder_of(0) / POLICY
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            trader.save(folder)
+        return Deployed(trader, 0, policy_digest(trader), folder)
+
+    def find(self, digest: str) -> Trader:
+        """The policy with this digest, of the run or of a challenger."""
+        from tailwise.run.agent import load
+
+        if digest == self.deployed.digest:
+            return self.deployed.trader
+        for folder in sorted((self.folder / CHALLENGERS).glob(f"[0-9]*/{POLICY}")):
+            trader = load(folder, trust=self._trust)
+            if policy_digest(trader) == digest:
+                return trader
+        raise CheckpointError(
+            f"{self.folder / CHALLENGERS} has no policy {digest[:12]}, which decides in this session; restore it."
+        )
+
+    # ---------------------------------------------------------------- contest
+
+    def _begin_contest(self, tick: Tick) -> None:
+        from tailwise.run.agent import load
+
+        self.worker.finish()
+        folder = self._folder_of(self._number)
+        self._ready_at = None
+        trader = load(folder / POLICY, trust=self._trust)
+        challenger = Deployed(trader, self._number, policy_digest(trader), folder / POLICY)
+        self._note("trained", tick, challenger=self._number, digest=challenger.digest[:16], **facts_of(folder))
+        if challenger.digest == self.deployed.digest:
+            self._note("dropped", tick, challenger=self._number, why="it is the deployed policy, unchanged")
+            return
+        bars = [window.bars() for window in self._windows.values()]
+        pair = tuple(Shadow(one, self.terms, bars) for one in (trader, self.deployed.trader))
+        if not all(shadow.begun and not shadow.ruined for shadow in pair) or not len(pair[1].past):
+            self._note("dropped", tick, challenger=self._number, why="its accounts could not begin on the newest bars")
+            return
+        move = max(float(np.abs(np.diff(np.log(one.close))).max()) for one in bars)
+        bound = self.settings.bound or _SAFETY * self._span * move
+        self._contest = Contest.begin(
+            self._number,
+            alpha=self.settings.alpha,
+            margin=self.settings.margin,
+            level=float(np.quantile(pair[1].past.mean(axis=1), self.settings.tail)),
+            bound=bound,
+        )
+        self._challenger, self._pair, self._age = challenger, (pair[0], pair[1]), 0
+        self._limits = self._limits_of(pair[0].past.mean(axis=1), pair[1].past.mean(axis=1))
+        needed, level = self._contest.needed, self._contest.level
+        self._note("contest", tick, challenger=self._number, bound=bound, needed=needed, level=level)
+
+    def _limits_of(self, new: Floats, old: Floats) -> tuple[float, float]:
+        """Those that are set, else what chance alone hardly does in a probation, by the returns on the window."""
+        settings = self.settings
+        over = _DEVIATIONS * float(np.sqrt(settings.patience))
+        count = min(len(new), len(old))
+        behind = over * float(np.std(new[-count:] - old[-count:]))
+        return settings.roll_back or behind, settings.drawdown or over * float(np.std(new))
+
+    def _in_contest(self, tick: Tick, new: Floats, old: Floats) -> None:
+        assert self._contest is not None and self._challenger is not None and self._pair is not None
+        self._contest = self._contest.after(new, old)
+        why = self._contest.promoted_by
+        if why is not None and self._promotions < self.settings.promotions_per_day:
+            contest = self._contest
+            self._promotions += 1
+            self._before, self._contest, self._age = self.deployed, None, 0
+            self._behind = self._gain = self._peak = 0.0
+            self._deploy(self._challenger, self._pair[0].hidden())
+            limits = dict(zip(("roll_back", "drawdown"), self._limits, strict=True))
+            self._note(
+                "promoted", tick, challenger=self._challenger.number, why=why, **limits, **self._evidence(contest)
+            )
+            return
+        ended = None
+        if self._pair[0].ruined:
+            ended = "its account came to its floor"
+        elif self._contest.hopeless:
+            ended = "a bar lost more than its evidence allows for"
+        elif self._age >= self.settings.patience and not self._contest.leans_to_it:
+            ended = f"no evidence within {self.settings.patience:,} bars"
+        if ended is not None:
+            self._drop(tick, ended, self._contest)
+
+    def _drop(self, tick: Tick, why: str, contest: Contest) -> None:
+        assert self._challenger is not None
+        number = self._challenger.number
+        self._challenger = self._contest = self._pair = None
+        self._note("dropped", tick, challenger=number, why=why, **self._evidence(contest))
+
+    def _evidence(self, contest: Contest) -> dict[str, float]:
+        """For the audit."""
+        return {
+            "better": contest.better.value,
+            "as_good": contest.as_good.value,
+            "safer": contest.safer.value,
+            "bars": contest.better.count,
+        }
+
+    # ---------------------------------------------------------------- probation
+
+    def _on_probation(self, tick: Tick, new: Floats, old: Floats, value: float) -> None:
+        assert self._before is not None and self._pair is not None
+        self._behind += float(np.mean(old - new))
+        self._gain += value
+        self._peak = max(self._peak, self._gain)
+        settings, fall = self.settings, self._peak - self._gain
+        limits = (
+            ("behind its predecessor", self._behind, self._limits[0]),
+            ("below its highest equity", fall, self._limits[1]),
+        )
+        broken = next(
+            (f"{size:.4g} {what}, the limit is {most:.4g}" for what, size, most in limits if size > most), None
+        )
+        number, kept = self.deployed.number, self._pair[1]
+        if broken is not None or self._pair[0].ruined:
+            before, self._before, self._pair, self._challenger = self._before, None, None, None
+            self._deploy(before, kept.hidden())
+            why = broken or "its account came to its floor"
+            self._note("rolled back", tick, challenger=number, to=before.number, why=why)
+        elif self._age >= settings.patience:
+            self._before = self._pair = self._challenger = None
+            self._note("kept", tick, challenger=number, bars=self._age)
+
+    def _deploy(self, policy: Deployed, hidden: Hidden) -> None:
+        self.deployed, self.change = policy, hidden
+        self._monitor = None  # what the other policy earned is no reference for this one
+        self._returns.clear()
+        self._since_training = 0
+
+    def _note(self, kind: str, tick: Tick, **facts: Any) -> None:
+        self.audit.write(kind, tick.n, tick.time, **facts)
+
+
+class Learning:
+    """A learner beside a session: `after` every tick, `go_on` once after the session was opened."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner, self._told = learner, 0
+
+    def go_on(self, session: Session) -> None:
+        """Play the ticks that the journal has; afterwards the session decides with the policy that it should."""
+        change: Hidden | None = None
+        for line in read_journal(session.journal.path):
+            if not isinstance(line, TickLine):
+                continue
+            self.learner.see(Tick.of_line(line))
+            change = self.learner.change
+        if self.learner.audit.replaying:
+            raise CheckpointError(
+                f"{self.learner.audit.path} goes on behind the end of the journal; they do not belong together."
+            )
+        self._told = len(self.learner.audit.lines)
+        if session.deployed != self.learner.deployed.digest:
+            if change is None:
+                raise CheckpointError(
+                    f"{session.folder}: the journal and the log of online learning name different policies; they do "
+                    "not belong together."
+                )
+            self._deploy(session, change)
+
+    def after(self, session: Session) -> list[str]:
+        """The session has made a tick; what happened, for people."""
+        if not session.trading:
+            return []
+        self.learner.see(Tick.of_session(session))
+        if self.learner.change is not None:
+            self._deploy(session, self.learner.change)
+        news = self.learner.audit.lines[self._told :]
+        self._told += len(news)
+        return [sentence_of(line) for line in news]
+
+    def summary(self) -> dict[str, Any]:
+        """What happened, as plain values."""
+        counts = Counter(line["kind"] for line in self.learner.audit.lines)
+        deployed = self.learner.deployed
+        return {
+            "deployed": deployed.number,
+            "policy": deployed.digest,
+            "counts": dict(counts),
+            "audit": str(self.learner.audit.path),
+        }
+
+    def _deploy(self, session: Session, hidden: Hidden) -> None:
+        session.deploy(self.learner.deployed.trader, self.learner.deployed.digest, hidden)
+
+
+def sentence_of(line: Mapping[str, Any]) -> str:
+    """An entry of the audit for people."""
+    time = str(np.datetime64(int(line["time"]), "ns").astype("datetime64[s]")).replace("T", " ")
+    facts = {key: value for key, value in line.items() if key not in ("kind", "n", "time", "bars")}
+    listed = ", ".join(f"{key} {_short(value)}" for key, value in facts.items() if value is not None)
+    return f"{time} learn: {line['kind']}{': ' if listed else ''}{listed}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def settings_of(overrides: Sequence[str]) -> LearnSettings:
+    """The settings, with what differs from the defaults as KEY=VALUE."""
+    from tailwise.core.config import apply_overrides, parse
+
+    settings = parse(LearnSettings, apply_overrides({}, list(overrides)), source="--learning")
+    if settings.lead >= settings.every:
+        raise ConfigError(f"--learning: lead {settings.lead} must be shorter than every {settings.every}.")
+    return settings
