@@ -6,7 +6,8 @@ Everybody does the same: the same market (`benchmarks.plain_market`), network, s
 each contender counts its own samples and optimiser steps, and a wrong number is an error. Each has a process of its
 own, bound to one core and one thread, and they train in turn, round by round. Medians over the rounds count. Times are
 CPU time unless "wall" is written. Parts: mlp64, lstm64, lstm128 (each /64 and /256 environments), alike-mlp64 and
-alike-lstm64 (one scalar critic for everybody), workers, start, scaling, profile. `benchmarks.speed_page` turns the objects into the tables of docs/speed.md.
+alike-lstm64 (one scalar critic for everybody), workers, start, scaling, profile. `benchmarks.speed_page` turns the
+objects into the tables of docs/speed.md.
 """
 
 from __future__ import annotations

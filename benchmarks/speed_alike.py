@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarks.report import Check, Options
 from benchmarks.speed_contenders import CONTRIB, FUSED, SB3, TORCH, Entry, peers_of
 from benchmarks.speed_rounds import compare
-from benchmarks.speed_sizes import JAX, ROUNDS, SECONDS, against, facts
+from benchmarks.speed_sizes import JAX, ROUNDS, SECONDS, against, compile_ours, facts
 from benchmarks.speed_work import Work
 
 
@@ -25,10 +25,12 @@ class Alike:
 
 
 ALIKE = {
-    "alike-mlp64/64": Alike(Work(critic="scalar"), {(TORCH, SB3): 1.1}),
-    "alike-lstm64/64": Alike(Work("lstm", critic="scalar"), {(TORCH, CONTRIB): 3.0}),
+    "alike-mlp64/64": Alike(Work(critic="scalar"), {(FUSED, SB3): 4.0, (FUSED, JAX): 2.0, (TORCH, SB3): 1.1}),
+    "alike-lstm64/64": Alike(
+        Work("lstm", critic="scalar"), {(FUSED, CONTRIB): 14.0, (FUSED, JAX): 2.0, (TORCH, CONTRIB): 3.0}
+    ),
 }
-OURS = (TORCH,)
+OURS = (FUSED, TORCH)
 
 
 def measure_alike(alike: Alike, options: Options) -> list[Check]:
@@ -39,6 +41,7 @@ def measure_alike(alike: Alike, options: Options) -> list[Check]:
     peers = [*peers_of(work), JAX]
     here = [*OURS, *(peer for peer in peers if not peer.missing())]
     rounds, seconds = (2, 0.05) if options.quick else (ROUNDS, SECONDS)
+    compile_ours(work)
     results = dict(zip(here, compare(work, here, rounds=rounds, seconds=seconds, say=options.say), strict=True))
     checks = [
         against(work, own, peer, alike.floors.get((own, peer)), results, options) for own in OURS for peer in peers

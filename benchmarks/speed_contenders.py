@@ -33,8 +33,8 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """maker: "module:function", a function of a `Work` that makes a `Contender`; critic: its usual kind; needs: packages
-    beyond our own."""
+    """maker: "module:function", a function of a `Work` that makes a `Contender`; critic: its usual kind; needs:
+    packages beyond our own."""
 
     name: str
     maker: str

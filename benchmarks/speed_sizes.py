@@ -23,17 +23,19 @@ JUDGED, COMPARED = "smoke run: the goal is not judged", "for comparison"
 
 @dataclass(frozen=True)
 class Size:
-    """floors: how many times as fast as a peer, per CPU-second; share: of the GEMM limit."""
+    """floors: how many times as fast as a peer, per CPU-second; share: of the GEMM limit; torch: what the torch path
+    has of the fused path's speed."""
 
     work: Work
     floors: dict[Entry, float] = field(default_factory=dict)
     share: float | None = None
+    torch: float | None = None
 
 
 SIZES = {
-    "mlp64/64": Size(Work(), {SB3: 4.0, JAX: 2.0}, 0.42),
+    "mlp64/64": Size(Work(), {SB3: 4.0, JAX: 2.0}, 0.42, 1 / 3),
     "mlp64/256": Size(Work(environments=256), {SB3: 2.2}),
-    "lstm64/64": Size(Work("lstm"), {CONTRIB: 10.5, JAX: 1.7}, 0.52),
+    "lstm64/64": Size(Work("lstm"), {CONTRIB: 10.5, JAX: 1.7}, 0.52, 1 / 3),
     "lstm64/256": Size(Work("lstm", environments=256), {JAX: 1.8}),
     "lstm128/64": Size(Work("lstm", 128), {CONTRIB: 8.0}, 0.62),
     "lstm128/256": Size(Work("lstm", 128, 256)),
@@ -65,6 +67,7 @@ def checks_of(size: Size, results: dict[Entry, Result], limit: Result, options: 
         for entry in wanted(work)
         if entry != FUSED
     ]
+    checks.append(against(work, TORCH, FUSED, size.torch, results, options))
     checks += [_wall(size, entry, results) for entry in results if entry != FUSED]
     checks.append(_share(size, results[FUSED], limit, options))
     checks += [_memory(size, entry, results, options) for entry in peers_of(size.work) if entry in results]

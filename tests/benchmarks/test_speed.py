@@ -36,8 +36,9 @@ def test_the_floors_are_those_that_were_promised() -> None:
     assert SIZES["lstm128/64"].floors == {CONTRIB: 8.0}
     assert SIZES["mlp64/256"].floors == {SB3: 2.2}
     assert SIZES["lstm64/256"].floors == {JAX: 1.8}
-    assert ALIKE["alike-mlp64/64"].floors == {(TORCH, SB3): 1.1}
-    assert ALIKE["alike-lstm64/64"].floors == {(TORCH, CONTRIB): 3.0}
+    assert [SIZES[name].torch for name in ("mlp64/64", "lstm64/64")] == [1 / 3, 1 / 3]
+    assert ALIKE["alike-mlp64/64"].floors == {(FUSED, SB3): 4.0, (FUSED, JAX): 2.0, (TORCH, SB3): 1.1}
+    assert ALIKE["alike-lstm64/64"].floors == {(FUSED, CONTRIB): 14.0, (FUSED, JAX): 2.0, (TORCH, CONTRIB): 3.0}
     assert [SIZES[name].share for name in ("mlp64/64", "lstm64/64", "lstm128/64")] == [0.42, 0.52, 0.62]
     assert all((size.work.steps, size.work.quantiles, size.work.particles) == (128, 64, 8) for size in SIZES.values())
 

@@ -28,7 +28,7 @@ from tailwise.model.distributions import ActionLaw, law_for, mask_logits
 from tailwise.model.networks import build_encoder, hidden_stack, linear
 from tailwise.model.observation import ObservationSpec
 from tailwise.model.recurrence import Recurrent
-from tailwise.model.scales import ObservationNormaliser, ReturnScale
+from tailwise.model.scales import ObservationNormaliser, ReturnScale, Standard
 
 LOG_STD_BOUNDS = (-5.0, 2.0)
 ROWS = 64  # playback always computes this many rows, so that a decision never depends on its neighbours
@@ -249,10 +249,20 @@ class Decision:
 
 @torch.no_grad()
 def decide(
-    model: ActorCritic, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None
+    model: ActorCritic,
+    obs: Tensor,
+    state: Tensor,
+    start: Tensor,
+    mask: Tensor | None,
+    uniform: Tensor | None,
+    *,
+    standard: Standard | None = None,
 ) -> Decision:
-    """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] in (0, 1), None: most likely action."""
-    latent = model.latent(obs[None], state, start[None])
+    """obs [B, D], state [B, S, H], start [B], mask [B, K], uniform [B, noise] in (0, 1), None: most likely action.
+
+    standard: what the normaliser computes with, where many decisions are made between two changes of it.
+    """
+    latent = model.latent_of((standard or model.normaliser)(obs[None]), state, start[None])
     features = latent.features[0]
     params = model.policy(features, mask)
     action = model.law.mode(params) if uniform is None else model.law.sample(params, uniform)
