@@ -421,15 +421,15 @@ def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[
             rows[f"law_{i}"] = law.loss(out.law[:, i], old, batch.particles)
     terms = {name: loss.mean() for name, (loss, _, _) in rows.items()}
     spread = out.mean.detach().amax(-1) - out.mean.detach().amin(-1)
-    plain = torch.stack([loss.unclipped.detach() for loss in rows.values()])
-    trained = torch.stack([loss.loss.detach() for loss in rows.values()])
+    plain = [loss.unclipped.detach() for loss in rows.values()]
     clipped = torch.stack([loss.clipped for loss in rows.values()])
+    larger = torch.stack([loss.loss.detach() for loss in rows.values()]) > torch.stack(plain)
     means: dict[str, Number] = {
         # In float64: losses of different size are added up.
         "critic/loss": torch.stack([loss.detach() for loss in terms.values()]).double().sum(),
-        "critic/loss_unclipped": plain.mean(-1).double().sum(),
+        "critic/loss_unclipped": torch.stack([loss.mean() for loss in plain]).double().sum(),
         "critic/clip_fraction": clipped.float().mean(-1).mean(),
-        "critic/clip_loss_fraction": (trained > plain).float().mean(-1).mean(),
+        "critic/clip_loss_fraction": larger.float().mean(-1).mean(),
         "critic/disagreement": spread.mean(),
     }
     if batch.particles is not None:

@@ -35,17 +35,18 @@ class Tally:
         """One number per name."""
         read = iter(_read([*(values for values, _ in self._means), *self._largest, *self._smallest]))
         sums, weights = dict[str, float](), dict[str, float]()
-        for (_, weight), values in zip(self._means, read, strict=False):
-            for name, value in values.items():
+        for _, weight in self._means:
+            for name, value in next(read).items():
                 sums[name] = sums.get(name, 0.0) + value * weight
                 weights[name] = weights.get(name, 0.0) + weight
         result = {name: total / weights[name] for name, total in sums.items() if weights[name] > 0}
-        extremes = dict[str, float]()
         for keep, entries in ((max, self._largest), (min, self._smallest)):
+            kept = dict[str, float]()
             for _ in entries:
                 for name, value in next(read).items():
-                    extremes[name] = keep(extremes.get(name, value), value)
-        return result | extremes
+                    kept[name] = keep(kept.get(name, value), value)
+            result |= kept
+        return result
 
 
 def _read(entries: list[Mapping[str, Number]]) -> list[dict[str, float]]:
