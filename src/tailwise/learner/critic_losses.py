@@ -68,7 +68,7 @@ class _QuantileHuber(torch.autograd.Function):
         rows, particles = theta.reshape(-1, count), target.reshape(-1, target.shape[-1])
         loss, slope = torch.empty_like(rows), torch.empty_like(rows)
         together = max(1, _CACHE_BLOCK // count)
-        parts = (part.split(together) for part in (rows, particles, loss, slope))
+        parts = (torch.split(part, together) for part in (rows, particles, loss, slope))
         for some, own, some_loss, some_slope in zip(*parts, strict=True):
             sums = _sums_over_particles(some, own, weight, kappa)
             some_loss.copy_(sums[0])
