@@ -40,6 +40,8 @@ CASES: dict[str, Mapping[str, Any] | str] = {
     "LSTM 64": {**MARKET, "model": {"core": {"kind": "lstm", "hidden": 64}}},
     "LSTM 128": {**MARKET, "model": {"core": {"kind": "lstm", "hidden": 128}}},
     "demo": "sp500",
+    "MLP 64, torch": {**MARKET, "backend": "torch"},
+    "LSTM 64, torch": {**MARKET, "backend": "torch", "model": {"core": {"kind": "lstm", "hidden": 64}}},
 }
 WARM_UP, TURN, ROUNDS = 6, 12, 12  # updates, updates of a turn, pairs of turns
 ALLOWED = 0.05

@@ -117,6 +117,7 @@ SUBJECTS = {
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),
+    "Speed: alike": Subject("speed", (*TRAINING, *BARS), ("alike-mlp64", "alike-lstm64"), timed=True),
     "Speed: workers": Subject("speed", (*TRAINING, *BARS), ("workers",), timed=True),
     "Speed: start": Subject("speed", EVERYTHING, ("start",), timed=True),
 }

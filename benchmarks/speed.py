@@ -5,8 +5,9 @@
 Everybody does the same: the same market (`benchmarks.plain_market`), network, samples, epochs and minibatches;
 each contender counts its own samples and optimiser steps, and a wrong number is an error. Each has a process of its
 own, bound to one core and one thread, and they train in turn, round by round. Medians over the rounds count. Times are
-CPU time unless "wall" is written. Parts: mlp64, lstm64, lstm128 (each /64 and /256 environments), workers, start,
-scaling, profile. `benchmarks.speed_page` turns the objects into the tables of docs/speed.md.
+CPU time unless "wall" is written. Parts: mlp64, lstm64, lstm128 (each /64 and /256 environments), alike-mlp64 and
+alike-lstm64 (one scalar critic for everybody), workers, start, scaling, profile. `benchmarks.speed_page` turns the
+objects into the tables of docs/speed.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.report import Check, Options, main
+from benchmarks.speed_alike import ALIKE, measure_alike
 from benchmarks.speed_profile import measure_profile
 from benchmarks.speed_scaling import measure_scaling
 from benchmarks.speed_sizes import SIZES, measure_size
@@ -24,6 +26,7 @@ from benchmarks.speed_workers import measure_workers
 Part = Callable[[Options], list[Check]]
 PARTS: dict[str, Part] = {
     **{name: partial(measure_size, size) for name, size in SIZES.items()},
+    **{name: partial(measure_alike, alike) for name, alike in ALIKE.items()},
     "workers": measure_workers,
     "start": measure_start,
     "scaling": measure_scaling,

@@ -33,7 +33,8 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """maker: "module:function", a function of a `Work` that makes a `Contender`; needs: packages beyond our own."""
+    """maker: "module:function", a function of a `Work` that makes a `Contender`; critic: its usual kind; needs:
+    packages beyond our own."""
 
     name: str
     maker: str
@@ -43,6 +44,10 @@ class Entry:
     def missing(self) -> list[str]:
         """Packages that are not installed."""
         return [package for package in self.needs if importlib.util.find_spec(package) is None]
+
+    def critic_on(self, work: Work) -> str:
+        """What it has for a critic on this work, in words."""
+        return "one scalar critic" if work.critic == "scalar" else self.critic
 
     def make(self, work: Work) -> Contender:
         module, _, function = self.maker.partition(":")

@@ -1,7 +1,8 @@
 """A JAX contender: PPO with market, rollout, advantages, epochs and minibatches in one compiled function.
 
 The fastest plain way of JAX on a CPU: nothing leaves the compiled code, buffers are donated, one thread. Its critic is
-two times 32 quantiles on the scalar lambda-return, which is less than ours does (64 on particles).
+two times 32 quantiles on the scalar lambda-return, which is less than ours does (64 on particles); or one mean, where
+everybody has one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from benchmarks.speed_contenders import Done
 from benchmarks.speed_work import GATES, Work
 
 QUANTILES = 32  # of each of two critics
-OUTPUTS = ACTIONS + 2 * QUANTILES
 GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM, RATE = 0.99, 0.95, 0.2, 0.01, 0.5, 0.5, 3e-4
 
 Array = jax.Array
@@ -59,6 +59,11 @@ class State(NamedTuple):
 # ------------------------------------------------------------------------------------------------ network
 
 
+def outputs_of(work: Work) -> int:
+    """Columns of the heads: the policy, then the critics."""
+    return ACTIONS + (1 if work.critic == "scalar" else 2 * QUANTILES)
+
+
 def make_parameters(key: Any, work: Work) -> Parameters:
     """Weights of size 1/sqrt(inputs); the heads smaller."""
     width, made = OBSERVATION, {}
@@ -74,7 +79,7 @@ def make_parameters(key: Any, work: Work) -> Parameters:
         gates = GATES * work.hidden
         made |= {"w_in": weight(width, gates), "w_hidden": weight(work.hidden, gates), "b_gates": jnp.zeros(gates)}
         width = work.hidden
-    return made | {"heads": weight(width, OUTPUTS, 0.1), "heads_bias": jnp.zeros(OUTPUTS)}
+    return made | {"heads": weight(width, outputs_of(work), 0.1), "heads_bias": jnp.zeros(outputs_of(work))}
 
 
 def encode(work: Work, p: Parameters, obs: Array) -> Array:
@@ -98,7 +103,7 @@ def forget(memory: Memory, begins: Array) -> Memory:
 
 
 def one_step(work: Work, p: Parameters, obs: Array, memory: Memory, begins: Array) -> tuple[Array, Memory]:
-    """Outputs [N, OUTPUTS] for one step of all accounts, and the memory after it."""
+    """Outputs [N, columns] for one step of all accounts, and the memory after it."""
     features = encode(work, p, obs)
     if work.network == "lstm":
         memory = cell(p, features @ p["w_in"] + p["b_gates"], forget(memory, begins))
@@ -119,8 +124,10 @@ def all_steps(work: Work, p: Parameters, batch: Batch, memory: Memory) -> Array:
     return features @ p["heads"] + p["heads_bias"]
 
 
-def value_of(outputs: Array) -> Array:
-    """The lower of the two critics' means."""
+def value_of(work: Work, outputs: Array) -> Array:
+    """The critic's mean, the lower one of two."""
+    if work.critic == "scalar":
+        return outputs[..., ACTIONS]
     laws = outputs[..., ACTIONS:].reshape((*outputs.shape[:-1], 2, QUANTILES))
     return laws.mean(-1).min(-1)
 
@@ -129,8 +136,8 @@ def value_of(outputs: Array) -> Array:
 
 
 def loss_of(p: Parameters, work: Work, batch: Batch, memory: Memory) -> Array:
-    """Clipped surrogate, entropy, and the quantile Huber loss on the lambda-return."""
-    outputs = all_steps(work, p, batch, memory).reshape(-1, OUTPUTS)
+    """Clipped surrogate, entropy, and the squared error or the quantile Huber loss on the lambda-return."""
+    outputs = all_steps(work, p, batch, memory).reshape(-1, outputs_of(work))
     action, old, advantage, target = (
         x.reshape(-1) for x in (batch.action, batch.log_prob, batch.advantage, batch.target)
     )
@@ -139,8 +146,10 @@ def loss_of(p: Parameters, work: Work, batch: Batch, memory: Memory) -> Array:
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - CLIP, 1.0 + CLIP) * advantage).mean()
     entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-    levels = jnp.tile((jnp.arange(QUANTILES) + 0.5) / QUANTILES, 2)
     error = target[:, None] - outputs[:, ACTIONS:]
+    if work.critic == "scalar":
+        return policy - ENTROPY * entropy + VALUE * jnp.square(error).mean()
+    levels = jnp.tile((jnp.arange(QUANTILES) + 0.5) / QUANTILES, 2)
     inside = jnp.clip(error, -1.0, 1.0)
     critic = (jnp.abs(levels - (error < 0)) * inside * (error - 0.5 * inside)).sum(-1).mean() / QUANTILES
     return policy - ENTROPY * entropy + VALUE * critic
@@ -176,13 +185,13 @@ def collect(work: Work, bars: market.Market, state: State) -> tuple[State, Batch
         action = jax.random.categorical(for_action, logits)
         log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], 1)[:, 0]
         accounts, reward, done = market.step(bars, accounts, action, for_market)
-        return (accounts, memory, done, key), (obs, action, log_prob, value_of(outputs), reward, done, begins)
+        return (accounts, memory, done, key), (obs, action, log_prob, value_of(work, outputs), reward, done, begins)
 
     carry = (state.accounts, state.memory, state.begins, state.key)
     (accounts, memory, begins, key), rows = jax.lax.scan(walk, carry, None, work.steps)
     obs, action, log_prob, value, reward, done, began = rows
     last, _ = one_step(work, p, market.observe(bars, accounts), memory, begins)
-    advantage = advantages(reward, done, value, value_of(last))
+    advantage = advantages(reward, done, value, value_of(work, last))
     batch = Batch(obs, action, log_prob, advantage, advantage + value, began)
     return State(p, state.moments, accounts, memory, begins, key), batch, reward.mean()
 

@@ -21,6 +21,12 @@ def config_of(
     measurements of the gradients of single loss terms; they are off here, because no peer has them, and
     `benchmarks.speed_profile` says what they cost at their default of 20.
     """
+    critic: dict[str, Any] = {"kind": "scalar", "hidden": [], "twin": False}
+    # The tail that is reported: the default 5%, or what so few quantiles can tell.
+    risk: dict[str, Any] = {"mode": "off"}
+    if work.critic == "own":
+        critic = {"kind": "quantile", "hidden": [], "quantiles": work.quantiles, "minibatch_particles": work.particles}
+        risk = {"mode": "report", "alpha": max(0.05, 2 / work.quantiles)}
     core: dict[str, Any] = {"kind": "none"} if work.network == "mlp" else {"kind": "lstm", "hidden": work.hidden}
     return {
         "backend": backend,
@@ -28,8 +34,7 @@ def config_of(
             "encoder": {"kind": "mlp", "hidden": list(work.encoder)},
             "core": core,
             "actor": {"hidden": []},
-            "critic": {"kind": "quantile", "hidden": [], "quantiles": work.quantiles}
-            | {"minibatch_particles": work.particles},
+            "critic": critic,
         },
         "learner": {
             "epochs": work.epochs,
@@ -39,8 +44,7 @@ def config_of(
             "max_kl": 100.0,
         },
         "run": {"environments": work.environments, "rollout_steps": work.steps, "threads": workers},
-        # The tail that is reported: the default 5%, or what so few quantiles can tell.
-        "risk": {"mode": "report", "alpha": max(0.05, 2 / work.quantiles)},
+        "risk": risk,
         "health": {"gradients_every": audit_every},
     }
 

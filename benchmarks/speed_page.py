@@ -14,6 +14,7 @@ import re
 import sys
 from pathlib import Path
 
+from benchmarks.speed_alike import ALIKE
 from benchmarks.speed_contenders import CONTRIB, FUSED, SB3, TORCH
 from benchmarks.speed_profile import AUDIT, NETWORKS, PARTS
 from benchmarks.speed_scaling import FACTORS
@@ -36,7 +37,7 @@ def values_of(paths: list[Path]) -> Values:
 def fill(page: str, values: Values) -> str:
     """The page with its tables renewed."""
     tables = {"sizes": _sizes(values), "other": _other(values), "profile": _profile(values)}
-    tables["scaling"] = _scaling(values)
+    tables |= {"scaling": _scaling(values), "alike": _alike(values)}
     for name, lines in tables.items():
         if not lines:
             continue
@@ -64,6 +65,27 @@ def _sizes(values: Values) -> list[str]:
         lines.append(_row([entry.name, *cells]))
     shares = [values.get((work, FUSED.name, "share of the GEMM limit")) for work in works]
     lines.append(_row(["share of the GEMM limit", *("-" if share is None else f"{share:.0%}" for share in shares)]))
+    return lines
+
+
+def _alike(values: Values) -> list[str]:
+    """Steps per CPU-second with one scalar critic each; in brackets how many times as fast our two paths are."""
+    works = [alike.work.name for alike in ALIKE.values()]
+    works = [work for work in works if (work, TORCH.name, "steps per CPU-second") in values]
+    if not works:
+        return []
+    lines = _head(["", *works])
+    for entry in (FUSED, TORCH, SB3, CONTRIB, JAX):
+        cells = []
+        for work in works:
+            speed = values.get((work, entry.name, "steps per CPU-second"))
+            times = [
+                values.get((work, entry.name, quantity))
+                for quantity in ("times its steps per CPU-second", f"{TORCH.name}, times its steps per CPU-second")
+            ]
+            brackets = " and ".join(f"{value:.1f}x" for value in times if value is not None)
+            cells.append("-" if speed is None else _thousands(speed) + (f" ({brackets})" if brackets else ""))
+        lines.append(_row([entry.name, *cells]))
     return lines
 
 

@@ -23,17 +23,19 @@ JUDGED, COMPARED = "smoke run: the goal is not judged", "for comparison"
 
 @dataclass(frozen=True)
 class Size:
-    """floors: how many times as fast as a peer, per CPU-second; share: of the GEMM limit."""
+    """floors: how many times as fast as a peer, per CPU-second; share: of the GEMM limit; torch: what the torch path
+    has of the fused path's speed."""
 
     work: Work
     floors: dict[Entry, float] = field(default_factory=dict)
     share: float | None = None
+    torch: float | None = None
 
 
 SIZES = {
-    "mlp64/64": Size(Work(), {SB3: 4.0, JAX: 2.0}, 0.42),
+    "mlp64/64": Size(Work(), {SB3: 4.0, JAX: 2.0}, 0.42, 1 / 3),
     "mlp64/256": Size(Work(environments=256), {SB3: 2.2}),
-    "lstm64/64": Size(Work("lstm"), {CONTRIB: 10.5, JAX: 1.7}, 0.52),
+    "lstm64/64": Size(Work("lstm"), {CONTRIB: 10.5, JAX: 1.7}, 0.52, 1 / 3),
     "lstm64/256": Size(Work("lstm", environments=256), {JAX: 1.8}),
     "lstm128/64": Size(Work("lstm", 128), {CONTRIB: 8.0}, 0.62),
     "lstm128/256": Size(Work("lstm", 128, 256)),
@@ -47,7 +49,7 @@ def measure_size(size: Size, options: Options) -> list[Check]:
     work = size.work
     here = [entry for entry in wanted(work) if not entry.missing()]
     rounds, seconds = (2, 0.05) if options.quick else (ROUNDS, SECONDS)
-    _compile(work)
+    compile_ours(work)
     found = compare(work, [*here, GEMM], rounds=rounds, seconds=seconds, say=options.say)
     return checks_of(size, dict(zip(here, found[:-1], strict=True)), found[-1], options)
 
@@ -59,16 +61,22 @@ def wanted(work: Work) -> list[Entry]:
 
 def checks_of(size: Size, results: dict[Entry, Result], limit: Result, options: Options) -> list[Check]:
     """Ratios, shares, memory and the plain numbers; limit: the matrix products alone, measured in the same rounds."""
-    checks = [_against(size, entry, results, options) for entry in wanted(size.work) if entry != FUSED]
+    work = size.work
+    checks = [
+        against(work, FUSED, entry, size.floors.get(entry), results, options)
+        for entry in wanted(work)
+        if entry != FUSED
+    ]
+    checks.append(against(work, TORCH, FUSED, size.torch, results, options))
     checks += [_wall(size, entry, results) for entry in results if entry != FUSED]
     checks.append(_share(size, results[FUSED], limit, options))
     checks += [_memory(size, entry, results, options) for entry in peers_of(size.work) if entry in results]
     for entry in results:
-        checks += _facts(size, results[entry])
+        checks += facts(work, results[entry])
     return checks
 
 
-def _compile(work: Work) -> None:
+def compile_ours(work: Work) -> None:
     """Have our kernels compiled by a process that is not measured: that takes memory too, once per machine."""
     first = Running(FUSED, work, core=last_core())
     try:
@@ -81,18 +89,21 @@ def name_of(work: Work, *parts: str) -> str:
     return NAME.join((work.name, *parts))
 
 
-def _against(size: Size, peer: Entry, results: dict[Entry, Result], options: Options) -> Check:
-    floor = size.floors.get(peer)
-    name = name_of(size.work, peer.name, "times its steps per CPU-second")
+def against(
+    work: Work, own: Entry, peer: Entry, floor: float | None, results: dict[Entry, Result], options: Options
+) -> Check:
+    """How many times as fast as a peer one of our own paths is, per CPU-second; floor: the goal, None without."""
+    quantity = "times its steps per CPU-second" if own == FUSED else f"{own.name}, times its steps per CPU-second"
+    name = name_of(work, peer.name, quantity)
     goal = COMPARED if floor is None else f">= {floor:g}"
     if peer not in results:
         return Check(name, None, goal, True, f"not installed, so not compared: {', '.join(peer.missing())}")
-    ours, theirs = results[FUSED].per_cpu_second, results[peer].per_cpu_second
+    ours, theirs = results[own].per_cpu_second, results[peer].per_cpu_second
     value = ratio(ours, theirs)
     each = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
     passed = math.isfinite(value) if floor is None or options.quick else value >= floor
-    detail = f"tailwise fused against it; median of {len(each)} rounds, from {each[0]:.2f} to {each[-1]:.2f}"
-    return Check(name, value, goal, passed, _said(f"{detail}; it has {peer.critic}", options))
+    detail = f"{own.name} against it; median of {len(each)} rounds, from {each[0]:.2f} to {each[-1]:.2f}"
+    return Check(name, value, goal, passed, _said(f"{detail}; it has {peer.critic_on(work)}", options))
 
 
 def _wall(size: Size, peer: Entry, results: dict[Entry, Result]) -> Check:
@@ -134,19 +145,19 @@ def _memory(size: Size, peer: Entry, results: dict[Entry, Result], options: Opti
     )
 
 
-def _facts(size: Size, result: Result) -> list[Check]:
+def facts(work: Work, result: Result) -> list[Check]:
     """Numbers without a goal, for the tables."""
     speed, wall = statistics.median(result.per_cpu_second), statistics.median(result.per_second)
     spread = sorted(result.per_cpu_second)
     rows = (
-        ("steps per CPU-second", speed, f"from {spread[0]:,.0f} to {spread[-1]:,.0f}; {result.entry.critic}"),
+        ("steps per CPU-second", speed, f"from {spread[0]:,.0f} to {spread[-1]:,.0f}; {result.entry.critic_on(work)}"),
         ("steps per second of wall time", wall, "one core"),
         ("first iteration, CPU-seconds", result.first_cpu, f"{result.first_wall:.1f} s of wall time; with compiling"),
         ("start, CPU-seconds", result.start_cpu, "imports and building, before the first iteration"),
         ("peak memory, MiB", result.peak_bytes / 2**20, "largest resident memory of the process"),
     )
     return [
-        Check(name_of(size.work, result.entry.name, what), value, COMPARED, math.isfinite(value), detail)
+        Check(name_of(work, result.entry.name, what), value, COMPARED, math.isfinite(value), detail)
         for what, value, detail in rows
     ]
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from benchmarks.plain_market import ACTIONS, OBSERVATION
 
 Network = Literal["mlp", "lstm"]
+Critic = Literal["own", "scalar"]
 GATES = 4  # of an LSTM
 
 
@@ -17,8 +18,9 @@ class Work:
     """One iteration: `environments` x `steps` samples, then `epochs` passes over them in `minibatches` parts.
 
     mlp: two layers of `hidden` units; lstm: a layer of 64 units, then `hidden` cells. Then, for everybody, linear heads
-    on the same features: the policy, and the critics of the contender's kind. tanh between layers.
-    quantiles, particles: of our two critics; particles are those that a minibatch looks at.
+    on the same features: the policy, and the critics. tanh between layers.
+    critic: own, each contender's usual kind; scalar, one mean for everybody. quantiles, particles: of our two critics
+    where they are our own kind; particles are those that a minibatch looks at.
     """
 
     network: Network = "mlp"
@@ -29,6 +31,7 @@ class Work:
     minibatches: int = 4
     quantiles: int = 64
     particles: int = 8
+    critic: Critic = "own"
 
     @property
     def samples(self) -> int:
@@ -49,7 +52,8 @@ class Work:
     def name(self) -> str:
         """For people."""
         network = f"MLP {self.hidden}x{self.hidden}" if self.network == "mlp" else f"LSTM {self.hidden}"
-        return f"{network}, {self.environments} environments"
+        alike = ", one scalar critic each" if self.critic == "scalar" else ""
+        return f"{network}, {self.environments} environments{alike}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,7 +65,9 @@ class Work:
 
 
 def our_outputs(work: Work) -> int:
-    """Columns of our heads: the policy, and a mean with quantiles for each of two critics."""
+    """Columns of our heads: the policy, and one mean, or a mean with quantiles for each of two critics."""
+    if work.critic == "scalar":
+        return ACTIONS + 1
     return ACTIONS + 2 * (1 + work.quantiles)
 
 

@@ -30,4 +30,4 @@ def test_a_smoke_run_is_not_judged() -> None:
 
 
 def test_the_configurations_are_those_that_are_promised() -> None:
-    assert list(CASES) == ["MLP 64", "LSTM 64", "LSTM 128", "demo"]
+    assert list(CASES) == ["MLP 64", "LSTM 64", "LSTM 128", "demo", "MLP 64, torch", "LSTM 64, torch"]

@@ -6,11 +6,12 @@ import pytest
 
 from benchmarks.report import Options
 from benchmarks.speed import PARTS, chosen
+from benchmarks.speed_alike import ALIKE
 from benchmarks.speed_contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Entry
 from benchmarks.speed_page import PAGE, fill
 from benchmarks.speed_profile import INFERENCE, REST, Timers
 from benchmarks.speed_rounds import Result, Round
-from benchmarks.speed_sizes import JAX, SIZES, Size, checks_of, name_of
+from benchmarks.speed_sizes import JAX, SIZES, Size, against, checks_of, name_of
 from benchmarks.speed_start import cpu_of
 from benchmarks.speed_work import Work, flops_per_sample, our_outputs
 from benchmarks.speed_workers import serial_share
@@ -35,6 +36,9 @@ def test_the_floors_are_those_that_were_promised() -> None:
     assert SIZES["lstm128/64"].floors == {CONTRIB: 8.0}
     assert SIZES["mlp64/256"].floors == {SB3: 2.2}
     assert SIZES["lstm64/256"].floors == {JAX: 1.8}
+    assert [SIZES[name].torch for name in ("mlp64/64", "lstm64/64")] == [1 / 3, 1 / 3]
+    assert ALIKE["alike-mlp64/64"].floors == {(FUSED, SB3): 4.0, (FUSED, JAX): 2.0, (TORCH, SB3): 1.1}
+    assert ALIKE["alike-lstm64/64"].floors == {(FUSED, CONTRIB): 14.0, (FUSED, JAX): 2.0, (TORCH, CONTRIB): 3.0}
     assert [SIZES[name].share for name in ("mlp64/64", "lstm64/64", "lstm128/64")] == [0.42, 0.52, 0.62]
     assert all((size.work.steps, size.work.quantiles, size.work.particles) == (128, 64, 8) for size in SIZES.values())
 
@@ -65,6 +69,18 @@ def test_ratios_and_the_share_of_the_limit_by_hand() -> None:
     assert value(TORCH.name, "peak memory, MiB") == 400
     absent = checks[name_of(work, SB3.name, "times its steps per CPU-second")]
     assert absent.value is None and absent.passed and "not installed" in absent.detail
+
+
+def test_a_row_of_the_torch_path_names_it() -> None:
+    """Twice as fast as the peer, where 1.1 are wanted; rejects the ratio turned round, and that of the fused path."""
+    alike = ALIKE["alike-mlp64/64"]
+    speeds = {TORCH: 0.05, SB3: 0.10, FUSED: 0.01}
+    results = {e: Result(e, alike.work, (Round(cpu, cpu, None, {}),), 0, 0, 0, 0) for e, cpu in speeds.items()}
+    for floor, passed in ((1.1, True), (2.5, False)):
+        check = against(alike.work, TORCH, SB3, floor, results, _options())
+        assert check.value == pytest.approx(2.0) and check.passed is passed
+        assert check.name.endswith("tailwise torch, times its steps per CPU-second")
+        assert "one scalar critic" in check.name and "one scalar critic" in check.detail
 
 
 def test_a_timer_stops_while_another_one_inside_runs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -10,7 +12,7 @@ from benchmarks.plain_market import OBSERVATION
 from benchmarks.speed_contenders import CONTRIB, FUSED, GEMM, SB3, TORCH, Done, Entry
 from benchmarks.speed_ours import Ours
 from benchmarks.speed_rounds import ContenderError, Result, Round, compare, limits, ratio
-from benchmarks.speed_work import Work, flops_per_sample, layers, our_outputs
+from benchmarks.speed_work import Critic, Work, flops_per_sample, layers, our_outputs
 
 TINY = Work(environments=8, steps=8, hidden=8, quantiles=8, epochs=2, minibatches=2)
 
@@ -40,12 +42,13 @@ def test_products_as_torch_counts_them() -> None:
     assert counted.get_total_flops() == rows * epoch
 
 
+@pytest.mark.parametrize("critic", ["own", "scalar"])
 @pytest.mark.parametrize("entry", [FUSED, TORCH, SB3, CONTRIB], ids=lambda entry: entry.name)
-def test_everybody_does_the_same_work(entry: Entry) -> None:
+def test_everybody_does_the_same_work(entry: Entry, critic: Critic) -> None:
     """Rejects a peer with another batch size, or ours with epochs that a KL limit ends early."""
     if entry.missing():
         pytest.skip(f"{entry.missing()} not installed")
-    work = TINY if entry is not CONTRIB else Work("lstm", 8, 8, 8, 2, 2)
+    work = replace(TINY if entry is not CONTRIB else Work("lstm", 8, 8, 8, 2, 2), critic=critic)
     contender = entry.make(work)
     contender.iterate(2)
     assert contender.done() == Done(2 * 64, 2 * 4)
@@ -54,10 +57,14 @@ def test_everybody_does_the_same_work(entry: Entry) -> None:
 
 
 def test_all_networks_have_the_same_layers_but_for_the_critic() -> None:
-    """Ours has 2 (1 + N) columns of critics and a peer one; each column has a weight per feature and a bias."""
+    """Ours has 2 (1 + N) columns of critics and a peer one; each column has a weight per feature and a bias. Like for
+    like there is no difference."""
     pytest.importorskip("stable_baselines3")
     ours, theirs = (entry.make(TINY).facts()["parameters"] for entry in (TORCH, SB3))
     assert ours - theirs == (2 * (1 + TINY.quantiles) - 1) * (TINY.hidden + 1)
+    alike = replace(TINY, critic="scalar")
+    assert our_outputs(alike) == 3 + 1
+    assert TORCH.make(alike).facts()["parameters"] == SB3.make(alike).facts()["parameters"]
 
 
 def _idle(name: str) -> Entry:

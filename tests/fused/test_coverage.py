@@ -16,7 +16,6 @@ UNCOVERED: list[tuple[dict[str, Any], str, str]] = [
     ({"model": {"encoder": {"activation": "silu"}}}, "discrete", r"model\.encoder\.activation silu"),
     ({"model": {"norm": "layer"}}, "discrete", r"model\.norm layer"),
     ({"model": {"core": {"kind": "lstm", "layers": 2}}}, "discrete", r"model\.core\.layers 2"),
-    ({"model": {"critic": {"kind": "scalar"}}}, "discrete", r"model\.critic\.kind scalar"),
     ({"model": {"critic": {"kind": "categorical", "particles": 8}}}, "discrete", r"model\.critic\.kind categorical"),
     ({"model": {"critic": {"mean": "quantiles"}}}, "discrete", r"model\.critic\.mean quantiles"),
     ({"model": {"critic": {"clip": {"kind": "mean_only"}}}}, "discrete", r"model\.critic\.clip\.kind mean_only"),

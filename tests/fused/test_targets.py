@@ -12,7 +12,7 @@ from tailwise.core.streams import Streams, _Cipher
 from tailwise.fused.epochs import FusedEpochs
 from tailwise.fused.targets import particle_returns
 from tailwise.learner.batches import particle_returns as plain_particle_returns
-from tests.fused.twins import random_case, rollout_for, twins
+from tests.fused.twins import Case, random_case, rollout_for, twins
 from tests.support import knobs, prepared
 
 
@@ -30,10 +30,14 @@ def test_words_are_those_of_numpy() -> None:
             assert np.array_equal(found[:, row, draw], expected)
 
 
+def _with_quantiles(seed: int) -> Case:
+    return random_case(seed, critic="quantile")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_particles_are_the_same(seed: int) -> None:
     """Episode ends of both kinds, reset rows, several critics. Rejects a bootstrap from the wrong row."""
-    case = random_case(seed)
+    case = random_case(seed, critic="quantile")
     case.model["critic"]["target"] = "particles"
     plain, fused = twins(case)
     with torch.no_grad():
@@ -52,7 +56,7 @@ def test_particles_are_the_same(seed: int) -> None:
 
 def test_terminated_wins_over_truncated() -> None:
     """Both flags in every end: particles there are the reward alone. Rejects a bootstrap from the final observation."""
-    case = next(c for c in map(random_case, range(100)) if c.end > 0.1 and c.steps * c.envs > 40)
+    case = next(c for c in map(_with_quantiles, range(100)) if c.end > 0.1 and c.steps * c.envs > 40)
     case.model["critic"]["target"] = "particles"
     plain, fused = twins(case)
     with torch.no_grad():
@@ -74,7 +78,7 @@ def test_terminated_wins_over_truncated() -> None:
 def test_a_bootstrap_is_decided_by_all_bits_of_its_uniform() -> None:
     """lambda just above and just below one coin: only that particle changes, in both. Rejects a comparison of 16 bits,
     which is up to 1.5e-5 off in lambda and sees no difference here."""
-    case = next(c for c in map(random_case, range(100)) if c.model["critic"]["quantiles"] > 4)
+    case = next(c for c in map(_with_quantiles, range(100)) if c.model["critic"]["quantiles"] > 4)
     case.model["critic"]["target"] = "particles"
     plain, fused = twins(case)
     rollout = rollout_for(case, plain, 3)
@@ -98,7 +102,7 @@ def test_a_bootstrap_is_decided_by_all_bits_of_its_uniform() -> None:
 
 
 def test_each_epoch_looks_at_the_same_particles() -> None:
-    case = next(c for c in map(random_case, range(100)) if c.model["critic"]["minibatch_particles"] > 4)
+    case = next(c for c in map(_with_quantiles, range(100)) if c.model["critic"]["minibatch_particles"] > 4)
     case.model["critic"] |= {"target": "particles", "quantiles": 12, "minibatch_particles": 6}
     plain, fused = twins(case)
     rollout = rollout_for(case, plain, 1)

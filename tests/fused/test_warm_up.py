@@ -22,7 +22,7 @@ def test_a_second_warm_up_has_nothing_to_do(core: str) -> None:
     told: list[str] = []
     fused.warm_up(told.append)
     assert len(told) in (0, 2)
-    assert kernels_are_kept(core=NO_CORE if core == "none" else LSTM)
+    assert kernels_are_kept(core=NO_CORE if core == "none" else LSTM, particles=True)
     told.clear()
     fused.warm_up(told.append)
     assert told == []

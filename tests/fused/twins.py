@@ -39,8 +39,8 @@ class Case:
     seed: int
 
 
-def random_case(seed: int, core: str | None = None) -> Case:
-    """The `seed`-th case; cores take turns unless one is named."""
+def random_case(seed: int, core: str | None = None, critic: str | None = None) -> Case:
+    """The `seed`-th case; cores take turns unless one is named, and every fifth critic predicts a mean only."""
     g = np.random.default_rng(seed)
     one_of = lambda *options: options[int(g.integers(len(options)))]  # noqa: E731
     core = core or ("none", "lstm", "gru")[seed % 3]
@@ -66,6 +66,8 @@ def random_case(seed: int, core: str | None = None) -> Case:
             "minibatch_particles": sampled,
         },
     }
+    if (critic or ("scalar" if seed % 5 == 4 else "quantile")) == "scalar":
+        model["critic"] = {"kind": "scalar", **{key: model["critic"][key] for key in ("hidden", "twin")}}
     envs = int(g.integers(2, 7))
     learner = {
         "epochs": int(g.integers(1, 4)),

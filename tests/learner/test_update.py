@@ -165,7 +165,7 @@ def test_group_norms_equal_manual_sums(core: str) -> None:
 def test_reported_norms_are_means_over_the_steps() -> None:
     backend, rollout = after_two_updates(epochs=1, minibatches=1, max_grad_norm=None)
     report = backend.update(rollout, knobs())
-    assert report.metrics["grad/norm/actor"] == pytest.approx(group_norms(backend.model)["actor"], rel=1e-6)
+    assert report.metrics["grad/norm/actor"] == pytest.approx(float(group_norms(backend.model)["actor"]), rel=1e-6)
     assert report.metrics["grad/norm_before"] == report.metrics["grad/norm_before_max"]
 
 

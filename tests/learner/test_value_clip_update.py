@@ -160,7 +160,7 @@ def test_clip_is_inactive_before_the_first_step_even_when_the_scale_jumps(
     ready = prepared(backend, rollout)
     means = whole_batch_losses(backend, rollout, ready).means
     assert means["critic/clip_fraction"] == 0.0
-    assert means["critic/loss"] == pytest.approx(means["critic/loss_unclipped"], rel=1e-5)
+    assert means["critic/loss"] == pytest.approx(float(means["critic/loss_unclipped"]), rel=1e-5)
     stale = dataclasses.replace(ready, old_mean=rollout.critic.mean[:-1].reshape(-1, 2))
     assert whole_batch_losses(backend, rollout, stale).means["critic/clip_fraction"] > 0.1 or clip["range"] >= 10
 

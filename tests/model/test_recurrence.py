@@ -1,4 +1,4 @@
-"""The fast recurrent path (packed segments) against a plain loop over steps with the gates written out."""
+"""The fast recurrent path, whose gradients are written out, against a plain loop with the gates by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailwise.model.actor_critic import Recurrent, plan_segments
 from tailwise.model.config import GruCore, LstmCore
+from tailwise.model.recurrence import Recurrent
 
 TOLERANCE = 4e-6
 
@@ -71,7 +71,7 @@ def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_segments_equal_a_plain_loop_on_100_reset_patterns(kind: str, layers: int) -> None:
+def test_sequences_equal_a_plain_loop_on_100_reset_patterns(kind: str, layers: int) -> None:
     """Outputs, final state and gradients within 4e-6. Rejects a state that is not zeroed at a reset (asserted)."""
     core = build(kind, layers)
     g = torch.Generator().manual_seed(layers)
@@ -104,13 +104,35 @@ def test_nothing_flows_across_a_reset(kind: str) -> None:
     assert bool(after[0][:3].isnan().all())
 
 
-def test_plan_covers_every_row_once() -> None:
-    start = torch.rand(7, 3, generator=torch.Generator().manual_seed(0)) < 0.4
-    plan = plan_segments(start)
-    assert sorted(plan.rows.tolist()) == list(range(21))
-    assert torch.equal(plan.rows[plan.inverse], torch.arange(21))
-    assert int(plan.batch_sizes.sum()) == 21
-    assert plan.batch_sizes.tolist() == sorted(plan.batch_sizes.tolist(), reverse=True)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_written_gradients_are_those_of_differences(kind: str, layers: int) -> None:
+    """Finite differences in float64, of outputs and final state by inputs, state and all weights, with resets inside.
+    Rejects a gradient that is only close, which float32 would not show."""
+    core = build(kind, layers).double()
+    g = torch.Generator().manual_seed(3)
+    start = torch.tensor([[True, False], [False, False], [False, True], [True, False]])
+    x = torch.randn(4, 2, 3, generator=g, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(2, core.slots, 5, generator=g, dtype=torch.float64, requires_grad=True)
+    weights = list(core.parameters())
+    assert torch.autograd.gradcheck(lambda x, state, *_: core(x, state, start), (x, state, *weights))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_sequence_is_its_steps_one_by_one(kind: str) -> None:
+    """Training sees the features that decisions were made with, to rounding: rejects two recurrences that differ."""
+    core = build(kind, 2)
+    g = torch.Generator().manual_seed(5)
+    x, start = torch.randn(30, 4, 3, generator=g), torch.rand(30, 4, generator=g) < 0.1
+    state = first = torch.randn(4, core.slots, 5, generator=g)
+    steps = []
+    with torch.no_grad():
+        for t in range(30):
+            y, state = core(x[t : t + 1], state, start[t : t + 1])
+            steps.append(y[0])
+        whole, after = core(x, first, start)
+    torch.testing.assert_close(whole, torch.stack(steps), atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(after, state, atol=TOLERANCE, rtol=0)
 
 
 def test_lstm_starts_with_an_open_forget_gate() -> None:

@@ -166,7 +166,7 @@ def check_kernels(*, everything: bool) -> KernelChecks:
             continue
         backend = fused.trainer.backend
         assert isinstance(backend, FusedBackend)
-        kept = kernels_are_kept(core=backend.bound.network.core)
+        kept = kernels_are_kept(core=backend.bound.network.core, particles=True)
         if not (kept or everything or core == CORES[0]):
             evidence = (
                 "not checked: its kernels are not compiled on this machine yet, which takes longer than all checks"

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tailwise.evaluate.attack_moves import Moment
-from tailwise.model.actor_critic import ActorCritic, Recurrent
+from tailwise.model.actor_critic import ActorCritic
+from tailwise.model.recurrence import Recurrent
 
 SILU_LOWEST = -1.2784645  # where x * sigmoid(x) turns
 _MONOTONE = (nn.Tanh, nn.ReLU)

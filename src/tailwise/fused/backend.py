@@ -42,6 +42,7 @@ from tailwise.learner.decisions import Ahead, Decisions
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import first_non_finite
 from tailwise.learner.ppo import action_noise
+from tailwise.learner.return_laws import return_law
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
@@ -166,7 +167,7 @@ class FusedBackend:
         """See `Backend.warm_up`."""
         model = self.model
         ahead = None if venv is None else self.ahead(venv)
-        if kernels_are_kept(core=self.bound.network.core):
+        if kernels_are_kept(core=self.bound.network.core, particles=return_law(model.config.critic).lam is not None):
             if ahead is not None:
                 compile_ahead(ahead, venv.num_envs, tell)
             return
@@ -249,7 +250,9 @@ class FusedBackend:
 
         self.workers.run(np.arange(rows), work)
         lead = features.shape[:-1]
-        return CriticOutput(mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]))
+        return CriticOutput(
+            mean.reshape(*lead, -1), law.reshape(*lead, *law.shape[1:]) if network.quantiles > 0 else None
+        )
 
     def lay_out(self, matrices: np.ndarray) -> None:
         """Lay the panels that `matrices` lists out again, from the parameters as they are now."""

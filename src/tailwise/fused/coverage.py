@@ -47,7 +47,7 @@ def why_not_configured(model: ModelConfig, learner: LearnerConfig) -> str | None
     if isinstance(core, LstmCore | GruCore) and core.layers > 1:
         return f"model.core.layers {core.layers} is not covered; use 1, or backend torch"
     if return_law(critic).kernel is None:
-        return f"model.critic.kind {critic.kind} is not covered; use quantile, or backend torch"
+        return f"model.critic.kind {critic.kind} is not covered; use quantile or scalar, or backend torch"
     if critic.mean_from_law:
         return "model.critic.mean quantiles is not covered; use head, or backend torch"
     if critic.clip.active:
@@ -70,7 +70,7 @@ def kernel_of(critic: Critic) -> QuantileKernel:
     """What the compiled loss needs to know of the critics' law, which must be covered."""
     kernel = return_law(critic).kernel
     if kernel is None:
-        raise ConfigError(f"backend fused: model.critic.kind {critic.kind} is not covered; use quantile")
+        raise ConfigError(f"backend fused: model.critic.kind {critic.kind} is not covered; use quantile or scalar")
     return kernel
 
 

@@ -113,15 +113,15 @@ def critic_rows(
 ) -> None:
     """Add the critic terms of the valid rows `index` [n] to the scratch's sums; write their gradient to its `back`.
 
-    Outputs and gradients lie, after the actor's numbers, as mean 0, quantiles 0, quantiles 1, mean 1; what the width
-    leaves is cleared. A row that is no transition gets gradient 0, the actor's part too. The plain twin is
-    `tailwise.learner.losses.compute_losses`.
+    Outputs and gradients lie, after the actor's numbers, as mean 0, quantiles 0, quantiles 1, mean 1, without quantiles
+    where critics predict means only; what the width leaves is cleared. A row that is no transition gets gradient 0, the
+    actor's part too. The plain twin is `tailwise.learner.losses.compute_losses`.
     """
     n, actor, critics, quantiles = index.shape[0], network.actor, network.critics, network.quantiles
     out, grad = scratch.work[network.output * n :], scratch.back[network.output * n :]
     lead, sums, totals, kappa = network.output_width, scratch.sums, scratch.totals, weights.kappa
     first, width, per_row = actor + 1, actor + critics * (1 + quantiles), weights.value * weights.per_row
-    weight, disagreement = per_row / quantiles, 0.0
+    weight, disagreement = per_row / max(quantiles, 1), 0.0
     for c in range(critics):
         clear(totals[c])
     for i in range(n):
@@ -132,8 +132,9 @@ def critic_rows(
         clear(grad[at + width : at + lead])
         target, lowest, highest = np.float64(rows.scalars[r, 2]), np.inf, -np.inf
         for c in range(critics):
-            law = slice(at + first + c * quantiles, at + first + (c + 1) * quantiles)
-            particle_loss(out[law], draws.particles[r], weights.tau_weight, kappa, weight, grad[law], totals[c])
+            if quantiles > 0:
+                law = slice(at + first + c * quantiles, at + first + (c + 1) * quantiles)
+                particle_loss(out[law], draws.particles[r], weights.tau_weight, kappa, weight, grad[law], totals[c])
             place = at + actor if c == 0 else at + first + critics * quantiles
             mean = np.float64(out[place])
             error = mean - target
@@ -143,7 +144,7 @@ def critic_rows(
             lowest, highest = min(lowest, mean), max(highest, mean)
         disagreement += highest - lowest
     sums[DISAGREEMENT] += disagreement
-    for c in range(critics):
+    for c in range(critics if quantiles > 0 else 0):
         sums[SUMS + 2 * c + 1] += _lanes(totals[c], LOSS) / (2.0 * kappa * draws.particles.shape[1] * quantiles)
         sums[MEAN_GAP] += _lanes(totals[c], LAW) / quantiles
         sums[CROSSINGS] += _lanes(totals[c], LAW_CROSSINGS)

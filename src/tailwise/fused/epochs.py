@@ -43,8 +43,10 @@ class FusedEpochs:
         self._first = True
         self._recurrent = backend.model.core is not None
         self.rows = rows_of(backend.model, backend.standard(), rollout, prepared)
-        assert prepared.particles is not None
-        self._particles: np.ndarray = prepared.particles.contiguous().numpy()
+        given = prepared.particles
+        self._particles: np.ndarray = (
+            np.zeros((len(self.rows.valid), 0), dtype=np.float32) if given is None else given.contiguous().numpy()
+        )
         law = kernel_of(backend.model.config.critic)
         self._sampled, self._ids = law.sampled, rollout.environment.numpy()
         config, network = backend.config, backend.bound.network
@@ -172,7 +174,8 @@ class FusedEpochs:
             terms["prior"] = self._weights.prior * sums[numbers.PRIOR] / total
         for c in range(critics):
             terms[f"mean_{c}"] = weight * sums[SUMS + 2 * c] / total
-            terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
+            if self.backend.bound.network.quantiles > 0:
+                terms[f"law_{c}"] = weight * sums[SUMS + 2 * c + 1] / total
         return terms
 
     def metrics(self) -> dict[str, float]:
@@ -203,9 +206,11 @@ class FusedEpochs:
             "critic/clip_fraction": 0.0,
             "critic/clip_loss_fraction": 0.0,
             "policy/excluded_fraction": (sums[numbers.NAN] + sums[numbers.INFINITE]) / total,
-            "critic/quantile_crossing": sums[numbers.CROSSINGS] / (total * network.critics * (network.quantiles - 1)),
-            "critic/mean_gap": sums[numbers.MEAN_GAP] / (total * network.critics),
         }
+        if network.quantiles > 0:
+            neighbours = network.critics * (network.quantiles - 1)
+            mean["critic/quantile_crossing"] = sums[numbers.CROSSINGS] / (total * neighbours)
+            mean["critic/mean_gap"] = sums[numbers.MEAN_GAP] / (total * network.critics)
         if network.log_std < 0:
             mean["policy/logit_range"] = sums[numbers.LOGIT_RANGE] / total
         tally.mean(mean, total)

@@ -216,8 +216,8 @@ def _act_box(
 
 @kernel
 def values(parameters: Parameters, features: np.ndarray, work: np.ndarray, mean: np.ndarray, law: np.ndarray) -> None:
-    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N]; work: BLOCK rows of the values' workspace; the
-    panels are those of `Laid.to_value`."""
+    """Critic outputs at features [n, H]: mean [n, C], law [n, C, N], N = 0 without one; work: BLOCK rows of the values'
+    workspace; the panels are those of `Laid.to_value`."""
     network = parameters.network
     width, quantiles, critics = features.shape[1], network.quantiles, network.critics
     outputs = critics * (1 + quantiles)
@@ -230,7 +230,7 @@ def values(parameters: Parameters, features: np.ndarray, work: np.ndarray, mean:
             at = network.values_output * n + i * outputs
             mean[first + i, 0] = work[at]
             mean[first + i, critics - 1] = work[at + outputs - 1] if critics == 2 else work[at]
-            for c in range(critics):
+            for c in range(critics if quantiles > 0 else 0):
                 copy(work[at + 1 + c * quantiles : at + 1 + (c + 1) * quantiles], law[first + i, c])
 
 

@@ -348,8 +348,8 @@ def _place_heads(model: ActorCritic, places: _Places) -> list[_Head]:
         places.matrix(*(body[0].bias for body in bodies))
     outputs: list[list[nn.Linear]] = [[model.actor.head]]
     for critic in model.critic_heads():
-        assert critic.mean_head is not None and critic.law_head is not None
-        pair = [critic.mean_head, critic.law_head]
+        assert critic.mean_head is not None
+        pair = [critic.mean_head, *([] if critic.law_head is None else [critic.law_head])]
         outputs.append(pair if len(outputs) == 1 else pair[::-1])
     if not any(bodies):  # all outputs are one matrix
         together = [layer for output in outputs for layer in output]

@@ -26,18 +26,20 @@ from tailwise.learner.rollout import Rollout
 Tell = Callable[[str], None]
 
 # Those that take longest, in the order of their first use; with them come the rest.
-KERNELS = ("inference.act", "targets.particle_targets", "adam.adam_step")
+KERNELS = ("inference.act", "adam.adam_step")
+PARTICLE_KERNELS = ("targets.particle_targets",)
 PLAIN_KERNELS = ("minibatch.learn_rows", "inference.sum_kl")
 CORE_KERNELS = ("minibatch.learn_sequences", "inference.sum_kl_along")
 LOADING = 0.5  # CPU-seconds that loading machine code may take; compiling takes several
 
 
-def kernels_are_kept(*, core: int) -> bool:
-    """Whether an earlier process has compiled the kernels that a run needs."""
+def kernels_are_kept(*, core: int, particles: bool) -> bool:
+    """Whether an earlier process has compiled the kernels that a run needs; particles: whether critics learn from
+    them."""
     folder = cache_folder()
     if folder is None:
         return False
-    needed = KERNELS + (PLAIN_KERNELS if core == NO_CORE else CORE_KERNELS)
+    needed = KERNELS + (PLAIN_KERNELS if core == NO_CORE else CORE_KERNELS) + (PARTICLE_KERNELS if particles else ())
     return all(any(folder.glob(f"fused_*/{name}-*.nbi")) for name in needed)
 
 

@@ -197,26 +197,26 @@ class Prepared:
 
     def mask_rows(self, rows: Tensor) -> Tensor | None:
         """Action masks [n, K] of flat rows."""
-        return None if self.mask is None else self.mask[rows]
+        return None if self.mask is None else self.mask.index_select(0, rows)
 
     def batch(self, rows: Tensor, draws: tuple[Tensor | None, Tensor | None]) -> Batch:
         """The microbatch of flat rows [n]."""
         chosen, uniform = draws
-        particles = None if self.particles is None else self.particles[rows]
+        particles = None if self.particles is None else self.particles.index_select(0, rows)
         if particles is not None and chosen is not None:
-            particles = particles.gather(-1, chosen[rows])
+            particles = particles.gather(-1, chosen.index_select(0, rows))
         return Batch(
-            action=self.action[rows],
-            log_prob=self.log_prob[rows],
-            params=self.params[rows],
+            action=self.action.index_select(0, rows),
+            log_prob=self.log_prob.index_select(0, rows),
+            params=self.params.index_select(0, rows),
             mask=self.mask_rows(rows),
-            advantage=self.advantage[rows],
-            mean_target=self.mean_target[rows],
+            advantage=self.advantage.index_select(0, rows),
+            mean_target=self.mean_target.index_select(0, rows),
             particles=particles,
-            old_mean=self.old_mean[rows],
-            old_law=None if self.old_law is None else self.old_law[rows],
-            uniform=None if uniform is None else uniform[rows],
-            risk_advantage=None if self.risk_advantage is None else self.risk_advantage[rows],
+            old_mean=self.old_mean.index_select(0, rows),
+            old_law=None if self.old_law is None else self.old_law.index_select(0, rows),
+            uniform=None if uniform is None else uniform.index_select(0, rows),
+            risk_advantage=None if self.risk_advantage is None else self.risk_advantage.index_select(0, rows),
         )
 
 

@@ -15,7 +15,8 @@ from tailwise.core.errors import ConfigError
 from tailwise.learner.returns import require_shape
 from tailwise.model.config import quantile_midpoints
 
-_CACHE_BLOCK = 2**17  # numbers per block: half a megabyte of float32
+_CACHE_BLOCK = 2**15  # numbers per block: five blocks of float32 are half a megabyte
+_IN_A_ROW = 16  # particles
 
 
 def midpoints(n: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
@@ -55,26 +56,26 @@ def quantile_huber_loss(theta: Tensor, target: Tensor, *, kappa: float) -> Tenso
 class _QuantileHuber(torch.autograd.Function):
     """`quantile_huber_loss` with its gradient written out; the broadcast form that autograd derives is its test twin.
 
-    Autograd would keep several [..., N, M] tensors alive. Here particles are taken a few at a time, so that the blocks
-    [..., few, N] stay in the cache, which is about four times as fast.
+    With c = u clamped to +-kappa and w = 2 tau - 1, the weighted slope of the Huber function is (c + w |c|) / 2, and
+    the loss is that times u - c/2, both branches without squaring a large error. Autograd would keep several
+    [..., N, M] tensors alive; here rows are taken as many at a time as the cache holds, and their particles one by one.
     """
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, target: Tensor, kappa: float) -> Tensor:
-        tau = midpoints(theta.shape[-1], dtype=theta.dtype, device=theta.device)
-        below, above = 1.0 - tau, tau
-        loss, slope = torch.zeros_like(theta), torch.zeros_like(theta)
-        together = max(1, _CACHE_BLOCK // max(1, theta.numel()))
-        for first in range(0, target.shape[-1], together):
-            error = target[..., first : first + together, None] - theta.unsqueeze(-2)
-            inner = error.clamp(-kappa, kappa)
-            pull = inner * torch.where(error < 0, below, above)
-            slope.sub_(_over_particles(pull))
-            # inner * (error - inner/2) is both branches of the Huber function without squaring a large error.
-            loss.add_(_over_particles(pull.mul_(error.sub_(inner, alpha=0.5))))
-        scale = 1.0 / (kappa * target.shape[-1])
-        ctx.save_for_backward(slope.mul_(scale))
-        return loss.mul_(scale)
+        count = theta.shape[-1]
+        weight = 2.0 * midpoints(count, dtype=theta.dtype, device=theta.device) - 1.0
+        rows, particles = theta.reshape(-1, count), target.reshape(-1, target.shape[-1])
+        loss, slope = torch.empty_like(rows), torch.empty_like(rows)
+        together = max(1, _CACHE_BLOCK // count)
+        parts = (torch.split(part, together) for part in (rows, particles, loss, slope))
+        for some, own, some_loss, some_slope in zip(*parts, strict=True):
+            sums = _sums_over_particles(some, own, weight, kappa)
+            some_loss.copy_(sums[0])
+            some_slope.copy_(sums[1])
+        scale = 1.0 / (2.0 * kappa * target.shape[-1])
+        ctx.save_for_backward(slope.mul_(scale).view_as(theta))
+        return loss.mul_(scale).view_as(theta)
 
     @staticmethod
     @once_differentiable
@@ -83,9 +84,26 @@ class _QuantileHuber(torch.autograd.Function):
         return grads[0] * slope, None, None
 
 
-def _over_particles(block: Tensor) -> Tensor:
-    """Sum of [..., few, N] over its particles; a single one needs no pass over the memory."""
-    return block.squeeze(-2) if block.shape[-2] == 1 else block.sum(-2)
+def _sums_over_particles(theta: Tensor, particles: Tensor, weight: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+    """2 kappa times the losses of theta [n, N] on particles [n, M], and their slopes, both summed over M. [n, N] each.
+
+    Many particles are summed by halves: one after the other, rounding would grow with their number.
+    """
+    if particles.shape[1] > _IN_A_ROW:
+        (loss, slope), others = (
+            _sums_over_particles(theta, half, weight, kappa) for half in particles.tensor_split(2, dim=1)
+        )
+        return loss.add_(others[0]), slope.add_(others[1])
+    loss, slope = torch.zeros_like(theta), torch.zeros_like(theta)
+    error, inner, pull = (torch.empty_like(theta) for _ in range(3))
+    for particle in particles.unsqueeze(-1).unbind(1):
+        torch.sub(particle, theta, out=error)
+        torch.clamp(error, -kappa, kappa, out=inner)
+        torch.abs(inner, out=pull)
+        torch.addcmul(inner, weight, pull, out=pull)
+        slope.sub_(pull)
+        loss.addcmul_(pull, error.sub_(inner, alpha=0.5))
+    return loss, slope
 
 
 def quantile_loss(theta: Tensor, target: Tensor, *, kappa: float) -> Tensor:

@@ -19,8 +19,9 @@ from tailwise.learner.config import Awr, LearnerConfig
 from tailwise.learner.critic_losses import clip_mean, clipped_loss
 from tailwise.learner.return_laws import RowLoss, return_law
 from tailwise.learner.returns import require_flags, require_shape
+from tailwise.learner.tally import Number
 from tailwise.model.actor_critic import ActorCritic, CriticOutput
-from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw, mask_logits
+from tailwise.model.distributions import ActionLaw, CategoricalLaw, GaussianLaw, log_softmax, mask_logits
 
 # exp(20) = 4.9e8 is far beyond every clip and far from overflow in float32 (exp(88)).
 LOG_RATIO_LIMIT = 20.0
@@ -118,8 +119,8 @@ def kl_categorical(logits0: Tensor, logits1: Tensor) -> Tensor:
     A masked action has the logit finfo.min, hence p0 = 0, and contributes exactly 0 to value and gradient.
     """
     require_shape("The new logits", logits1, tuple(logits0.shape))
-    log_p0 = torch.log_softmax(logits0, dim=-1)
-    log_p1 = torch.log_softmax(logits1, dim=-1)
+    log_p0 = log_softmax(logits0)
+    log_p1 = log_softmax(logits1)
     p0 = log_p0.exp()
     difference = torch.where(p0 > 0, log_p0 - log_p1, torch.zeros_like(log_p0))
     return (p0 * difference).sum(-1)
@@ -216,12 +217,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Losses:
-    """terms: weighted scalars by name, to be summed; means, maxima, minima: numbers; kl, log_ratio [n] detached."""
+    """terms: weighted scalars by name, to be summed; means, maxima, minima: numbers without gradient, read later;
+    kl, log_ratio [n] detached."""
 
     terms: dict[str, Tensor]
-    means: dict[str, float]
-    maxima: dict[str, float]
-    minima: dict[str, float]
+    means: dict[str, Number]
+    maxima: dict[str, Number]
+    minima: dict[str, Number]
     kl: Tensor
     log_ratio: Tensor
     probes: dict[str, Tensor]  # scalars whose gradient is measured and which train nothing by themselves
@@ -242,6 +244,7 @@ class Inputs:
     inside [n] places of the rows in [T, b], flat; None without a core, where they are the rows
     noise  (name of a stream, k) -> uniform numbers in (0, 1) [T, b, k], the same however minibatches are cut; None
            where nobody draws
+    normalised   `obs` as the network reads them, where they are known; None: worked out when asked
     """
 
     obs: Tensor
@@ -249,9 +252,12 @@ class Inputs:
     start: Tensor
     inside: Tensor | None
     noise: Callable[[str, int], Tensor] | None = None
+    normalised: Tensor | None = None
 
     def encode(self, model: ActorCritic, obs: Tensor | None = None) -> Tensor:
         """Latent features [n, H] of the rows; obs: others in their place, such as an adversary's, shaped alike."""
+        if obs is None and self.normalised is not None:
+            return self.encode_normalised(model, self.normalised)
         return self.encode_normalised(model, model.normaliser(self.obs if obs is None else obs))
 
     def encode_normalised(self, model: ActorCritic, normalised: Tensor) -> Tensor:
@@ -279,8 +285,8 @@ class View:
     params: Tensor
     batch: Batch
     progress: float = 1.0
-    means: dict[str, float] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
+    means: dict[str, Number] = field(default_factory=dict)
+    maxima: dict[str, Number] = field(default_factory=dict)
 
 
 #: The seam for further losses (adversary, imitation of a teacher, prior): a weighted scalar, a mean over the rows; None
@@ -349,31 +355,24 @@ def compute_losses(
     with torch.no_grad():
         kl = law_kl(model.law, batch.params, params)
         log_ratio = surrogate.log_ratio.detach()
-        means |= {f"loss/{name}": float(value) for name, value in terms.items()}
-        means |= {
-            "policy/entropy": float(entropy.mean()),
-            "policy/kl": float(kl.mean()),
-            "policy/clip_fraction": float(surrogate.clip_active.float().mean()),
-            "policy/dual_clip_fraction": float(surrogate.dual_active.float().mean()),
-            "policy/log_ratio_clamp_fraction": float(surrogate.clamp_active.float().mean()),
-            "policy/excluded_fraction": float(surrogate.excluded.float().mean()),
-            "policy/nan_fraction": float(log_ratio.isnan().float().mean()),
-            "policy/infinite_fraction": float(log_ratio.isinf().float().mean()),
-        }
+        means |= {f"loss/{name}": value.detach() for name, value in terms.items()}
+        means |= {"policy/entropy": entropy.mean(), "policy/kl": kl.mean()}
+        means |= _fractions(surrogate)
         if prior_kl is not None:
-            means["policy/prior_kl"] = float(prior_kl.mean())
+            means["policy/prior_kl"] = prior_kl.mean()
         for name in ("awr", "imitation"):
             if name in terms:
-                size = sum(abs(float(value)) for value in terms.values())
-                means[f"loss/{name}_share"] = abs(float(terms[name])) / size if size > 0 else 0.0
+                size = torch.stack([value.detach().double().abs() for value in terms.values()]).sum()
+                own = terms[name].detach().double().abs()
+                means[f"loss/{name}_share"] = torch.where(size > 0, own / size, torch.zeros_like(size))
         if isinstance(model.law, CategoricalLaw):
-            means["policy/logit_range"] = float(_logit_range(model.law, params).mean())
-        maxima = {
-            "policy/log_ratio_max": float(log_ratio.abs().max()),
-            "policy/ratio_max": float(surrogate.ratio.max()),
-            "policy/entropy_max": float(entropy.max()),
+            means["policy/logit_range"] = _logit_range(model.law, params).mean()
+        maxima: dict[str, Number] = {
+            "policy/log_ratio_max": log_ratio.abs().max(),
+            "policy/ratio_max": surrogate.ratio.max(),
+            "policy/entropy_max": entropy.detach().max(),
         }
-        minima = {"policy/entropy_min": float(entropy.min())}
+        minima: dict[str, Number] = {"policy/entropy_min": entropy.detach().min()}
         for view in views:
             means |= view.means
             maxima |= view.maxima
@@ -386,6 +385,19 @@ def compute_losses(
     return Losses(terms, means, maxima, minima, kl.detach(), log_ratio, probes)
 
 
+def _fractions(surrogate: SurrogateTerms) -> dict[str, Number]:
+    """Shares of the rows in which something was clipped, clamped or excluded; a few operations for all of them."""
+    flags = {
+        "policy/clip_fraction": surrogate.clip_active,
+        "policy/dual_clip_fraction": surrogate.dual_active,
+        "policy/log_ratio_clamp_fraction": surrogate.clamp_active,
+        "policy/excluded_fraction": surrogate.excluded,
+        "policy/nan_fraction": surrogate.log_ratio.isnan(),
+        "policy/infinite_fraction": surrogate.log_ratio.isinf(),
+    }
+    return dict(zip(flags, torch.stack(list(flags.values())).float().mean(-1).unbind(), strict=True))
+
+
 def _logit_range(law: CategoricalLaw, params: Tensor) -> Tensor:
     """Largest minus smallest allowed logit [n], of the component in which it is widest; params [n, P]."""
     forbidden = torch.finfo(params.dtype).min
@@ -395,7 +407,7 @@ def _logit_range(law: CategoricalLaw, params: Tensor) -> Tensor:
     return torch.stack(ranges).amax(0)
 
 
-def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Number]]:
     """Unweighted losses `mean_i` and `law_i` per critic i, each clipped (if at all) around its own old output."""
     critic = model.config.critic
     law = return_law(critic)
@@ -409,14 +421,16 @@ def critic_losses(model: ActorCritic, out: CriticOutput, batch: Batch) -> tuple[
             rows[f"law_{i}"] = law.loss(out.law[:, i], old, batch.particles)
     terms = {name: loss.mean() for name, (loss, _, _) in rows.items()}
     spread = out.mean.detach().amax(-1) - out.mean.detach().amin(-1)
-    means = {
-        "critic/loss": sum(float(loss.detach()) for loss in terms.values()),
-        "critic/loss_unclipped": sum(float(plain.detach().mean()) for _, plain, _ in rows.values()),
-        "critic/clip_fraction": float(torch.stack([active.float().mean() for _, _, active in rows.values()]).mean()),
-        "critic/clip_loss_fraction": float(
-            torch.stack([(loss.detach() > plain.detach()).float().mean() for loss, plain, _ in rows.values()]).mean()
-        ),
-        "critic/disagreement": float(spread.mean()),
+    plain = [loss.unclipped.detach() for loss in rows.values()]
+    clipped = torch.stack([loss.clipped for loss in rows.values()])
+    larger = torch.stack([loss.loss.detach() for loss in rows.values()]) > torch.stack(plain)
+    means: dict[str, Number] = {
+        # In float64: losses of different size are added up.
+        "critic/loss": torch.stack([loss.detach() for loss in terms.values()]).double().sum(),
+        "critic/loss_unclipped": torch.stack([loss.mean() for loss in plain]).double().sum(),
+        "critic/clip_fraction": clipped.float().mean(-1).mean(),
+        "critic/clip_loss_fraction": larger.float().mean(-1).mean(),
+        "critic/disagreement": spread.mean(),
     }
     if batch.particles is not None:
         means |= law.describe(out, batch.particles)

@@ -49,11 +49,9 @@ def next_kl_factor(
     return min(max(factor, config.low), config.high)
 
 
-def group_norms(model: ActorCritic) -> dict[str, float]:
+def group_norms(model: ActorCritic) -> dict[str, Tensor]:
     """Euclidean norm of the gradient per named group, and per layer of the core; each parameter counts once a name."""
-    squares: dict[str, Tensor] = {}
-    for group, parameters in model.groups().items():
-        squares[group] = _square_sum(parameters)
+    squares = {group: _square_sum(parameters) for group, parameters in model.groups().items()}
     if model.core is not None:
         layers: dict[str, list[nn.Parameter]] = {}
         for name, parameter in model.core.named_parameters():
@@ -61,7 +59,7 @@ def group_norms(model: ActorCritic) -> dict[str, float]:
             assert layer is not None, name
             layers.setdefault(f"core.layer_{layer.group(1)}", []).append(parameter)
         squares |= {name: _square_sum(parameters) for name, parameters in layers.items()}
-    return {name: float(value.sqrt()) for name, value in squares.items()}
+    return {name: value.sqrt() for name, value in squares.items()}
 
 
 def _square_sum(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -147,7 +145,7 @@ class ModelOptimiser:
         self._keys: dict[str, tuple[str, ...]]
         groups = named_groups(model)
         if isinstance(config, AdamOptimiser):
-            self.torch = torch.optim.Adam(groups, lr=learning_rate)
+            self.torch = torch.optim.Adam(groups, lr=learning_rate, foreach=foreach)
             self._keys = dict.fromkeys(self._named, ADAM_KEYS)
             return
         options = config.model_dump(exclude={"kind", "decay_to"})

@@ -8,6 +8,7 @@ is the reference in plain PyTorch.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -247,7 +248,9 @@ class TorchBackend:
 
     def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`."""
-        return Decisions(self.model, action_noise(self, update, environments, steps), state)
+        decisions = Decisions(self.model, action_noise(self, update, environments, steps), state)
+        decisions.prepared = self.model.normaliser.standard(torch.get_default_dtype())
+        return decisions
 
     def decide(
         self,
@@ -261,7 +264,8 @@ class TorchBackend:
         observation = torch.from_numpy(obs).to(torch.get_default_dtype())
         allowed = None if mask is None else torch.from_numpy(mask)
         uniform = torch.from_numpy(decisions.noise[t])
-        decisions.take(t, self.act(observation, decisions.state, torch.from_numpy(start), allowed, uniform))
+        begins, standard = torch.from_numpy(start), decisions.prepared
+        decisions.take(t, decide(self.model, observation, decisions.state, begins, allowed, uniform, standard=standard))
 
     def ahead(self, venv: Any) -> Ahead | None:
         """See `Backend.ahead`."""
@@ -357,6 +361,7 @@ class TorchEpochs:
         self.term_gradients: dict[str, dict[str, float]] = {}
         self.noise = gradient_noise(backend.config.variance_scaling, backend.model.groups())
         self._first = True
+        self._normalised = backend.model.normaliser(prepared.obs)  # the statistics stay as they are during an update
         self._parameters = list(backend.model.parameters())
 
     def draws(self, epoch: int) -> EpochDraws:
@@ -376,7 +381,10 @@ class TorchEpochs:
             losses = self.losses(part, draws)
             share = part.size / total
             loss = losses.total
-            if not bool(torch.isfinite(loss)):
+            # What decides how to go on, in one transfer.
+            decisive = (loss.detach(), losses.kl.mean(), losses.log_ratio.abs().max())
+            total_loss, part_kl, part_largest = torch.stack(decisive).tolist()
+            if not math.isfinite(total_loss):
                 names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
                 return f"a loss became NaN or infinite ({names}); the update was rolled back"
             if self._first and self.knobs.measure_terms:
@@ -387,8 +395,8 @@ class TorchEpochs:
             self.tally.mean(losses.means, part.size)
             self.tally.largest(losses.maxima)
             self.tally.smallest(losses.minima)
-            kl += share * float(losses.kl.mean())
-            largest = max(largest, float(losses.log_ratio.abs().max()))
+            kl += share * part_kl
+            largest = max(largest, part_largest)
         if self._first:
             self.first_log_ratio, self._first = largest, False
         if kl_is_used_up(kl, config):
@@ -396,9 +404,8 @@ class TorchEpochs:
             return None
         if self.noise is not None:
             self.noise.complete(total)
-        norms = group_norms(backend.model)
+        self.tally.mean({f"grad/norm/{name}": norm for name, norm in group_norms(backend.model).items()}, 1.0)
         before, after = clip_global_norm(self._parameters, config.max_grad_norm)
-        self.tally.mean({f"grad/norm/{name}": norm for name, norm in norms.items()}, 1.0)
         self.tally.mean({"grad/norm_before": before, "grad/norm_after": after}, 1.0)
         self.tally.largest({"grad/norm_before_max": before})
         if not before < float("inf"):
@@ -438,10 +445,15 @@ class TorchEpochs:
         prepared = self.prepared
         if part.envs is None or part.inside is None:
             rows = len(part.rows)
-            obs = prepared.obs.reshape(-1, prepared.obs.shape[-1])[part.rows][None]
-            return Inputs(obs, torch.zeros(rows, 0, 0), torch.zeros(1, rows, dtype=torch.bool), None)
+            raw, normalised = (
+                obs.flatten(0, 1).index_select(0, part.rows)[None] for obs in (prepared.obs, self._normalised)
+            )
+            nothing, begins = torch.zeros(rows, 0, 0), torch.zeros(1, rows, dtype=torch.bool)
+            return Inputs(raw, nothing, begins, None, normalised=normalised)
         envs, rollout = part.envs, self.rollout
-        return Inputs(prepared.obs[:, envs], rollout.state[envs], rollout.start[:, envs], part.inside)
+        raw, normalised = (obs.index_select(1, envs) for obs in (prepared.obs, self._normalised))
+        state, start = rollout.state[envs], rollout.start[:, envs]
+        return Inputs(raw, state, start, part.inside, normalised=normalised)
 
     def _features(self, part: batches.Part) -> Tensor:
         """Latent features [n, H] of the rows of a part."""

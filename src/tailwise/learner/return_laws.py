@@ -28,6 +28,7 @@ from tailwise.learner.returns import (
     stratified_levels,
 )
 from tailwise.learner.rollout import CriticRecord
+from tailwise.learner.tally import Number
 from tailwise.model.actor_critic import CriticOutput
 from tailwise.model.config import (
     CategoricalCritic,
@@ -60,7 +61,8 @@ class ScaleMove(NamedTuple):
 class QuantileKernel:
     """What compiled code needs to know of a law of quantiles.
 
-    quantiles: N per critic; kappa: Huber threshold; sampled: particles per target and minibatch.
+    quantiles: N per critic, 0 where only means are learnt; kappa: Huber threshold; sampled: particles per target and
+    minibatch.
     """
 
     quantiles: int
@@ -94,7 +96,7 @@ class ReturnLaw(ABC):
     def loss(self, new: Tensor, old: Tensor | None, particles: Tensor) -> RowLoss:
         """Loss of one critic's law [n, N] on particles [n, m], clipped (if at all) around its old output [n, N]."""
 
-    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, float]:
+    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, Number]:
         """Metrics of the critics' outputs at n rows and of their particles [n, m]."""
         return {}
 
@@ -153,6 +155,8 @@ class ReturnLaw(ABC):
 class ScalarReturn(ReturnLaw):
     """A mean only: nothing of a law can be asked."""
 
+    kernel = QuantileKernel(quantiles=0, kappa=1.0, sampled=0)
+
     def _refuse(self) -> NoReturn:
         raise ConfigError("model.critic.kind scalar predicts no law of the return; use model.critic.kind quantile.")
 
@@ -202,12 +206,12 @@ class QuantileReturn(ReturnLaw):
         )
         return RowLoss(result.loss, result.loss_new, result.active)
 
-    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, float]:
+    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, Number]:
         assert out.law is not None
         law = out.law.detach()
         return {
-            "critic/quantile_crossing": float((law[..., 1:] < law[..., :-1]).float().mean()),
-            "critic/mean_gap": float((law.mean(-1) - out.mean.detach()).mean()),
+            "critic/quantile_crossing": (law[..., 1:] < law[..., :-1]).float().mean(),
+            "critic/mean_gap": (law.mean(-1) - out.mean.detach()).mean(),
         }
 
     def particles(self, law: Tensor, levels: Tensor, *, mu: float, sigma: float) -> Tensor:
@@ -267,9 +271,9 @@ class CategoricalReturn(ReturnLaw):
         )
         return RowLoss(critic_losses.clipped_loss(plain, critic_losses.cross_entropy(moved, target)), plain, active)
 
-    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, float]:
+    def describe(self, out: CriticOutput, particles: Tensor) -> dict[str, Number]:
         atoms = self.support.to(particles.dtype)
-        return {"critic/out_of_support": float(critic_losses.out_of_support_fraction(particles, atoms))}
+        return {"critic/out_of_support": critic_losses.out_of_support_fraction(particles, atoms)}
 
     def particles(self, law: Tensor, levels: Tensor, *, mu: float, sigma: float) -> Tensor:
         atoms = mu + sigma * self.support.to(law.dtype)

@@ -65,6 +65,14 @@ def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, logits, torch.finfo(logits.dtype).min)
 
 
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities [..., K] of logits [..., K].
+
+    Actions as rows: of a few actions torch then takes a tenth of the time, forward and back.
+    """
+    return functional.log_softmax(logits.movedim(-1, 0).contiguous(), 0).movedim(0, -1)
+
+
 class CategoricalLaw(ActionLaw):
     """Independent categorical components: Discrete (one) and MultiDiscrete (several)."""
 
@@ -89,14 +97,14 @@ class CategoricalLaw(ActionLaw):
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         total = torch.zeros(params.shape[:-1], dtype=params.dtype)
         for i, logits in enumerate(self.split(params)):
-            chosen = functional.log_softmax(logits, -1).gather(-1, action[..., i : i + 1].long())
+            chosen = log_softmax(logits).gather(-1, action[..., i : i + 1].long())
             total = total + chosen.squeeze(-1)
         return total
 
     def entropy(self, params: Tensor, uniform: Tensor | None = None) -> Tensor:
         total = torch.zeros(params.shape[:-1], dtype=params.dtype)
         for logits in self.split(params):
-            log_p = functional.log_softmax(logits, -1)
+            log_p = log_softmax(logits)
             p = log_p.exp()
             total = total - torch.where(p > 0, p * log_p, torch.zeros_like(p)).sum(-1)
         return total

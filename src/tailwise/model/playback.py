@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tailwise.model.actor_critic import ROWS, ActorCritic, check_finite
+from tailwise.model.scales import Standard
 
 
 class Answer(NamedTuple):
@@ -47,8 +48,8 @@ class PaddedPolicy:
     def __init__(self, model: ActorCritic) -> None:
         self.model = model
         self._inputs: dict[str, _Padded] = {}
-        self._statistics: tuple[Tensor, Tensor] | None = None  # of the normaliser, to which the terms belong
-        self._terms: tuple[Tensor, Tensor] | None = None
+        self._statistics: tuple[Tensor, Tensor] | None = None  # of the normaliser, to which `_standard` belongs
+        self._standard: Standard | None = None
 
     @torch.no_grad()
     def __call__(
@@ -75,7 +76,8 @@ class PaddedPolicy:
 
     def _block(self, obs: Tensor, state: Tensor, start: Tensor, mask: Tensor | None, uniform: Tensor | None) -> Answer:
         model, rows = self.model, obs.shape[0]
-        normalised = model.normaliser.standardised(self._padded("obs", obs, 0.0), self._normaliser_terms(obs.dtype))
+        padded, standard = self._padded("obs", obs, 0.0), self._standard_now(obs.dtype)
+        normalised = padded if standard is None else standard(padded)
         before = self._padded("state", state, 0.0) if model.core is not None else state
         begins = self._padded("start", start, 1.0)
         latent = model.latent_of(normalised[None], before, begins[None])
@@ -90,14 +92,10 @@ class PaddedPolicy:
             memory = self._inputs[name] = _Padded(tuple(given.shape[1:]), given.dtype, fill)
         return memory.put(given)
 
-    def _normaliser_terms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The normaliser's terms, computed again where its statistics are no longer the same numbers."""
+    def _standard_now(self, dtype: torch.dtype) -> Standard | None:
+        """What the normaliser does, computed again where its statistics are no longer the same numbers."""
         normaliser, known = self.model.normaliser, self._statistics
-        if (
-            known is None
-            or self._terms is None
-            or not (torch.equal(known[0], normaliser.mean) and torch.equal(known[1], normaliser.variance))
-        ):
+        if known is None or not (torch.equal(known[0], normaliser.mean) and torch.equal(known[1], normaliser.variance)):
             self._statistics = (normaliser.mean.clone(), normaliser.variance.clone())
-            self._terms = normaliser.terms(dtype)
-        return self._terms
+            self._standard = normaliser.standard(dtype)
+        return self._standard

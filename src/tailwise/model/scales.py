@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,6 +98,23 @@ def has_spread(mean: Floats, variance: Floats) -> NDArray[np.bool_]:
     return variance > 1e-12 * (mean**2 + variance)
 
 
+class Standard(NamedTuple):
+    """A normaliser as it is between two changes of its statistics: x -> clamp((x - mean) scale, +-clip) where scaled.
+
+    mean, scale [D] in the dtype of the observations; scaled bool [D].
+    """
+
+    mean: Tensor
+    scale: Tensor
+    scaled: Tensor
+    clip: float
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """obs [..., D] raw -> standardised and clipped, same shape and dtype."""
+        standard = ((obs - self.mean) * self.scale).clamp(-self.clip, self.clip)
+        return torch.where(self.scaled, standard, obs)
+
+
 class ObservationNormaliser(nn.Module):
     """Standardises the entries of a flat observation [..., D] where `scaled` is True; one-hots pass unchanged.
 
@@ -132,21 +149,17 @@ class ObservationNormaliser(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """obs [..., D] raw -> standardised and clipped, same shape and dtype."""
-        return obs if self.clip is None else self.standardised(obs, self.terms(obs.dtype))
+        standard = self.standard(obs.dtype)
+        return obs if standard is None else standard(obs)
 
-    def terms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Mean and factor [D] of the statistics as they are, for `standardised`."""
+    def standard(self, dtype: torch.dtype) -> Standard | None:
+        """What observations of this dtype are standardised with now; None where they pass as they are."""
+        if self.clip is None:
+            return None
         # A spread below float32's resolution of the value itself is rounding noise: no signal, so it maps to 0.
         signal = self.variance > 1e-12 * (self.mean**2 + self.variance)
         scale = torch.where(signal, torch.rsqrt(self.variance), torch.zeros_like(self.variance))
-        return self.mean.to(dtype), scale.to(dtype)
-
-    def standardised(self, obs: Tensor, terms: tuple[Tensor, Tensor]) -> Tensor:
-        """`forward` by terms that are known."""
-        if self.clip is None:
-            return obs
-        standard = ((obs - terms[0]) * terms[1]).clamp(-self.clip, self.clip)
-        return torch.where(self.scaled, standard, obs)
+        return Standard(self.mean.to(dtype), scale.to(dtype), self.scaled, self.clip)
 
     @torch.no_grad()
     def absorb(self, obs: Tensor, moments: Moments | None = None) -> Screened:
