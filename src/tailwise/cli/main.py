@@ -67,10 +67,15 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train as a configuration says, into a new run folder; with run.seeds several policies that decide as one."""
+    from tailwise.cli.ranks import on_all_ranks
     from tailwise.cli.training import start_run
 
-    code = start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or [], jobs=jobs)
-    raise typer.Exit(code)
+    def start(ranks: int) -> int:
+        return start_run(
+            config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or [], jobs=jobs, ranks=ranks
+        )
+
+    raise typer.Exit(on_all_ranks(start))
 
 
 @app.command()
@@ -83,9 +88,13 @@ def resume(
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
+    from tailwise.cli.ranks import on_all_ranks
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust, jobs=jobs))
+    def go_on(ranks: int) -> int:
+        return resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust, jobs=jobs, ranks=ranks)
+
+    raise typer.Exit(on_all_ranks(go_on))
 
 
 @app.command()

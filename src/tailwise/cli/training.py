@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, say_leak_check
 from tailwise.cli.progress import LiveProgress, make_display, stop_after_update
+from tailwise.cli.ranks import check_one_policy
 from tailwise.cli.seeds import SeedsHow, start_seeds, train_all
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback
 from tailwise.run.config import Config, effective_config, require_environment, warnings_of
 from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.progress import Recorder, end_sentences, run_facts, summarise_run, where_to_continue
+from tailwise.run.ranks import RankLostError
 from tailwise.run.reproduction import free_folder, repeat
 from tailwise.run.run_folder import new_folder, read_config
 from tailwise.run.seeds import several
@@ -59,10 +61,15 @@ def start_run(
     quiet: bool,
     track: Sequence[str] = (),
     jobs: int | None = None,
+    ranks: int = 1,
 ) -> int:
-    """Train a configuration into a new folder; return the exit code."""
+    """Train a configuration into a new folder; return the exit code. ranks: processes that share it, this the first;
+    where run.shards is not set, there are as many shards."""
     effective = effective_config(config, overrides)
+    if ranks > 1 and "shards" not in effective.config.run.model_fields_set:
+        effective = effective_config(config, [*overrides, f"run.shards={ranks}"])
     require_environment(effective)
+    check_one_policy(effective.config, ranks)
     if several(effective.config):
         return start_seeds(effective, SeedsHow(as_json, quiet, jobs, tuple(track)), out=out)
     started = begin(effective.config, out, effective.name, silent=as_json or quiet, track=track)
@@ -82,9 +89,11 @@ def resume_run(
     track: Sequence[str] = (),
     trust: bool = False,
     jobs: int | None = None,
+    ranks: int = 1,
 ) -> int:
-    """Continue a run; return the exit code."""
+    """Continue a run; return the exit code. ranks: see `start_run`."""
     config = open_config(folder, training=True, trust=trust)
+    check_one_policy(config, ranks)
     if several(config):
         return train_all(folder, config, SeedsHow(as_json, quiet, jobs, tuple(track)))
     recorder, display = Recorder(), make_display(config, silent=as_json or quiet)
@@ -127,6 +136,9 @@ def learn(started: Started) -> Learned:
             reason = agent.learn(progress=False)
     except KeyboardInterrupt:
         reason = "interrupted"
+    except RankLostError:
+        note(f"the run ends here; continue {where_to_continue(started.folder)} with: tailwise resume {started.folder}, alone or under torchrun")
+        raise
     finally:
         for display in started.display:
             if isinstance(display, LiveProgress):

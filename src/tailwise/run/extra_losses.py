@@ -17,7 +17,7 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
 from tailwise.run.demonstrations import demonstrations
 from tailwise.run.disturbed import adversary_losses
-from tailwise.run.envs import EnvDriver
+from tailwise.run.envs import Driver
 from tailwise.run.worlds import World
 
 DEMONSTRATIONS = "imitation/digest"  # of a checkpoint: sha256 of the demonstrations
@@ -27,7 +27,7 @@ class ExtraLosses:
     """demos: the demonstrations, None without; losses: by name, for the seam `auxiliary`; cloned: whether behaviour
     cloning is behind the model."""
 
-    def __init__(self, config: Config, world: World, driver: EnvDriver, model: ActorCritic) -> None:
+    def __init__(self, config: Config, world: World, driver: Driver, model: ActorCritic) -> None:
         self.config, learner = config, config.learner
         self.demos: Demos | None = demonstrations(
             learner.imitation, world, driver, seed=config.seed, gamma=learner.gamma, squashed=model.law.squashed
