@@ -13,7 +13,8 @@ import pytest
 import tailwise
 from tailwise.core.errors import ConfigError, DataError
 from tailwise.run.jobs import Line
-from tailwise.scale.ray_jobs import RayTasks, executor_on
+from tailwise.run.placement import Placement
+from tailwise.run.ray_jobs import RayTasks
 from tests.run.sleepers import Sleeper
 from tests.scale.far_jobs import Stumbler
 from tests.scale.test_tune import CARTPOLE, SPACE, lineage
@@ -93,7 +94,7 @@ def test_a_cluster_is_used_by_its_address_and_may_lose_a_node() -> None:
 THREADS = """
 import sys
 from dataclasses import dataclass
-from tailwise.scale.ray_jobs import RayTasks
+from tailwise.run.ray_jobs import RayTasks
 from tests.scale.far_jobs import Threads
 print(RayTasks(1, threads=int(sys.argv[1])).run([Threads()])[0])
 """
@@ -133,10 +134,10 @@ def processes() -> set[int]:
 
 def test_places_are_named() -> None:
     with pytest.raises(ConfigError, match="--on is 'moon'; choose local or ray"):
-        executor_on("moon", jobs=1, address=None, threads=1)
+        Placement("moon")
     with pytest.raises(ConfigError, match="--address is 'head:6379', which is of a Ray cluster; add --on ray"):
-        executor_on("local", jobs=1, address="head:6379", threads=1)
+        Placement("local", address="head:6379")
     for address, sentence in (("127.0.0.1:1", "nobody answers"), ("head", "is not HOST:PORT"), ("a:9999999", "nobody")):
         with pytest.raises(ConfigError, match=sentence):  # at once, where Ray itself tries for minutes
             RayTasks(1, address=address).run([Sleeper(5)])
-    assert executor_on("ray", jobs=3, address=None, threads=2) == RayTasks(3, None, 2)
+    assert Placement("ray", 3).executor(jobs=1, threads=2) == RayTasks(3, None, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from typing import Protocol
 
 from tailwise.cli.output import DONE
 from tailwise.core.errors import ConfigError
@@ -12,14 +12,20 @@ from tailwise.run.ranks import joined, place_of
 from tailwise.run.seeds import several
 
 
-def on_all_ranks(command: Callable[[int], int]) -> int:
-    """Run a command, given the number of ranks, or follow the rank that runs it; return the exit code."""
+class Command(Protocol):
+    """A command that several ranks may share; returns its exit code."""
+
+    def __call__(self, *, ranks: int) -> int: ...
+
+
+def on_all_ranks(command: Command) -> int:
+    """Run a command, or follow the rank that runs it; return the exit code."""
     place = place_of(os.environ)
     if place is None:
-        return command(1)
+        return command(ranks=1)
     with joined(place):
         if place.first:
-            return command(place.ranks)
+            return command(ranks=place.ranks)
         from tailwise.run.follower import follow
 
         follow()

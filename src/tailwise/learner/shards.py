@@ -56,9 +56,7 @@ class Contribution:
     broken    a sentence if a loss is not finite
     """
 
-    measured: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = field(
-        default_factory=list
-    )
+    measured: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = field(default_factory=list)
     kl: float = 0.0
     largest: float = 0.0
     gradient: list[Tensor | None] = field(default_factory=list)

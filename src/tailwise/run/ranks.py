@@ -73,6 +73,8 @@ def joined(place: Place) -> Iterator[None]:
         yield
         if place.first:
             _broadcast(("end", ()))
+        # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
+        dist.barrier()
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
