@@ -12,6 +12,7 @@ from benchmarks.jobs import run_timed
 from benchmarks.report import Check, Options
 
 REPETITIONS, MEMBERS, LIMIT = 5, 6, 30.0  # CPU-minutes
+EPISODES = 50  # of a test; a market's window is played whole
 SPACE = {"learner.learning_rate": {"low": 1e-7, "high": 1e-2, "scale": "log"}}  # a fifth of it learns in this time
 RUN = {"environments": 16, "rollout_steps": 64, "checkpoint_every": 1000, "tensorboard": False}
 TASKS: dict[str, dict[str, Any]] = {
@@ -38,7 +39,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 def result_of(task: str, search: str, repetition: int) -> float:
     """What the best member of a search comes to on its test: mean return, or log-return of the whole window."""
     import tailwise
-    from tailwise.run.worlds import make_world, play_world
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,9 +46,7 @@ def result_of(task: str, search: str, repetition: int) -> float:
         result = tailwise.tune(config, SPACE, search=search, settings=SEARCHES[search], out=Path(folder) / "tune")
         if result.best_run is None:
             return -math.inf
-        policy = tailwise.load(result.best_run)
-        played = play_world(policy.player(), make_world(policy.config), episodes=50, seed=policy.config.seed)
-        return played.mean
+        return tailwise.PPO.load(result.best_run).evaluate(episodes=EPISODES).mean
 
 
 def checks(options: Options) -> list[Check]:

@@ -92,6 +92,7 @@ SUBJECTS = {
     "Risk: exposure": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure without a limit": Subject("risk", TRAINING, ("exposure",)),
     "Risk: exposure, continuing": Subject("risk", TRAINING, ("continuing",)),
+    "Scale": Subject("scale", (*TRAINING, *BARS, "scale"), timed=True),
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),
