@@ -102,7 +102,11 @@ def _speed(folder: Path, options: Options) -> list[Check]:
         }
         load = os.getloadavg()[0]
         stem = case.replace(", ", "-")
-        one, two = (_rate(_train(folder / f"speed-{stem}-{ranks}", config, ranks=ranks)) for ranks in (1, 2))
+        rates = []
+        for ranks in (1, 2):
+            shared = {**config, "run": {**config["run"], "shards": ranks}}
+            rates.append(_rate(_train(folder / f"speed-{stem}-{ranks}", shared, ranks=ranks)))
+        one, two = rates
         quiet, value = load <= IDLE and len(os.sched_getaffinity(0)) >= 2, two / one
         detail = f"{one:,.0f} and {two:,.0f} steps per second; load {load:.1f} before"
         found.append(

@@ -95,6 +95,17 @@ def test_a_lost_rank_stops_the_run_and_it_goes_on_without(tmp_path: Path) -> Non
     same_run(whole, folder)
 
 
+def test_the_first_rank_says_why_nothing_is_trained(tmp_path: Path) -> None:
+    """Three shards cannot be shared by two ranks. Rejects a first rank that is ended by torchrun, because the other one
+    ended with it, before it could say so; and one that leaves a folder behind."""
+    shards = ["-s", "run.environments=12", "-s", "run.shards=3"]
+    command = [*TORCHRUN, "-m", "tailwise", "train", "cartpole", *shards, "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0 and not (tmp_path / "run").exists()
+    assert "error: run.shards is 3 and torchrun started 2 ranks; each needs as many shards" in done.stderr
+    assert "error: the first rank has ended, and this one with it; what that one printed says why" in done.stderr
+
+
 def ranks_of(torchrun: int) -> list[int]:
     """Process ids of the ranks, by their number."""
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()

@@ -69,17 +69,22 @@ def joined(place: Place) -> Iterator[None]:
         try:
             dist.init_process_group("gloo", timeout=PATIENCE)
         except (RuntimeError, ValueError) as error:
-            raise RankLostError(f"rank {place.rank} cannot reach the others: {_first_line(error)}") from error
+            raise RankLostError(f"rank {place.rank} cannot reach the others: {_short(error)}") from error
         yield
         if place.first:
             _broadcast(("end", ()))
         # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
-        dist.barrier()
+        with _told():
+            dist.barrier()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    except BaseException:
+        # The others end as soon as the connection does, and torchrun then ends this one: first it says why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
@@ -90,6 +95,7 @@ def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
     if place.first:
 
         def stop(number: int, frame: Any) -> NoReturn:
+            signal.signal(number, signal.SIG_IGN)  # once is enough
             raise RankLostError("torchrun ended this run: another rank was lost, or somebody asked it to stop")
 
         return {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
@@ -151,7 +157,10 @@ class Ranks:
 
 def next_order() -> tuple[str, tuple[Any, ...]]:
     """What the first rank orders next, on another one."""
-    name, arguments = _broadcast(None)
+    try:
+        name, arguments = _broadcast(None)
+    except RankLostError as error:
+        raise RankLostError("the first rank has ended, and this one with it; what that one printed says why") from error
     return name, arguments
 
 
@@ -228,10 +237,14 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if dist.get_rank() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's answer to the same loss
         raise RankLostError(
-            f"another rank was lost ({_first_line(error)}); what it printed itself is above or below"
+            f"another rank was lost ({_short(error)}); what it printed itself, if anything, says why"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _short(error: Exception) -> str:
+    """The first sentence of what gloo says, without the place in its sources."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return text.rpartition(".cc:")[2].partition("] ")[2].partition(". ")[0] or text
