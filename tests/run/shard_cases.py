@@ -20,6 +20,14 @@ CASES: dict[str, dict[str, Any]] = {
     "gym, mlp, torch": {**GYM, "backend": "torch", "model": {"core": MLP}, "run": {"shards": 2}},
     "gym, lstm, torch": {**GYM, "backend": "torch", "model": {"core": LSTM}, "run": {"shards": 4}},
     "gym, lstm, fused": {**GYM, "backend": "fused", "model": {"core": LSTM}, "run": {"shards": 2}},
+    # Exploration that narrows is the first rank's doing: the others have to be given what it changed.
+    "box, mlp, torch": {
+        "env": {"id": "Pendulum-v1"},
+        "backend": "torch",
+        "model": {"core": MLP},
+        "learner": {"exploration": {"kind": "narrow"}},
+        "run": {"shards": 4},
+    },
     "market, mlp, fused": {**MARKET, "backend": "fused", "model": {"core": MLP}, "run": {"shards": 4}},
     "market, lstm, torch": {**MARKET, "backend": "torch", "model": {"core": LSTM}, "risk": LIMIT, "run": {"shards": 2}},
     "market, lstm, fused": {**MARKET, "backend": "fused", "model": {"core": LSTM}, "risk": LIMIT, "run": {"shards": 2}},
@@ -31,7 +39,13 @@ def config_of(case: str, **run: Any) -> dict[str, Any]:
     config = CASES[case]
     return {
         **config,
-        "learner": {"minibatches": 2, "epochs": 2, "kl_factor": {"kind": "on"}, "target_kl": 2e-3},
+        "learner": {
+            "minibatches": 2,
+            "epochs": 2,
+            "kl_factor": {"kind": "on"},
+            "target_kl": 2e-3,
+            **config.get("learner", {}),
+        },
         "run": {
             "environments": 16,
             "rollout_steps": 16,
