@@ -17,7 +17,7 @@ KILLS, QUICK_KILLS = 20, 3
 LONGEST = 25.0  # seconds from the first training on, about the length of the search
 GRACE = 40.0  # seconds that Ray's own processes have to notice that their driver is gone
 # (victim, where the search runs, what the command line of the victim holds)
-VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::"), ("raylet", "cluster", "raylet/raylet"))
+VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "cluster", "/raylet/raylet "))
 
 
 def checks(options: Options) -> list[Check]:
@@ -34,7 +34,7 @@ def checks(options: Options) -> list[Check]:
             killed = _kill(started, folder, words, after=draw.uniform(0.0, LONGEST))
             happened[victim if killed else f"{victim}, too late"] += 1
             if victim == "driver" and killed:
-                started.process.communicate()
+                started.process.wait()
                 lost = max(lost, _updates_behind(folder))
                 orphans += _left_over(started, GRACE)
                 started = start(str(folder), place)
@@ -67,7 +67,7 @@ def _kill(started: Started, folder: Path, words: str, *, after: float) -> bool:
         alive = started.process.poll() is None
         started.process.kill()
         return alive
-    chosen = [pid for pid, line in sorted(started.family().items()) if words in line and "IDLE" not in line]
+    chosen = [pid for pid, line in sorted(started.family().items()) if words in line]
     if started.process.poll() is not None or not chosen:
         return False
     os.kill(chosen[-1], signal.SIGKILL)

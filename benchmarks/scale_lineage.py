@@ -29,7 +29,7 @@ def checks(options: Options) -> list[Check]:
             time.sleep(draw.uniform(1.0, LONGEST))
             alive = started.process.poll() is None
             started.process.kill()
-            started.process.communicate()
+            started.process.wait()
             killed += alive
             if not alive:
                 break

@@ -72,7 +72,8 @@ def _lives(entry: Path) -> bool:
 def start(*arguments: str) -> Started:
     """Start `python -m benchmarks.scale_work` with these arguments."""
     mark = uuid.uuid4().hex
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark, "RAY_DEDUP_LOGS": "0"}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark, "PYTHONPATH": path}
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.scale_work", *arguments],
         cwd=ROOT,
