@@ -114,6 +114,7 @@ SUBJECTS = {
         ),
     ),
     "Live learning": Subject("live_learning", (*TRAINING, *BARS, "live", "online")),
+    "Scale": Subject("scale", (*TRAINING, *BARS, "scale"), timed=True),
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import tailwise
+from tailwise.cli.main import main
+from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.run.checkpoint import latest_good
+from tailwise.run.config import parse_config
 from tailwise.run.jobs import Line
-from tailwise.scale.ray_jobs import RayTasks, executor_on
+from tailwise.run.placement import Placement
+from tailwise.run.ray_jobs import RayTasks
+from tailwise.scale.member_job import digest_of
 from tests.run.sleepers import Sleeper
 from tests.scale.far_jobs import Stumbler
 from tests.scale.test_tune import CARTPOLE, SPACE, lineage
@@ -93,7 +101,7 @@ def test_a_cluster_is_used_by_its_address_and_may_lose_a_node() -> None:
 THREADS = """
 import sys
 from dataclasses import dataclass
-from tailwise.scale.ray_jobs import RayTasks
+from tailwise.run.ray_jobs import RayTasks
 from tests.scale.far_jobs import Threads
 print(RayTasks(1, threads=int(sys.argv[1])).run([Threads()])[0])
 """
@@ -133,10 +141,87 @@ def processes() -> set[int]:
 
 def test_places_are_named() -> None:
     with pytest.raises(ConfigError, match="--on is 'moon'; choose local or ray"):
-        executor_on("moon", jobs=1, address=None, threads=1)
+        Placement("moon")
     with pytest.raises(ConfigError, match="--address is 'head:6379', which is of a Ray cluster; add --on ray"):
-        executor_on("local", jobs=1, address="head:6379", threads=1)
+        Placement("local", address="head:6379")
     for address, sentence in (("127.0.0.1:1", "nobody answers"), ("head", "is not HOST:PORT"), ("a:9999999", "nobody")):
         with pytest.raises(ConfigError, match=sentence):  # at once, where Ray itself tries for minutes
             RayTasks(1, address=address).run([Sleeper(5)])
-    assert executor_on("ray", jobs=3, address=None, threads=2) == RayTasks(3, None, 2)
+    assert Placement("ray", 3).executor(jobs=1, threads=2) == RayTasks(3, None, 2)
+
+
+WALK = {
+    "data": {"kind": "synthetic", "market": "sine", "parameters": {"length": 900, "noise": 0.002}},
+    "features": {"include": ["return_1", "return_5"]},
+    "env": {"kind": "market", "episode_length": 32},
+    "costs": {"impact_bps": 0},
+    "model": {"encoder": {"hidden": [8]}},
+    "learner": {"gamma": 0.9, "epochs": 1},
+    "run": {"environments": 4, "rollout_steps": 16, "total_steps": 128, "tensorboard": False},
+}
+
+
+@pytest.mark.slow
+def test_commands_place_studies_and_seeds_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a walk-forward and the weights of seeds are those of local processes, and no process is left.
+
+    Rejects a command that takes --on and trains in local processes all the same: Ray's worker writes the run then."""
+    (tmp_path / "walk.yaml").write_text(dump_yaml(parse_config(WALK, source="test")))
+    before, writers = processes(), {}
+    for home, place in (("ray", ["--on", "ray"]), ("local", [])):
+        (tmp_path / home).mkdir()
+        monkeypatch.chdir(tmp_path / home)
+        watched = Ray(before)
+        walk = [
+            "walk-forward",
+            "../walk.yaml",
+            "--folds",
+            "2",
+            "--seeds",
+            "2",
+            "--jobs",
+            "2",
+            "--json",
+            "--out",
+            "walk",
+        ]
+        with watched:
+            assert main([*walk, *place]) == 0
+            assert main(["train", "../walk.yaml", "-s", "run.seeds=2", "--out", "seeds", "--quiet", *place]) == 0
+        writers[home] = watched.seen
+    assert writers["ray"] and not writers["local"]
+    monkeypatch.chdir(tmp_path)
+    ours, theirs = (json.loads(Path(home, "walk/walk_forward.json").read_text()) for home in ("ray", "local"))
+    assert ours == theirs
+    for seed in ("seed_0", "seed_1"):
+        one, other = (latest_good(Path(home) / "seeds" / seed)[0] for home in ("ray", "local"))
+        assert one is not None and other is not None and digest_of(one) == digest_of(other)
+    deadline = time.monotonic() + 20
+    while processes() - before and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes() - before == set()
+
+
+class Ray(threading.Thread):
+    """Watches which processes of Ray appear while a command runs."""
+
+    def __init__(self, before: set[int]) -> None:
+        super().__init__()
+        self.before, self.seen, self.over = before, set[int](), threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            self.seen |= processes() - self.before
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()
+
+
+def test_one_policy_is_not_placed_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "cartpole", "--on", "ray", "--out", str(tmp_path / "run")]) == 2
+    assert "--on ray places the seeds of a run, and run.seeds is 1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

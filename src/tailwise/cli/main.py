@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from tailwise.cli.config import config_app
 from tailwise.cli.data import data_app
 from tailwise.cli.live_commands import decide, export, paper
 from tailwise.cli.options import (
+    AddressOption,
     AdjustAllOption,
     AdjustOption,
     CheckpointOption,
@@ -21,6 +23,7 @@ from tailwise.cli.options import (
     ConfigArgument,
     JobsOption,
     JsonOption,
+    OnOption,
     PeriodsOption,
     QuietOption,
     RepairOption,
@@ -38,6 +41,7 @@ from tailwise.cli.options import (
 from tailwise.cli.output import BAD_INPUT, CHECK_FAILED, DONE, tolerant_streams
 from tailwise.cli.runs import runs_app
 from tailwise.core.errors import ConfigWarning, TailwiseError
+from tailwise.run.placement import Placement
 
 app = typer.Typer(
     name="tailwise",
@@ -63,14 +67,19 @@ def train(
     ] = None,
     track: TrackOption = None,
     jobs: SeedJobsOption = None,
+    on: OnOption = "local",
+    address: AddressOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train as a configuration says, into a new run folder; with run.seeds several policies that decide as one."""
+    from tailwise.cli.ranks import on_all_ranks
+    from tailwise.cli.seeds import How
     from tailwise.cli.training import start_run
 
-    code = start_run(config, overrides or [], out=out, as_json=json, quiet=quiet, track=track or [], jobs=jobs)
-    raise typer.Exit(code)
+    how = How(json, quiet, Placement(on, jobs, address), tuple(track or ()))
+
+    raise typer.Exit(on_all_ranks(partial(start_run, config, overrides or [], how, out=out)))
 
 
 @app.command()
@@ -78,14 +87,20 @@ def resume(
     run: RunArgument,
     track: TrackOption = None,
     jobs: SeedJobsOption = None,
+    on: OnOption = "local",
+    address: AddressOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run from its newest good checkpoint, as if it had never stopped."""
+    from tailwise.cli.ranks import on_all_ranks
+    from tailwise.cli.seeds import How
     from tailwise.cli.training import resume_run
 
-    raise typer.Exit(resume_run(run, as_json=json, quiet=quiet, track=track or [], trust=trust, jobs=jobs))
+    how = How(json, quiet, Placement(on, jobs, address), tuple(track or ()))
+
+    raise typer.Exit(on_all_ranks(partial(resume_run, run, how, trust=trust)))
 
 
 @app.command()
@@ -262,13 +277,16 @@ def frontier(
     overrides: SetOption = None,
     out: StudyOutOption = None,
     jobs: JobsOption = 1,
+    on: OnOption = "local",
+    address: AddressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train the same seeds at several limits; draw return against the CVaR that was realised out of sample."""
     from tailwise.cli.studies import Cells, run_frontier
 
     cells = Cells(limits, seeds, unconstrained, episodes)
-    raise typer.Exit(run_frontier(config, overrides or [], cells, out=out, jobs=jobs, as_json=json))
+    where = Placement(on, jobs, address)
+    raise typer.Exit(run_frontier(config, overrides or [], cells, out=out, where=where, as_json=json))
 
 
 @app.command("walk-forward")
@@ -308,6 +326,8 @@ def walk_forward(
     overrides: SetOption = None,
     out: StudyOutOption = None,
     jobs: JobsOption = 1,
+    on: OnOption = "local",
+    address: AddressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train, select and test fold by fold with several seeds; say what the result is evidence of."""
@@ -315,8 +335,8 @@ def walk_forward(
     from tailwise.evaluate.walk_forward_folds import Settings, as_kind
 
     windows = Settings(folds, as_kind(kind), read_purge(purge), embargo, tested, select)
-    settings = read_splits(splits, windows, test_folds)
-    code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, jobs=jobs, as_json=json)
+    settings, where = read_splits(splits, windows, test_folds), Placement(on, jobs, address)
+    code = run_walk_forward(config, overrides or [], settings=settings, seeds=seeds, out=out, where=where, as_json=json)
     raise typer.Exit(code)
 
 
@@ -344,15 +364,13 @@ def tune(
     overrides: SetOption = None,
     out: StudyOutOption = None,
     jobs: JobsOption = 1,
-    on: Annotated[str, typer.Option("--on", metavar="local|ray", help="Where trainings run.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster; default: Ray is started here.")
-    ] = None,
+    on: OnOption = "local",
+    address: AddressOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Search hyperparameters: train a population, or trials, and score them on the select window, the limit first."""
-    from tailwise.cli.tuning import Where, run_tuning
+    from tailwise.cli.tuning import run_tuning
     from tailwise.core.config import apply_overrides
 
     settings = apply_overrides({}, options or [])
@@ -362,7 +380,7 @@ def tune(
         search=search,
         space=space,
         settings=settings,
-        where=Where(on, jobs, address),
+        where=Placement(on, jobs, address),
         out=out,
         as_json=json,
         quiet=quiet,

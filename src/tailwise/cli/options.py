@@ -64,6 +64,10 @@ SeedJobsOption = Annotated[
         "--jobs", min=1, max=256, help="Seeds side by side, a process each; default: as many as there are cores."
     ),
 ]
+OnOption = Annotated[str, typer.Option("--on", metavar="local|ray", help="Where trainings run.")]
+AddressOption = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster; default: Ray is started here.")
+]
 JobsOption = Annotated[int, typer.Option(min=1, max=256, help="Runs side by side, a process each.")]
 
 # How bars are read.

@@ -10,6 +10,7 @@ from tailwise.cli.progress import SeedLines, stop_after_update
 from tailwise.core.errors import TailwiseError, duration
 from tailwise.run.config import Config, Effective, warnings_of
 from tailwise.run.leak_check import read_leak_verdict
+from tailwise.run.placement import Placement
 from tailwise.run.progress import Recorder, limit_words
 from tailwise.run.run_folder import ALERTS, CONFIG, new_folder
 from tailwise.run.seeds import seeds_of
@@ -18,12 +19,13 @@ from tailwise.run.worlds import World
 
 
 @dataclass(frozen=True)
-class SeedsHow:
-    """How seeds are trained and shown. jobs: side by side, None for as many as there are cores; track: trackers."""
+class How:
+    """How a training is shown and logged, and where its seeds run: as many side by side as there are cores, where the
+    placement does not say. track: names of trackers."""
 
     as_json: bool
     quiet: bool
-    jobs: int | None
+    where: Placement
     track: tuple[str, ...] = ()
 
     @property
@@ -31,7 +33,7 @@ class SeedsHow:
         return self.as_json or self.quiet
 
 
-def start_seeds(effective: Effective, how: SeedsHow, *, out: Path | None) -> int:
+def start_seeds(effective: Effective, how: How, *, out: Path | None) -> int:
     """Train all seeds of a configuration into a new folder; return the exit code."""
     with new_folder(out, effective.name) as folder:
         world = begin_seeds(effective.config, folder)
@@ -44,16 +46,19 @@ def start_seeds(effective: Effective, how: SeedsHow, *, out: Path | None) -> int
     return train_all(folder, world.config, how)
 
 
-def train_all(folder: Path, config: Config, how: SeedsHow) -> int:
+def train_all(folder: Path, config: Config, how: How) -> int:
     """Train the seeds that are not finished, to their ends or until Ctrl-C; print the result, return the exit code."""
     before = [job for job in seed_jobs(folder, config) if job.finished() is not None]
     if before and not how.silent:
         names = ", ".join(job.label for job in before)
         print(f"finished before: {names} of {len(seeds_of(config))}", flush=True)
     recorder = Recorder()
+    executor = how.where.executor(jobs=side_by_side(config), threads=config.run.threads)
     try:
         with SeedLines(silent=how.silent) as say, stop_after_update(recorder):
-            training = train_seeds(folder, config, jobs=how.jobs, track=how.track, stop=lambda: recorder.stop, say=say)
+            training = train_seeds(
+                folder, config, executor=executor, track=how.track, stop=lambda: recorder.stop, say=say
+            )
     except KeyboardInterrupt:
         note(f"interrupted; continue with: tailwise resume {folder}")
         return INTERRUPTED
@@ -67,10 +72,10 @@ def train_all(folder: Path, config: Config, how: SeedsHow) -> int:
     return INTERRUPTED if not training.finished else CHECK_FAILED if training.failed else DONE
 
 
-def _facts(world: World, folder: Path, how: SeedsHow) -> list[tuple[str, str]]:
+def _facts(world: World, folder: Path, how: How) -> list[tuple[str, str]]:
     """(name, sentence): what is trained and where."""
     config = world.config
-    seeds, jobs = seeds_of(config), how.jobs or side_by_side(config)
+    seeds, jobs = seeds_of(config), how.where.jobs or side_by_side(config)
     return [
         ("configuration", str(folder / CONFIG)),
         *(("data", sentence) for sentence in world.describe()),

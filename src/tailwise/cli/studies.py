@@ -30,6 +30,7 @@ from tailwise.evaluate.walk_forward_result import SUMMARY, WalkForward, headings
 from tailwise.pages.frontier import PAGE, keep_frontier_page
 from tailwise.run.config import effective_config
 from tailwise.run.jobs import Line
+from tailwise.run.placement import Placement
 from tailwise.run.progress import Recorder
 
 StudyResult = TypeVar("StudyResult", WalkForward, CombinatorialCV, Frontier)
@@ -44,17 +45,17 @@ def run_walk_forward(
     settings: AnySettings,
     seeds: str,
     out: Path | None,
-    jobs: int,
+    where: Placement,
     as_json: bool,
 ) -> int:
     """Train the runs that are missing, test all, print and save the result; return the exit code."""
     effective = effective_config(config, overrides)
     if isinstance(settings, CombinatorialSettings):
         choices = plan_combinatorial(effective, settings, seeds=read_seeds(seeds))
-        result = _run(choices, out=out, jobs=jobs, as_json=as_json)
+        result = _run(choices, out=out, where=where, as_json=as_json)
         return _print_result(result, _print_combinatorial, as_json=as_json)
     study = plan_walk_forward(effective, settings, seeds=read_seeds(seeds))
-    return _print_result(_run(study, out=out, jobs=jobs, as_json=as_json), _print_walk_forward, as_json=as_json)
+    return _print_result(_run(study, out=out, where=where, as_json=as_json), _print_walk_forward, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def run_frontier(
     cells: Cells,
     *,
     out: Path | None,
-    jobs: int,
+    where: Placement,
     as_json: bool,
 ) -> int:
     """Train the runs that are missing, judge all, print and save the result; return the exit code."""
@@ -85,7 +86,7 @@ def run_frontier(
     study = plan_frontier(
         effective, limits, seeds=cells.seeds, unconstrained=cells.unconstrained, episodes=cells.episodes
     )
-    result = _run(study, out=out, jobs=jobs, as_json=as_json)
+    result = _run(study, out=out, where=where, as_json=as_json)
     if result is not None:
         keep_frontier_page(result)
     return _print_result(result, _print_frontier, as_json=as_json)
@@ -102,7 +103,7 @@ def _print_result(result: StudyResult | None, show: Callable[[StudyResult], None
     return CHECK_FAILED if result.refused else DONE
 
 
-def _run(study: Study[Result, Outcome], *, out: Path | None, jobs: int, as_json: bool) -> Outcome | None:
+def _run(study: Study[Result, Outcome], *, out: Path | None, where: Placement, as_json: bool) -> Outcome | None:
     """Run a study with its warnings, facts and progress; None after Ctrl-C."""
     for sentence in study.warnings:
         note(f"warning: {sentence}")
@@ -125,9 +126,10 @@ def _run(study: Study[Result, Outcome], *, out: Path | None, jobs: int, as_json:
             print(f"{line.label}: {line.text}", flush=True)
 
     recorder = Recorder()
+    executor = where.executor(jobs=1, threads=study.base.run.threads)
     try:
         with stop_after_update(recorder):
-            results = run_jobs(study, folder, jobs=jobs, stop=lambda: recorder.stop, say=say)
+            results = run_jobs(study, folder, executor=executor, stop=lambda: recorder.stop, say=say)
         return study.combine(folder, results)
     except (StudyStopped, KeyboardInterrupt):
         note(f"interrupted; continue with the same command and --out {folder}")

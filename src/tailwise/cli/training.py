@@ -9,12 +9,15 @@ from pathlib import Path
 
 from tailwise.cli.output import CHECK_FAILED, DONE, INTERRUPTED, note, print_json, say_leak_check
 from tailwise.cli.progress import LiveProgress, make_display, stop_after_update
-from tailwise.cli.seeds import SeedsHow, start_seeds, train_all
+from tailwise.cli.ranks import check_one_policy
+from tailwise.cli.seeds import How, start_seeds, train_all
+from tailwise.core.errors import ConfigError
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback
 from tailwise.run.config import Config, effective_config, require_environment, warnings_of
 from tailwise.run.leak_check import read_leak_verdict
 from tailwise.run.progress import Recorder, end_sentences, run_facts, summarise_run, where_to_continue
+from tailwise.run.ranks import RankLostError
 from tailwise.run.reproduction import free_folder, repeat
 from tailwise.run.run_folder import new_folder, read_config
 from tailwise.run.seeds import several
@@ -53,42 +56,48 @@ def begin(
 def start_run(
     config: str,
     overrides: list[str],
+    how: How,
     *,
     out: Path | None,
-    as_json: bool,
-    quiet: bool,
-    track: Sequence[str] = (),
-    jobs: int | None = None,
+    ranks: int = 1,
 ) -> int:
-    """Train a configuration into a new folder; return the exit code."""
+    """Train a configuration into a new folder; return the exit code. ranks: processes that share it, this the first;
+    where run.shards is not set, there are as many shards."""
     effective = effective_config(config, overrides)
+    if ranks > 1 and "shards" not in effective.config.run.model_fields_set:
+        effective = effective_config(config, [*overrides, f"run.shards={ranks}"])
     require_environment(effective)
+    check_one_policy(effective.config, ranks)
     if several(effective.config):
-        return start_seeds(effective, SeedsHow(as_json, quiet, jobs, tuple(track)), out=out)
-    started = begin(effective.config, out, effective.name, silent=as_json or quiet, track=track)
+        return start_seeds(effective, how, out=out)
+    _check_here(how)
+    started = begin(effective.config, out, effective.name, silent=how.silent, track=how.track)
     for sentence in (*warnings_of(effective.config), *started.agent.world().warnings()):
         note(f"warning: {sentence}")
     say_leak_check(read_leak_verdict(started.folder, started.agent.features))
-    if not as_json and not quiet:
+    if not how.silent:
         print_facts(started)
-    return train(started, as_json=as_json)
+    return train(started, as_json=how.as_json)
 
 
-def resume_run(
-    folder: Path,
-    *,
-    as_json: bool,
-    quiet: bool,
-    track: Sequence[str] = (),
-    trust: bool = False,
-    jobs: int | None = None,
-) -> int:
-    """Continue a run; return the exit code."""
+def _check_here(how: How) -> None:
+    """Raise where a training of one policy is to run somewhere else."""
+    if how.where.on != "local":
+        raise ConfigError(
+            f"--on {how.where.on} places the seeds of a run, and run.seeds is 1; set run.seeds (-s run.seeds=3), or "
+            "leave --on out."
+        )
+
+
+def resume_run(folder: Path, how: How, *, trust: bool = False, ranks: int = 1) -> int:
+    """Continue a run; return the exit code. ranks: see `start_run`."""
     config = open_config(folder, training=True, trust=trust)
+    check_one_policy(config, ranks)
     if several(config):
-        return train_all(folder, config, SeedsHow(as_json, quiet, jobs, tuple(track)))
-    recorder, display = Recorder(), make_display(config, silent=as_json or quiet)
-    trackers = make_trackers(track, config, folder)
+        return train_all(folder, config, how)
+    _check_here(how)
+    recorder, display = Recorder(), make_display(config, silent=how.silent)
+    trackers = make_trackers(how.track, config, folder)
     agent, notes = PPO.resume(folder, callbacks=[recorder, *display, *trackers], trust=trust)
     for sentence in notes:
         note(f"note: {sentence}")
@@ -96,16 +105,16 @@ def resume_run(
     trainer, started = agent.trainer, Started(agent, folder, recorder, display)
     over = trainer.finished()
     if over is not None:
-        if as_json:
+        if how.as_json:
             reason = f"the run was finished before: {over}"
             print_json(summarise_run(agent, recorder, folder, reason=reason, seconds=0.0).to_json())
         else:
             print(f"{folder} is finished: {over}. Evaluate it with: tailwise evaluate {folder}")
         return DONE
-    if not as_json and not quiet:
+    if not how.silent:
         print_facts(started)
         print(f"goes on after update {trainer.update}, {trainer.steps:,} of {config.run.total_steps:,} steps")
-    return train(started, as_json=as_json)
+    return train(started, as_json=how.as_json)
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,10 @@ def learn(started: Started) -> Learned:
             reason = agent.learn(progress=False)
     except KeyboardInterrupt:
         reason = "interrupted"
+    except RankLostError:
+        folder = started.folder
+        note(f"the run ends here; continue {where_to_continue(folder)} with: tailwise resume {folder}")
+        raise
     finally:
         for display in started.display:
             if isinstance(display, LiveProgress):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,9 @@ from tailwise.cli.training import Recorder, stop_after_update
 from tailwise.evaluate.study import StudyStopped
 from tailwise.run.config import effective_config
 from tailwise.run.jobs import Executor, Line
-from tailwise.scale.ray_jobs import executor_on
+from tailwise.run.placement import Placement
 from tailwise.scale.tune import SEARCH, TunePlan, keep_tune_page, open_tune, plan_tune, run_tune
 from tailwise.scale.tune_result import FILE, TuneResult
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where trainings run: "local" or "ray", how many side by side, the address of a cluster."""
-
-    on: str
-    jobs: int
-    address: str | None
 
 
 def run_tuning(
@@ -33,14 +23,14 @@ def run_tuning(
     search: str,
     space: Path | None,
     settings: Mapping[str, Any],
-    where: Where,
+    where: Placement,
     out: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
     """Train what is missing, print and save the result; return the exit code."""
     plan = plan_tune(effective_config(config, overrides), search=search, space=space, settings=settings)
-    executor = executor_on(where.on, jobs=where.jobs, address=where.address, threads=plan.base.run.threads)
+    executor = where.executor(jobs=1, threads=plan.base.run.threads)
     for sentence in plan.warnings:
         note(f"warning: {sentence}")
     say_leak_check(plan.leak_check)

@@ -46,6 +46,7 @@ from tailwise.learner.return_laws import return_law
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.shards import OneProcess, Shards
 from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, check_finite
 from tailwise.model.config import quantile_midpoints
 
@@ -126,6 +127,7 @@ class FusedBackend:
         risk: RiskSettings | None = None,
         mix_advantages: MixAdvantages = mix_advantages,
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        shards: Shards | None = None,
     ) -> None:
         reason = why_not_fused(model.config, config, model.action, auxiliary=auxiliary)
         if reason is not None:
@@ -137,6 +139,7 @@ class FusedBackend:
         self.risk = risk
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
+        self.shards: Shards = OneProcess() if shards is None else shards
         self.bound = bind(model)
         assert isinstance(config.optimiser, FlatKind)
         self.optimiser = FlatAdam(model, self.bound, config.optimiser)

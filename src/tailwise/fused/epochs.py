@@ -10,7 +10,7 @@ import torch
 
 from tailwise.core.loops.philox import choose_particles
 from tailwise.fused import rows as numbers
-from tailwise.fused.adam import AdamSettings, Decay
+from tailwise.fused.adam import AdamSettings, Decay, add
 from tailwise.fused.coverage import kernel_of
 from tailwise.fused.inference import sum_kl, sum_kl_along
 from tailwise.fused.layout import NO_CORE
@@ -97,13 +97,13 @@ class FusedEpochs:
             noise = normal.astype(np.float32).reshape(rows, -1)
         return Draws(particles, noise)
 
-    def minibatch(self, parts: list[batches.Part], draws: Draws) -> str | None:
+    def minibatch(self, parts: list[list[batches.Part]], draws: Draws) -> str | None:
         """See `Epochs.minibatch`."""
         backend, config = self.backend, self.backend.config
-        total = sum(part.size for part in parts)
-        if self._first and self.knobs.measure_terms:
-            self._measure_terms(parts[0])
-        grad, sums = self._gradient(parts, draws, total)
+        total = sum(part.size for own in parts for part in own)
+        if self._first and self.knobs.measure_terms and 0 in backend.shards.mine and parts[0]:
+            self._measure_terms(parts[0][0])
+        grad, sums = self._gradients(parts, draws, total)
         finite = sums[numbers.POLICY] + sums[numbers.ENTROPY] + self._weights.bounds * sums[numbers.BOUNDS]
         finite += self._weights.prior * sums[numbers.PRIOR]
         if not math.isfinite(finite + sum(sums[SUMS:])):
@@ -134,6 +134,21 @@ class FusedEpochs:
         if backend.bound.network.log_std >= 0:
             backend.model.project()
         return None
+
+    def _gradients(self, parts: list[list[batches.Part]], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
+        """Gradient of the minibatch's loss [size] and its sums, added up in the order of the shards."""
+        shards = self.backend.shards
+        if shards.count == 1:
+            return self._gradient(parts[0], draws, total)
+        mine = []
+        for shard in shards.mine:
+            grad, sums = self._gradient(parts[shard], draws, total)
+            mine.append((grad.copy(), sums))  # the next shard's is written to the same memory
+        every = shards.exchange(mine)
+        whole = every[0][0]
+        for other, _ in every[1:]:
+            add(whole, other)
+        return whole, numbers.merged([sums for _, sums in every])
 
     def _gradient(self, parts: list[batches.Part], draws: Draws, total: int) -> tuple[np.ndarray, list[float]]:
         """Gradient of the minibatch's loss [size] and its sums; as numbers: after a kernel arrays are slow to touch."""
@@ -254,7 +269,7 @@ def _units_of(parts: list[batches.Part]) -> list[np.ndarray]:
     In order: rows that are read as they lie are fetched ahead.
     """
     units = [part.units for part in parts]
-    if parts[0].whole:
+    if not parts or parts[0].whole:
         return units
     rows = np.concatenate(units)
     rows.sort()

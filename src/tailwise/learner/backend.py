@@ -20,6 +20,7 @@ from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import Optimiser, StepSize
 from tailwise.learner.risk import RiskSettings
 from tailwise.learner.rollout import CriticRecord, Rollout
+from tailwise.learner.shards import Shards
 from tailwise.learner.variance_scaling import GradientNoise
 from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision
 
@@ -83,8 +84,9 @@ class Epochs(Protocol):
         """Random numbers of an epoch, which are handed to `minibatch`."""
         ...
 
-    def minibatch(self, parts: list[Part], draws: Any) -> str | None:
-        """Step on the parts of a minibatch, unless KL stops it; return a sentence if a number is not finite."""
+    def minibatch(self, parts: list[list[Part]], draws: Any) -> str | None:
+        """Step on the parts of a minibatch, those of each shard in a list, unless KL stops it; return a sentence if a
+        number is not finite."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -106,6 +108,7 @@ class Backend(Protocol):
     risk: RiskSettings | None
     mix_advantages: MixAdvantages
     auxiliary: tuple[tuple[str, AuxiliaryLoss], ...]
+    shards: Shards
 
     @property
     def optimiser(self) -> Optimiser:

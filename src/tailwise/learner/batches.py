@@ -7,7 +7,7 @@ steps, so that sequences stay whole. A microbatch is a part of a minibatch; its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -393,6 +393,15 @@ def all_units(valid: Tensor, *, recurrent: bool) -> np.ndarray:
     return np.arange(valid.shape[1]) if recurrent else np.flatnonzero(valid.numpy().reshape(-1))
 
 
+def units_of_shards(valid: Tensor, *, recurrent: bool, shards: int) -> list[np.ndarray]:
+    """`all_units` of each shard: the environments [B] are cut into as many neighbouring groups of equal size."""
+    units, environments = all_units(valid, recurrent=recurrent), valid.shape[1]
+    if shards == 1:
+        return [units]
+    shard = (units % environments) // (environments // shards)
+    return [units[shard == k] for k in range(shards)]
+
+
 def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarray:
     """Flat rows t*B + b [T*b] of the sequences of the `chosen` [b] among B environments, step by step."""
     rows: np.ndarray = (np.arange(steps)[:, None] * environments + chosen).reshape(-1)
@@ -401,6 +410,30 @@ def sequence_rows(steps: int, environments: int, chosen: np.ndarray) -> np.ndarr
 
 def parts(units: np.ndarray, valid: Tensor, *, microbatches: int, recurrent: bool) -> list[Part]:
     """Cut one minibatch into microbatches; parts without a valid row are dropped (they weigh nothing)."""
-    chunks = [units] if microbatches == 1 else np.array_split(units, min(microbatches, len(units)))
+    chunks = [units] if microbatches == 1 or not len(units) else np.array_split(units, min(microbatches, len(units)))
     sizes = [int(np.count_nonzero(valid.numpy()[:, chunk])) if recurrent else len(chunk) for chunk in chunks]
     return [Part(chunk, valid, recurrent, size) for chunk, size in zip(chunks, sizes) if size]
+
+
+@dataclass(frozen=True)
+class EpochDraws:
+    """Random numbers of one epoch. of_batches: see `Prepared.draws`; kept: what `noise` drew for all rows at once."""
+
+    streams: Streams
+    rollout: Rollout
+    epoch: int
+    of_batches: tuple[Tensor | None, Tensor | None]
+    kept: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def noise(self, part: Part, name: str, draws: int) -> Tensor:
+        """Uniform numbers [T, b, draws] of the sequences of a part, [1, n, draws] of its rows without a core."""
+        rollout, envs = self.rollout, part.envs
+        address: dict[str, Any] = {"update": rollout.update, "epoch": self.epoch, "steps": rollout.steps}
+        if envs is not None:
+            ids = rollout.environment[envs].numpy()
+            return torch.from_numpy(self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address))
+        if (name, draws) not in self.kept:
+            ids = rollout.environment.numpy()
+            uniform = self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address)
+            self.kept[name, draws] = torch.from_numpy(uniform).reshape(-1, draws)
+        return self.kept[name, draws][part.rows][None]

@@ -8,6 +8,7 @@ is the reference in plain PyTorch.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,11 +40,13 @@ from tailwise.learner.optimisers import (
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings, assess_risk, pooled_tail
 from tailwise.learner.rollout import CriticRecord, Rollout
-from tailwise.learner.tally import Tally
+from tailwise.learner.shards import Contribution, OneProcess, Shards, add_gradients
+from tailwise.learner.tally import Tally, detached
 from tailwise.learner.variance_scaling import gradient_noise
 from tailwise.model.actor_critic import ActorCritic, CriticOutput, Decision, decide, decide_padded
 
 STOP_FACTOR = 1.5  # epochs stop at this multiple of target_kl
+_NO_UNITS: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
 def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
@@ -137,19 +140,34 @@ def targets_of(backend: Backend, rollout: Rollout) -> Targets:
 def run_epochs(backend: Backend, epochs: Epochs, rollout: Rollout) -> str | None:
     """Go through the rollout in random minibatches; return a sentence if something is not finite, else None."""
     config, valid, recurrent = backend.config, rollout.valid, backend.model.core is not None
-    units = batches.all_units(valid, recurrent=recurrent)
-    orders = backend.streams.permutations("minibatch", len(units), update=rollout.update, epochs=range(config.epochs))
-    for epoch, order in enumerate(orders):
+    units = batches.units_of_shards(valid, recurrent=recurrent, shards=backend.shards.count)
+    numbers = range(config.epochs)
+    orders = [
+        backend.streams.permutations(_order(shard), len(own), update=rollout.update, epochs=numbers)
+        for shard, own in enumerate(units)
+    ]
+    for epoch in numbers:
         draws = epochs.draws(epoch)
-        for chunk in batches.minibatches(units, count=config.minibatches, permutation=order):
-            parts = batches.parts(chunk, valid, microbatches=config.microbatches, recurrent=recurrent)
-            if not parts:
+        split = [
+            batches.minibatches(own, count=config.minibatches, permutation=order[epoch])
+            for own, order in zip(units, orders, strict=True)
+        ]
+        for chunks in itertools.zip_longest(*split, fillvalue=_NO_UNITS):
+            parts = [
+                batches.parts(chunk, valid, microbatches=config.microbatches, recurrent=recurrent) for chunk in chunks
+            ]
+            if not any(parts):
                 continue
             reason = epochs.minibatch(parts, draws)
             if reason is not None or epochs.stopped:
                 return reason
         epochs.done += 1
     return None
+
+
+def _order(shard: int) -> str:
+    """The stream that the order of a shard's rows is drawn from."""
+    return "minibatch" if shard == 0 else f"minibatch/{shard}"
 
 
 def kl_is_used_up(kl: float, config: LearnerConfig) -> bool:
@@ -225,6 +243,7 @@ class TorchBackend:
         risk: RiskSettings | None = None,
         mix_advantages: MixAdvantages = mix_advantages,
         auxiliary: Sequence[tuple[str, AuxiliaryLoss]] = (),
+        shards: Shards | None = None,
     ) -> None:
         self.model = model
         self.config = config
@@ -233,6 +252,7 @@ class TorchBackend:
         self.risk = risk
         self.mix_advantages = mix_advantages
         self.auxiliary = tuple(auxiliary)
+        self.shards: Shards = OneProcess() if shards is None else shards
         self.optimiser = ModelOptimiser(model, config.optimiser, streams, learning_rate=config.learning_rate)
 
     def warm_up(self, tell: Callable[[str], None], venv: Any = None) -> None:
@@ -322,30 +342,6 @@ def action_noise(
     return backend.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
 
 
-@dataclasses.dataclass(frozen=True)
-class EpochDraws:
-    """Random numbers of one epoch. of_batches: see `Prepared.draws`; kept: what `noise` drew for all rows at once."""
-
-    streams: Streams
-    rollout: Rollout
-    epoch: int
-    of_batches: tuple[Tensor | None, Tensor | None]
-    kept: dict[tuple[str, int], Tensor] = dataclasses.field(default_factory=dict)
-
-    def noise(self, part: batches.Part, name: str, draws: int) -> Tensor:
-        """Uniform numbers [T, b, draws] of the sequences of a part, [1, n, draws] of its rows without a core."""
-        rollout, envs = self.rollout, part.envs
-        address: dict[str, Any] = {"update": rollout.update, "epoch": self.epoch, "steps": rollout.steps}
-        if envs is not None:
-            ids = rollout.environment[envs].numpy()
-            return torch.from_numpy(self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address))
-        if (name, draws) not in self.kept:
-            ids = rollout.environment.numpy()
-            uniform = self.streams.uniforms(name, environments=ids, draws=draws, short=True, **address)
-            self.kept[name, draws] = torch.from_numpy(uniform).reshape(-1, draws)
-        return self.kept[name, draws][part.rows][None]
-
-
 class TorchEpochs:
     """The epochs of one update by autograd; see `Epochs`. optimiser: None where only terms are measured."""
 
@@ -364,39 +360,30 @@ class TorchEpochs:
         self._normalised = backend.model.normaliser(prepared.obs)  # the statistics stay as they are during an update
         self._parameters = list(backend.model.parameters())
 
-    def draws(self, epoch: int) -> EpochDraws:
+    def draws(self, epoch: int) -> batches.EpochDraws:
         """Random numbers of an epoch."""
         streams, update = self.backend.streams, self.rollout.update
         of_batches = self.prepared.draws(streams, self.backend.model, update=update, epoch=epoch)
-        return EpochDraws(streams, self.rollout, epoch, of_batches)
+        return batches.EpochDraws(streams, self.rollout, epoch, of_batches)
 
-    def minibatch(self, parts: list[batches.Part], draws: EpochDraws) -> str | None:
-        """One optimiser step on the parts of a minibatch, unless KL stops it; a sentence if a number is not finite."""
+    def minibatch(self, parts: list[list[batches.Part]], draws: batches.EpochDraws) -> str | None:
+        """See `Epochs.minibatch`."""
         backend, config, optimiser = self.backend, self.backend.config, self.optimiser
         assert optimiser is not None
-        total = sum(part.size for part in parts)
-        optimiser.zero_grad()
+        total = sum(part.size for own in parts for part in own)
+        mine = [self._contribution(shard, parts[shard], draws, total) for shard in backend.shards.mine]
         kl, largest = 0.0, 0.0
-        for part in parts:
-            losses = self.losses(part, draws)
-            share = part.size / total
-            loss = losses.total
-            # What decides how to go on, in one transfer.
-            decisive = (loss.detach(), losses.kl.mean(), losses.log_ratio.abs().max())
-            total_loss, part_kl, part_largest = torch.stack(decisive).tolist()
-            if not math.isfinite(total_loss):
-                names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
-                return f"a loss became NaN or infinite ({names}); the update was rolled back"
-            if self._first and self.knobs.measure_terms:
-                self.measure_terms(losses)
-            torch.autograd.backward(loss * share)
-            if self.noise is not None:
-                self.noise.part(share)
-            self.tally.mean(losses.means, part.size)
-            self.tally.largest(losses.maxima)
-            self.tally.smallest(losses.minima)
-            kl += share * part_kl
-            largest = max(largest, part_largest)
+        contributions = backend.shards.exchange(mine)
+        for one in contributions:
+            for size, means, maxima, minima in one.measured:
+                self.tally.mean(means, size)
+                self.tally.largest(maxima)
+                self.tally.smallest(minima)
+            if one.broken is not None:
+                return one.broken
+            kl += one.kl
+            largest = max(largest, one.largest)
+        add_gradients(self._parameters, [one.gradient for one in contributions])
         if self._first:
             self.first_log_ratio, self._first = largest, False
         if kl_is_used_up(kl, config):
@@ -414,7 +401,36 @@ class TorchEpochs:
         backend.model.project()
         return None
 
-    def losses(self, part: batches.Part, draws: EpochDraws) -> Losses:
+    def _contribution(
+        self, shard: int, parts: list[batches.Part], draws: batches.EpochDraws, total: int
+    ) -> Contribution:
+        """What the parts of a shard add to a minibatch of `total` rows; they end with the first broken one."""
+        assert self.optimiser is not None
+        self.optimiser.zero_grad()
+        own = Contribution()
+        for part in parts:
+            losses = self.losses(part, draws)
+            share = part.size / total
+            loss = losses.total
+            # What decides how to go on, in one transfer.
+            decisive = (loss.detach(), losses.kl.mean(), losses.log_ratio.abs().max())
+            total_loss, kl, largest = torch.stack(decisive).tolist()
+            if not math.isfinite(total_loss):
+                names = ", ".join(f"{name} {float(term.detach()):g}" for name, term in losses.terms.items())
+                own.broken = f"a loss became NaN or infinite ({names}); the update was rolled back"
+                break
+            if self._first and self.knobs.measure_terms and shard == 0:
+                self.measure_terms(losses)
+            torch.autograd.backward(loss * share)
+            if self.noise is not None:
+                self.noise.part(share)
+            own.measured.append((part.size, detached(losses.means), detached(losses.maxima), detached(losses.minima)))
+            own.kl += share * kl
+            own.largest = max(own.largest, largest)
+        own.gradient = [parameter.grad for parameter in self._parameters]
+        return own
+
+    def losses(self, part: batches.Part, draws: batches.EpochDraws) -> Losses:
         """All loss terms of a microbatch, with their graph."""
         backend = self.backend
         inputs = dataclasses.replace(self._inputs(part), noise=partial(draws.noise, part))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +44,30 @@ class Past:
 
     reward: Tensor
     age: Tensor
+
+
+def side_by_side(rollouts: Sequence[Rollout]) -> Rollout:
+    """The rollouts of groups of environments, of the same steps of one policy, as one: their environments in order."""
+    records, first = [one.critic for one in rollouts], rollouts[0]
+
+    def joined(name: str, parts: Sequence[Any], along: int = 1) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values, along)
+
+    pasts = [one.past for one in rollouts]
+    per_step = ("obs", "action", "log_prob", "params", "mask", "reward", "terminated", "truncated", "valid", "start")
+    return Rollout(
+        **{name: joined(name, rollouts) for name in per_step},
+        state=joined("state", rollouts, 0),
+        critic=CriticRecord(
+            **{name: joined(name, records) for name in ("mean", "law", "final_mean", "final_law")},
+            mu=first.critic.mu,
+            sigma=first.critic.sigma,
+        ),
+        environment=joined("environment", rollouts, 0),
+        update=first.update,
+        past=None if pasts[0] is None else Past(joined("reward", pasts), joined("age", pasts, 0)),
+    )
 
 
 @dataclass(frozen=True)

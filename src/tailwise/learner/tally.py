@@ -49,6 +49,11 @@ class Tally:
         return result
 
 
+def detached(values: Mapping[str, Number]) -> dict[str, Number]:
+    """The same numbers without the graph that they came from, as they are sent between processes."""
+    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
 def _read(entries: list[Mapping[str, Number]]) -> list[dict[str, float]]:
     """The same mappings with floats, after one transfer."""
     tensors = [value.detach() for values in entries for value in values.values() if isinstance(value, Tensor)]

@@ -30,13 +30,22 @@ class Collector:
     """Holds what carries over between rollouts: the driver, the hidden state [B, S, H] before its current obs, and the
     newest `history` rewards with the ages of the running episodes (None where `history` is 0)."""
 
-    def __init__(self, driver: EnvDriver, backend: Backend, streams: Streams, *, steps: int, history: int = 0) -> None:
+    def __init__(
+        self,
+        driver: EnvDriver,
+        backend: Backend,
+        streams: Streams,
+        *,
+        steps: int,
+        history: int = 0,
+        first_environment: int = 0,
+    ) -> None:
         self.driver = driver
         self.backend = backend
         self.streams = streams
         self.steps = steps
         self.state = backend.model.initial_state(driver.num_envs)
-        self.environment = np.arange(driver.num_envs)
+        self.environment = first_environment + np.arange(driver.num_envs)
         self.facts = StepFacts()  # what infos told about the newest rollout
         self.past: Past | None = None
         if history:
@@ -90,6 +99,15 @@ class Collector:
         self.broken_off = False
         return rollout, anomalies
 
+    @property
+    def state_is_finite(self) -> bool:
+        """Whether no entry of the hidden state is NaN or infinite."""
+        return bool(torch.isfinite(self.state).all())
+
+    def forget(self) -> None:
+        """Begin with a fresh hidden state."""
+        self.state = self.backend.model.initial_state(self.driver.num_envs)
+
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint: the hidden state, and the newest rewards where they are kept."""
         past = {} if self.past is None else {PAST_REWARD: self.past.reward, AGE: self.past.age}
@@ -97,20 +115,7 @@ class Collector:
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise unless `load` can take these tensors over; those of older versions have no rewards."""
-        if STATE not in tensors:
-            raise CheckpointError(f"the training state lacks {STATE}")
-        own = self.tensors() if PAST_REWARD in tensors else {STATE: self.state}
-        for name, needed in own.items():
-            given = tensors.get(name)
-            if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
-                what = "hidden state" if name == STATE else f"'{name}'"
-                kind = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
-                raise CheckpointError(
-                    f"the stored {what} is {kind}; this run needs {needed.dtype} {tuple(needed.shape)}: resume with "
-                    "the configuration that the run was started with"
-                )
-        if AGE in own and int(tensors[AGE].min()) < 0:
-            raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
+        check_carried(self.tensors(), tensors)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `tensors`."""
@@ -164,6 +169,24 @@ class Collector:
         features = self.backend.encode(_marked(obs), before, torch.zeros(len(rows), dtype=torch.bool))
         where = torch.from_numpy(rows)
         return features, torch.stack([torch.full_like(where, t), where], dim=-1)
+
+
+def check_carried(needs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless stored tensors can take the place of `needs`, what a collector carries from rollout to rollout."""
+    if STATE not in tensors:
+        raise CheckpointError(f"the training state lacks {STATE}")
+    own = needs if PAST_REWARD in tensors else {STATE: needs[STATE]}
+    for name, needed in own.items():
+        given = tensors.get(name)
+        if given is None or given.shape != needed.shape or given.dtype != needed.dtype:
+            what = "hidden state" if name == STATE else f"'{name}'"
+            kind = "missing" if given is None else f"{given.dtype} {tuple(given.shape)}"
+            raise CheckpointError(
+                f"the stored {what} is {kind}; this run needs {needed.dtype} {tuple(needed.shape)}: resume with "
+                "the configuration that the run was started with"
+            )
+    if AGE in own and int(tensors[AGE].min()) < 0:
+        raise CheckpointError("the stored age of an episode is negative; use another checkpoint")
 
 
 class RolloutRows:

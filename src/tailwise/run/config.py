@@ -38,6 +38,10 @@ from tailwise.run.notify import NotifyConfig
 from tailwise.run.presets import Source, load_source, with_full_paths
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
+SHARDS = (
+    "groups of environments that several processes under torchrun share, part of the result: a run is the same bit for "
+    "bit on any number of processes that divides it; docs/scaling.md"
+)
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
 THREADS = (
     "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
@@ -165,6 +169,7 @@ class RunConfig(Section):
     keep: int = Field(3, ge=1, le=1000, description="newest checkpoints that are kept, beside the best one")
     seeds: int = Field(1, ge=1, le=100, description="policies to train: seed, seed + 1, ...; several decide as one")
     threads: int = Field(1, ge=1, le=256, description=THREADS)
+    shards: int = Field(1, ge=1, le=256, description=SHARDS)
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
 
@@ -290,10 +295,33 @@ class Config(Section):
                 f"learner.minibatches {learner.minibatches} does not divide the {units} {what} of a rollout"
                 f"{' (recurrent minibatches hold whole environments)' if recurrent else ''}; use {near}"
             )
+        self._check_shards(units)
         if run.environments * run.rollout_steps > LARGEST_ROLLOUT:
             raise ValueError(
                 f"a rollout of run.environments {run.environments} x run.rollout_steps {run.rollout_steps} has more "
                 f"than {LARGEST_ROLLOUT:,} rows and would not fit into memory; lower one of them"
+            )
+
+    def _check_shards(self, units: int) -> None:
+        """units: what minibatches are cut from, environments or rows."""
+        run, learner = self.run, self.learner
+        if run.shards == 1:
+            return
+        if run.environments % run.shards or (units // run.shards) % learner.minibatches:
+            raise ValueError(
+                f"run.shards {run.shards} cannot share {run.environments} environments and {learner.minibatches} "
+                "minibatches: each shard needs as many environments, and an equal part of every minibatch; set "
+                f"run.environments to a multiple of {run.shards * learner.minibatches}, or fewer shards"
+            )
+        if learner.variance_scaling.kind == "on":
+            raise ValueError(
+                "learner.variance_scaling compares the gradients of microbatches in one process and run.shards is "
+                f"{run.shards}; switch one of them off"
+            )
+        if learner.adversary.kind == "path":
+            raise ValueError(
+                "learner.adversary.kind path replaces the bars of environments in one process and run.shards is "
+                f"{run.shards}; leave one of them out"
             )
 
     def _check_market(self) -> None:

@@ -22,7 +22,7 @@ from tailwise.learner.config import FileDemonstrations, Imitation, MinariDemonst
 from tailwise.learner.imitation import EDGE, Demos, Episode
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import ObservationSpec, as_mask, check_mask
-from tailwise.run.envs import EnvDriver
+from tailwise.run.envs import Driver, EnvDriver
 from tailwise.run.worlds import World
 
 KEY = "learner.imitation.source"
@@ -34,7 +34,7 @@ Rule = Callable[[npt.NDArray[np.float32], Sequence[str]], npt.ArrayLike]
 
 
 def demonstrations(
-    imitation: Imitation, world: World, driver: EnvDriver, *, seed: int, gamma: float, squashed: bool
+    imitation: Imitation, world: World, driver: Driver, *, seed: int, gamma: float, squashed: bool
 ) -> Demos | None:
     """All steps of the source of learner.imitation; None without one. driver: of the training environments."""
     if isinstance(imitation, NoImitation):

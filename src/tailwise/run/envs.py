@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,38 @@ class StepRows(NamedTuple):
     truncated: Bools
     valid: Bools
     episode_start: Bools
+
+
+class Driver(Protocol):
+    """What a training asks of the driver of its environments."""
+
+    @property
+    def venv(self) -> Any: ...
+
+    @property
+    def num_envs(self) -> int: ...
+
+    @property
+    def spaces(self) -> Spaces: ...
+
+    @property
+    def exact_resume(self) -> bool: ...
+
+    @property
+    def exact_resume_reason(self) -> str: ...
+
+    @property
+    def mask(self) -> Bools | None: ...
+
+    def reset(self) -> Any: ...
+
+    def pop_episodes(self) -> list[tuple[float, int]]: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> RestoreReport: ...
+
+    def close(self) -> None: ...
 
 
 class EnvDriver:

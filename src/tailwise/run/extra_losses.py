@@ -17,7 +17,7 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.run.config import Config
 from tailwise.run.demonstrations import demonstrations
 from tailwise.run.disturbed import adversary_losses
-from tailwise.run.envs import EnvDriver
+from tailwise.run.envs import Driver, EnvDriver
 from tailwise.run.path_training import PathTraining
 from tailwise.run.worlds import World
 
@@ -28,7 +28,7 @@ class ExtraLosses:
     """demos: the demonstrations, None without; losses: by name, for the seam `auxiliary`; cloned: whether behaviour
     cloning is behind the model; paths: the adversary on the bars, None without."""
 
-    def __init__(self, config: Config, world: World, driver: EnvDriver, model: ActorCritic) -> None:
+    def __init__(self, config: Config, world: World, driver: Driver, model: ActorCritic) -> None:
         self.config, learner = config, config.learner
         self.demos: Demos | None = demonstrations(
             learner.imitation, world, driver, seed=config.seed, gamma=learner.gamma, squashed=model.law.squashed
@@ -43,7 +43,10 @@ class ExtraLosses:
         if self.demos is not None and isinstance(learner.imitation, Demonstrations):
             self.losses.append((IMITATION, ImitationLoss(learner.imitation, self.demos)))
         shifting = world.path_adversary
-        self.paths = None if shifting is None else PathTraining(shifting, world.market(), driver, model)
+        self.paths: PathTraining | None = None
+        if shifting is not None:
+            assert isinstance(driver, EnvDriver)  # the configuration refuses shards beside it
+            self.paths = PathTraining(shifting, world.market(), driver, model)
 
     def renew(self, update: int) -> dict[str, float]:
         """Before the rollout of an update: what changes in the environments; metrics."""

@@ -25,15 +25,9 @@ from tailwise.model.actor_critic import ActorCritic
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.backends import make_backend
 from tailwise.run.callbacks import Callback, Progress
-from tailwise.run.collector import PAST_REWARD, Collector
+from tailwise.run.collector import PAST_REWARD
 from tailwise.run.config import Config
-from tailwise.run.controllers import (
-    Controllers,
-    Hyperparameters,
-    RiskWatch,
-    controllers_of,
-    narrowing,
-)
+from tailwise.run.controllers import Controllers, Hyperparameters, RiskWatch, controllers_of, narrowing
 from tailwise.run.extra_losses import ExtraLosses
 from tailwise.run.health import Alert
 from tailwise.run.health.actions import Intervention, LearnerCopy, write_dump
@@ -41,9 +35,11 @@ from tailwise.run.health.watch import HealthWatch
 from tailwise.run.lock import RunLock
 from tailwise.run.notify import notifiers_of
 from tailwise.run.policy_files import policy_json, policy_tensors
+from tailwise.run.ranks import group_for
 from tailwise.run.run_files import check_state, stored_by_this_version
 from tailwise.run.run_folder import RunWriter
 from tailwise.run.selection import Selection
+from tailwise.run.sharded import learn, make_collector, training_driver
 from tailwise.run.worlds import World
 
 EPISODE_WINDOW = 100  # finished episodes over which return and length are averaged
@@ -68,7 +64,8 @@ class Trainer:
         self.configured = config  # as the run was started
         self.config = config  # with what was adopted since
         self.world = world
-        self.driver = driver = world.training()
+        self.group = group_for(config.run.shards)
+        self.driver = driver = training_driver(world, self.group)
         self.run_dir = run_dir
         self.given_callbacks = tuple(callbacks)
         self.given_auxiliary = tuple(auxiliary)
@@ -101,9 +98,12 @@ class Trainer:
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
             auxiliary=(*auxiliary, *self.extra.losses),
+            shards=self.group,
         )
         history = 0 if config.acting_risk is None else history_length(config.learner.gamma)
-        self.collector = Collector(driver, self.backend, self.streams, steps=config.run.rollout_steps, history=history)
+        self.collector = make_collector(
+            driver, self.backend, self.streams, self.group, steps=config.run.rollout_steps, history=history
+        )
         self.health = HealthWatch(config, self.model, run_dir)
         acting = config.acting_risk
         self.controllers = Controllers(constraint=None if acting is None else Constraint(acting))
@@ -134,8 +134,7 @@ class Trainer:
             return self._train(total_steps)
 
     def _train(self, total_steps: int | None) -> str:
-        # The fused backend has workers of its own; torch's would only get in their way.
-        torch.set_num_threads(1 if self.backend_choice.startswith("fused") else self.config.run.threads)
+        self.use_threads()
         self.begin()
         if total_steps is None:
             total_steps = self.total_steps if self.steps < self.total_steps else self.config.run.total_steps
@@ -156,6 +155,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_end(reason)
         return reason
+
+    def use_threads(self) -> None:
+        """Let torch use `run.threads`; the fused backend has workers of its own, and torch's would get in their way."""
+        torch.set_num_threads(1 if self.backend_choice.startswith("fused") else self.config.run.threads)
 
     def _until_it_ends(self, total: int) -> str:
         """All updates up to `total` steps; why they ended."""
@@ -204,7 +207,7 @@ class Trainer:
             measure_terms=self.update % self.config.health.gradients_every == 0,
         )
         before = self.health.before(self.update, self.backend, self.controllers)
-        report = self.backend.update(rollout, knobs)
+        report = learn(self.group, self.backend, rollout, knobs)
         updated = time.perf_counter()
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
@@ -279,8 +282,8 @@ class Trainer:
             metrics["update/committed"] = 0.0
         if intervention.state is not None:
             intervention.state.restore(self.backend, self.controllers)
-            if not bool(torch.isfinite(self.collector.state).all()):
-                self.collector.state = self.model.initial_state(self.driver.num_envs)
+            if not self.collector.state_is_finite:
+                self.collector.forget()
         self.controllers.health_factor *= intervention.shrink
 
     def _step_metrics(self, knobs: Knobs, anomalies: int, invalid: int) -> dict[str, float]:
@@ -481,7 +484,7 @@ class Trainer:
             restored = self.driver.set_state(ckpt.join_state(arrays, data["environment"]))
         self._fresh = self.collector.broken_off = False
         if not restored.exact:
-            self.collector.state = self.model.initial_state(self.driver.num_envs)
+            self.collector.forget()
         self.update, self.steps, self.total_steps = int(data["update"]), int(data["steps"]), int(data["total_steps"])
         self.moments_since = int(data.get("moments_since", 0))
         self.episodes = deque(((float(r), int(n)) for r, n in data["episodes"]), maxlen=EPISODE_WINDOW)

@@ -31,7 +31,7 @@ from tailwise.market.resample import Resampler
 from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.disturbed import entries_of, moves_of_features
-from tailwise.run.envs import EnvDriver
+from tailwise.run.envs import Driver, EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK
 from tailwise.run.limits import limit_of, units_of, with_numbers
 from tailwise.run.make_env import make_driver
@@ -83,8 +83,8 @@ class World:
         same.config = config
         return same
 
-    def training(self) -> EnvDriver:
-        """`run.environments` environments to train in."""
+    def training(self, environments: range | None = None) -> EnvDriver:
+        """`run.environments` environments to train in; environments: the ids of those that are wanted, all without."""
         raise NotImplementedError
 
     def eval_env(
@@ -161,7 +161,7 @@ class World:
             f"learner.adversary.kind path shifts the bars of a market, and {self.name} is not one; use sa_ppo or none"
         )
 
-    def entries(self, driver: EnvDriver) -> Entries:
+    def entries(self, driver: Driver) -> Entries:
         """The entries of its observations, and which of them an adversary may move; driver: of this world."""
         return entries_of(driver.spaces.observation)
 
@@ -221,15 +221,24 @@ class GymWorld(World):
     def name(self) -> str:
         return self.settings.id or type(self.env).__name__
 
-    def training(self) -> EnvDriver:
+    def training(self, environments: range | None = None) -> EnvDriver:
         """As many environments as `run.environments`; a built environment brings its own number, which must agree."""
         config = self.config
+        if environments is not None and self.copies is not None:
+            raise ConfigError(
+                f"run.shards is {config.run.shards} and the environment passed is built already, so it cannot be cut "
+                "into shards; pass a function that builds one environment, or leave run.shards out"
+            )
+        wanted = range(config.run.environments) if environments is None else environments
         driver = self._driver(
             self.env if self.env is not None else str(self.settings.id),
-            config.run.environments if self.copies is None else None,
+            len(wanted) if self.copies is None else None,
             config.seed,
             "train",
+            first=wanted.start,
         )
+        if environments is not None:
+            return driver
         if driver.num_envs != config.run.environments:
             count = driver.num_envs
             driver.close()
@@ -252,7 +261,12 @@ class GymWorld(World):
         return self._driver(env, min(episodes, ROWS), seed, purpose)
 
     def _driver(
-        self, env: Environment, count: int | None, seed: int, purpose: Literal["train", "select", "test"]
+        self,
+        env: Environment,
+        count: int | None,
+        seed: int,
+        purpose: Literal["train", "select", "test"],
+        first: int = 0,
     ) -> EnvDriver:
         return make_driver(
             env,
@@ -262,6 +276,7 @@ class GymWorld(World):
             purpose=purpose,
             hide=self.settings.hide,
             time_limit=self.settings.time_limit,
+            first_environment=first,
         )
 
 
@@ -295,7 +310,8 @@ class MarketWorld(World):
     def features(self) -> FeatureSpec:
         return self.dataset.spec
 
-    def training(self) -> EnvDriver:
+    def training(self, environments: range | None = None) -> EnvDriver:
+        wanted = range(self.config.run.environments) if environments is None else environments
         settings = self.settings.model_copy(update={"report": False})
         tables = self.dataset.train_tables(together=self.portfolio)
         resample = self._resample
@@ -309,8 +325,14 @@ class MarketWorld(World):
         if units:
             tables = [replace(table, unit=units[table.symbol].unit) for table in tables]
         worlds = resample or adversary
-        share = 0.0 if worlds is None else worlds.share
-        env = MarketEnv(tables, settings, self.costs, num_envs=self.config.run.environments, resampled=share)
+        env = MarketEnv(
+            tables,
+            settings,
+            self.costs,
+            num_envs=len(wanted),
+            first_environment=wanted.start,
+            resampled=0.0 if worlds is None else worlds.share,
+        )
         env.spread_first_episodes()
         return EnvDriver(env, Streams(self.config.seed), name="environment/train")
 
@@ -457,7 +479,7 @@ class MarketWorld(World):
             return None
         return action_kind(self.settings.action).base_action(len(self.dataset.bars) if self.portfolio else 1)
 
-    def entries(self, driver: EnvDriver) -> Entries:
+    def entries(self, driver: Driver) -> Entries:
         names = driver.venv.observation_names  # type: ignore[attr-defined]
         features = len(self.features.names) * (len(self.dataset.bars) if self.portfolio else 1)
         return Entries(names, tuple(place < features for place in range(len(names))))

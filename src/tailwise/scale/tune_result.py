@@ -12,6 +12,7 @@ from pydantic import Field
 from tailwise.core.parsing import Stored
 from tailwise.pages.population import Point
 from tailwise.run.config import Words
+from tailwise.scale.importance import rank_correlations
 from tailwise.scale.population import Ranking, Step, Trained
 from tailwise.scale.space import Range, Space, Value
 
@@ -145,7 +146,20 @@ class TuneResult:
             f"best: member {self.best.member.number} with {self.amount(measured.value)}{per} on {where}{limit}",
             f"{self.trainings} trainings were compared by that number, so it flatters the best one; tailwise evaluate "
             f"{self.best_run} tells what it does elsewhere",
+            *self._learnt(),
         ]
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """How far the order of the members follows each value, -1 to 1; see `rank_correlations`."""
+        return rank_correlations(self.steps, self.space.entries, self.ranking)
+
+    def _learnt(self) -> list[str]:
+        strongest = sorted(self.importance.items(), key=lambda item: -abs(item[1]))
+        if not strongest:
+            return []
+        told = ", ".join(f"{key} {value:+.2f}" for key, value in strongest)
+        return [f"rank correlation of a value with the score among members of one generation, mean over them: {told}"]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `steps` as in tune.json."""
@@ -156,6 +170,7 @@ class TuneResult:
             "limit": self.ranking.limit,
             "space": self.space.to_json(),
             "trainings": self.trainings,
+            "importance": self.importance,
             "best": None if self.best is None else self.best.model_dump(mode="json"),
             "best_run": None if self.best_run is None else str(self.best_run),
             "steps": [[one.model_dump(mode="json") for one in step] for step in self.steps],

@@ -9,7 +9,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,6 +234,19 @@ class StepFacts:
         if comparable.any():
             jump = float(np.abs(np.log(equity[comparable] / before[comparable])).max())
             self.equity_jump = max(jump, self.equity_jump or 0.0)
+
+    @classmethod
+    def of_all(cls, groups: Sequence[StepFacts]) -> StepFacts:
+        """What groups of environments told, side by side."""
+        whole = cls()
+        for one in groups:
+            for name, total in one.parts.items():
+                whole.parts[name] = whole.parts.get(name, 0.0) + total
+                whole.counts[name] = whole.counts.get(name, 0) + one.counts[name]
+            if one.equity_jump is not None:
+                whole.equity_jump = max(one.equity_jump, whole.equity_jump or 0.0)
+            whole.seconds += one.seconds
+        return whole
 
     def metrics(self) -> dict[str, float]:
         """Means of the parts, how the largest shaping part compares with the base, and the largest jump of equity."""

@@ -1,7 +1,7 @@
 """Jobs on Ray: it places tasks on the processes of this machine or of a cluster, and begins one again when its worker
 or node dies. A job that is begun again goes on from its last checkpoint, so at most one checkpoint interval is lost.
 
-What a search decides does not come from here: the results are those of local processes, bit for bit.
+What a search or a study decides does not come from here: the results are those of local processes, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwise.core.errors import ConfigError, DataError, TailwiseError
-from tailwise.run.jobs import Executor, Job, Line, Result, Say, Stop, local_executor, never, silent
+from tailwise.run.jobs import Job, Line, Result, Say, Stop, never, silent
 
-PLACES = ("local", "ray")
 POLL_SECONDS = 0.5  # between two looks at tasks and lines
 CONNECT_SECONDS = 10.0
 ASK_SECONDS = 1.0  # between two questions of a running job whether it shall stop
@@ -33,18 +32,6 @@ def load_ray() -> Any:
             "--on ray needs the package ray; install it with: pip install 'tailwise[tune]', or leave --on out."
         ) from error
     return ray
-
-
-def executor_on(where: str, *, jobs: int, address: str | None, threads: int) -> Executor:
-    """Where jobs run: "local", in processes of this machine, or "ray". threads: of a task on Ray."""
-    if where not in PLACES:
-        raise ConfigError(f"--on is '{where}'; choose {' or '.join(PLACES)}.")
-    if where == "local":
-        if address is not None:
-            raise ConfigError(f"--address is '{address}', which is of a Ray cluster; add --on ray.")
-        return local_executor(jobs)
-    load_ray()
-    return RayTasks(jobs, address=address, threads=threads)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,250 @@
+"""The processes that torchrun starts for one run: who they are, and how they talk (gloo, over TCP).
+
+All that they send one another is what Python pickles: ranks trust each other, as torch's own do (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import datetime
+import hashlib
+import io
+import pickle
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tailwise.core.errors import ConfigError, TailwiseError
+from tailwise.learner.backend import Backend
+from tailwise.learner.shards import Item
+from tailwise.run.sharded import Alone, Group, learner_tensors, load_learner, shares_of
+
+PATIENCE = datetime.timedelta(hours=2)  # of a rank for the others: one of them may be evaluating
+STARTED_BY = "TORCHELASTIC_RUN_ID"  # torchrun sets it
+
+
+class RankLostError(TailwiseError):
+    """A process that shares the run is gone."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process among those that torchrun started."""
+
+    rank: int
+    ranks: int
+
+    @property
+    def first(self) -> bool:
+        """Whether it steers the run and writes its files."""
+        return self.rank == 0
+
+
+def place_of(environment: Mapping[str, str]) -> Place | None:
+    """This process's place, from what torchrun put into the environment; None where it works alone."""
+    if STARTED_BY not in environment:
+        return None
+    values = {name: environment.get(name, "") for name in ("RANK", "WORLD_SIZE")}
+    if not all(text.isdecimal() for text in values.values()):
+        given = ", ".join(f"{name} is '{text}'" for name, text in values.items())
+        raise ConfigError(f"{STARTED_BY} is set, but {given}; start all ranks with torchrun, or unset {STARTED_BY}.")
+    place = Place(int(values["RANK"]), int(values["WORLD_SIZE"]))
+    if not place.rank < place.ranks:
+        raise ConfigError(f"RANK is {place.rank} and WORLD_SIZE {place.ranks}; start all ranks with torchrun.")
+    return place if place.ranks > 1 else None
+
+
+@contextlib.contextmanager
+def joined(place: Place) -> Iterator[None]:
+    """Within this context the ranks are connected. The first one ends the others when it ends without an error."""
+    before = _leave_signals_to_the_first(place)
+    try:
+        try:
+            dist.init_process_group("gloo", timeout=PATIENCE)
+        except (RuntimeError, ValueError) as error:
+            raise RankLostError(f"rank {place.rank} cannot reach the others: {_short(error)}") from error
+        yield
+        if place.first:
+            _broadcast(("end", ()))
+        # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
+        with _told():
+            dist.barrier()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    except BaseException:
+        # The others end as soon as the connection does, and torchrun then ends this one: first it says why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
+    """Let Ctrl-C and torchrun's SIGTERM reach the first rank alone; returns the handlers that were there.
+
+    It ends the others with a checkpoint behind it, and where it is gone, their connection is.
+    """
+    if place.first:
+
+        def stop(number: int, frame: Any) -> NoReturn:
+            signal.signal(number, signal.SIG_IGN)  # once is enough
+            raise RankLostError("torchrun ended this run: another rank was lost, or somebody asked it to stop")
+
+        return {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def group_for(count: int) -> Group:
+    """Who shares the `count` shards of a run: the ranks where they are `joined`, else this process alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Alone(count)
+    place = Place(dist.get_rank(), dist.get_world_size())
+    if count % place.ranks:
+        raise ConfigError(
+            f"run.shards is {count} and torchrun started {place.ranks} ranks; each needs as many shards: set "
+            f"run.shards to a multiple of {place.ranks}, or start as many ranks as divide {count} (--nproc-per-node)."
+        )
+    return Ranks(count, place)
+
+
+class Ranks:
+    """The ranks of torchrun as a `Group`; `mine` are the shards of this one."""
+
+    def __init__(self, count: int, place: Place) -> None:
+        self.count, self.place = count, place
+        self.mine = shares_of(count, place.ranks)[place.rank]
+        self._agreed: bytes | None = None  # digest of the learner that all ranks have
+
+    def exchange(self, items: Sequence[Item]) -> list[Item]:
+        """See `Shards.exchange`."""
+        every: list[list[Item]] = _gather(list(items), self.place.ranks)
+        return [item for own in every for item in own]
+
+    def order(self, name: str, *arguments: Any) -> None:
+        """See `Group.order`."""
+        if self.place.first:
+            _broadcast((name, arguments))
+
+    def share_learner(self, backend: Backend) -> None:
+        """See `Group.share_learner`. Nothing is sent where the first rank has what all had after the update."""
+        tensors: dict[str, Tensor] | None = None
+        if self.place.first:
+            tensors = learner_tensors(backend)
+            tensors = None if digest_of(tensors) == self._agreed else tensors
+        given = _broadcast(tensors)
+        if given is not None and not self.place.first:
+            load_learner(backend, given)
+
+    def check_learner(self, backend: Backend) -> None:
+        """See `Group.check_learner`."""
+        self._agreed = digest_of(learner_tensors(backend))
+        digests = _gather(self._agreed, self.place.ranks)
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if other:
+            raise RankLostError(
+                f"rank {other[0]} has other weights than rank 0 after the same update, so the run was stopped; are all "
+                "ranks on machines with the same processor, and the same versions of Python, torch and Tailwise?"
+            )
+
+
+def next_order() -> tuple[str, tuple[Any, ...]]:
+    """What the first rank orders next, on another one."""
+    try:
+        name, arguments = _broadcast(None)
+    except RankLostError as error:
+        raise RankLostError("the first rank has ended, and this one with it; what that one printed says why") from error
+    return name, arguments
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> bytes:
+    """Of names and bits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name].detach().numpy()).data)
+    return digest.digest()
+
+
+# ---------------------------------------------------------------- transport
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors go as arrays, which takes a tenth of the time of their own way."""
+
+    dispatch_table = copyreg.dispatch_table.copy()
+    dispatch_table[Tensor] = lambda tensor: _packed(tensor)  # type: ignore[index]
+
+
+def _packed(tensor: Tensor) -> Any:
+    """How a tensor is built again; one number that shows everywhere stays one number."""
+    own = tensor.detach()
+    if own.numel() > 1 and not any(own.stride()):
+        return _spread, (own.flatten()[0].numpy(), tuple(own.shape))
+    return torch.from_numpy, (own.contiguous().numpy(),)
+
+
+def _spread(value: Any, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.array(value)).expand(shape)
+
+
+def _bytes_of(value: Any) -> Tensor:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def _value_of(data: Tensor) -> Any:
+    return pickle.loads(data.numpy().tobytes())
+
+
+def _gather(value: Any, ranks: int) -> list[Any]:
+    """The value of every rank, in their order."""
+    own = _bytes_of(value)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+    with _told():
+        dist.all_gather(sizes, torch.tensor([len(own)]))
+        counts = [int(size) for size in sizes]
+        padded = torch.zeros(max(counts), dtype=torch.uint8)
+        padded[: len(own)] = own
+        every = [torch.empty(max(counts), dtype=torch.uint8) for _ in range(ranks)]
+        dist.all_gather(every, padded)
+    return [_value_of(data[:count]) for data, count in zip(every, counts, strict=True)]
+
+
+def _broadcast(value: Any) -> Any:
+    """The value of the first rank, on every rank."""
+    first = dist.get_rank() == 0
+    data = _bytes_of(value) if first else torch.zeros(0, dtype=torch.uint8)
+    size = torch.tensor([len(data)])
+    with _told():
+        dist.broadcast(size, 0)
+        data = data if first else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, 0)
+    return value if first else _value_of(data)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say so when another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if dist.get_rank() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's answer to the same loss
+        raise RankLostError(
+            f"another rank was lost ({_short(error)}); what it printed itself, if anything, says why"
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    """The first sentence of what gloo says, without the place in its sources."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return text.rpartition(".cc:")[2].partition("] ")[2].partition(". ")[0] or text
