@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tailwise as tw
@@ -33,6 +34,20 @@ def test_a_frame_is_trained_on_under_a_limit(tmp_path: Path, monkeypatch: pytest
     assert limits[1].level == pytest.approx(limits[0].level / 2)  # type: ignore[union-attr]
     with pytest.raises(TailwiseError, match="holds a run already"):
         tw.train("runs/ABC-1.bars/ABC.parquet", overrides=SMALL, out="runs/ABC-1")
+
+
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_drawdown_is_limited_beside_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects a limit that the run knows and its account does not: the same policy loses more without it."""
+    monkeypatch.chdir(tmp_path)
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    lost = {}
+    for name, drawdown in (("free", None), ("held", 0.01)):
+        training = tw.train(frame, symbol="ABC", limit=-0.05, drawdown=drawdown, overrides=SMALL, out=name)
+        equity = training.policy().trade("test")[0].equity
+        lost[name] = float((1 - equity / np.maximum.accumulate(equity)).max())
+    worst_bar = float((1 - frame["low"] / frame["close"].shift(1)).max())
+    assert 0.01 < lost["held"] < 0.01 + 1.5 * worst_bar < lost["free"]
 
 
 @pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")

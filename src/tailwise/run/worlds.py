@@ -20,6 +20,7 @@ from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.core.streams import Streams
 from tailwise.features.spec import FeatureSpec
 from tailwise.learner.adversary import Entries
+from tailwise.learner.risk_config import RiskConstraint
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.costs import impact_warning
 from tailwise.market.dataset import Dataset, build_dataset
@@ -31,7 +32,7 @@ from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.disturbed import entries_of, moves_of_features
 from tailwise.run.envs import EnvDriver
-from tailwise.run.leak_check import LEAK_CHECK
+from tailwise.run.leak_check import LEAK_CHECK, check_own_reward
 from tailwise.run.limits import limit_of, units_of, with_numbers
 from tailwise.run.make_env import make_driver
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
@@ -371,7 +372,10 @@ class MarketWorld(World):
         }
 
     def check_before_training(self) -> dict[str, Any]:
-        return {LEAK_CHECK: self.leak_verdict().model_dump(mode="json")}
+        checked = {LEAK_CHECK: self.leak_verdict().model_dump(mode="json")}
+        if self.settings.reward.function is not None:
+            check_own_reward(self.config, self.dataset)
+        return checked
 
     def leak_verdict(self) -> LeakVerdict:
         """Leak-check of the user's own features, kept by content; raises where one looks ahead."""
@@ -388,7 +392,17 @@ class MarketWorld(World):
             "price they were decided at, which nobody gets; with data.close_only same_close they wait for the next one."
         )
         sentences = [*impacts, optimistic if same_price and self.settings.fill == "next_open" else None]
-        return [*(sentence for sentence in sentences if sentence), *self.dataset.spec.notes]
+        return [*(sentence for sentence in sentences if sentence), *self._about_reward(), *self.dataset.spec.notes]
+
+    def _about_reward(self) -> list[str]:
+        """What the terms of env.reward mean for the numbers of a training, and for its limit."""
+        if not self.settings.reward.active:
+            return []
+        limited = " and risk.limit steers its tail;" if isinstance(self.config.risk, RiskConstraint) else ""
+        return [
+            f"env.reward adds {self.settings.reward.words} to the log-return: what training reports as log-return is "
+            f"this sum,{limited} evaluations count log-returns alone."
+        ]
 
     def describe(self) -> list[str]:
         sentences = self.dataset.describe()
