@@ -60,6 +60,15 @@ def test_a_call_that_failed_is_corrected_and_called_again(tmp_path: Path, monkey
     assert tw.train(frame, symbol="ABC", overrides=SMALL).finished
 
 
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_folder_inside_folders_that_do_not_exist(tmp_path: Path) -> None:
+    """Rejects a sentence that sends the user away to make them: `out="runs/first"` in an empty folder."""
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    folder = tmp_path / "new" / "runs" / "first"
+    assert tw.train(frame, symbol="ABC", overrides=[*SMALL, "run.seeds=1"], out=folder).folder == folder
+    assert folder.with_suffix(".yaml").is_file()
+
+
 def test_bars_that_are_too_few_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_bars(random_walk(seed=3, length=80, bar="1d"), "few.csv")

@@ -49,6 +49,7 @@ def config_beside(source: Any, folder: Path, *, symbol: str | None = None) -> Pa
             f"symbol is {symbol!r} and there are {len(several)} sets of bars; give each its name as Bars."
         )
     beside = folder.parent.absolute()
+    beside.mkdir(parents=True, exist_ok=True)
     paths = []
     for one in several:
         if isinstance(one, str | Path):
