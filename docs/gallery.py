@@ -1,12 +1,11 @@
-"""Take the pictures of docs/gallery.md: python -m docs.gallery RUN/evaluations/NAME/report.html
+"""Take the pictures of docs/gallery.md: python -m docs.gallery
 
-The report is given; the others are those that tests/pages/test_contrast.py writes, of made-up results. Needs Chromium
-(`make browser`).
+They are those that tests/pages/test_contrast.py writes, of made-up results; the frontier is taken in the dark. Needs
+Chromium (`make browser`).
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -17,11 +16,12 @@ IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1280, 900
 
 
-def main(report: Path) -> None:
+def main() -> None:
     """Write the first screen of each page as gallery-NAME.png."""
     with tempfile.TemporaryDirectory() as folder, browser() as running:
-        for page in (report, *write_pages(Path(folder))):
-            tab = running.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        for page in write_pages(Path(folder)):
+            scheme = "dark" if page.stem == "frontier" else "light"
+            tab = running.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
             tab.set_default_timeout(300_000)  # milliseconds; pages have megabytes of script
             tab.goto(page.resolve().as_uri())
             tab.wait_for_timeout(800)  # pictures are drawn
@@ -30,4 +30,4 @@ def main(report: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
