@@ -12,7 +12,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all browser check format bench-quick docs clean clean-cache
+.PHONY: help demo test test-all test-generic browser check format bench-quick docs clean clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,11 @@ test: $(VENV)/.dev ## set up, then the whole fast suite
 test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 	@$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" --timeout 3600
 
+# Not for this processor alone: what differs by its instructions shows here. numba keeps such code apart.
+test-generic: $(VENV)/.dev ## market and kernels compiled for any processor, against their plain twins
+	@NUMBA_CPU_NAME=generic $(BIN)/python -m pytest -n $(JOBS) tests/market/test_engine.py tests/market/test_reference.py \
+		tests/fused/test_products.py tests/fused/test_inference.py
+
 browser: ## Debian's Chromium for the tests that open pages (as root); without it they are skipped
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
@@ -57,7 +62,8 @@ check: $(VENV)/.dev $(VENV)/.docs ## lint, format, types, order of imports and c
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m benchmarks.imports
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@# Not --quiet: it silences the warnings that --strict counts, so nothing would ever fail.
+	@$(BIN)/python -m mkdocs build --strict
 
 format: $(VENV)/.dev ## apply the formatter and the safe fixes
 	@$(BIN)/ruff check --fix .

@@ -101,7 +101,7 @@ def test_ledger_is_complete_and_names_tests_that_exist() -> None:
         ("tests/learner/test_awr.py", "tests/learner/test_gone.py", "test_gone.py has no test"),
         ("`tests/learner/test_awr.py::test_weights_are_bounded_before_the_exponential`", "", "neither a test nor"),
         ("`tests/learner/test_awr.py::test_weights_are_bounded_before_the_exponential`", "review", "is neither"),
-        ("planned: The front", "planned: The back", "no issue with the title"),
+        ("planned: Speed", "planned: Haste", "no issue with the title"),
         ("| H10 |", "| H9 |", "H9: the row occurs twice"),
     ],
 )

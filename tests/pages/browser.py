@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.pages.contrast import faint
+
 DESKTOP, PHONE = (1280, 900), (390, 844)
 _LOOK = """() => ({
   width: document.documentElement.scrollWidth,
@@ -31,12 +33,14 @@ class Seen:
     panels: dict[str, list[dict[str, Any]]]  # id -> its pictures
     heights: dict[str, float]
     undrawn: int  # places of pictures without one
+    faint: list[str]  # texts whose contrast is below 4.5
 
 
 def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> Seen:
     """Open the file at that window size and wait until its pictures are drawn."""
     tab = running.new_page(viewport={"width": size[0], "height": size[1]}, **context)
     errors: list[str] = []
+    tab.set_default_timeout(120_000)  # milliseconds; a page has megabytes of script, and a machine may be busy
     tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: errors.append(request.url) if request.url.startswith("http") else None)
@@ -44,9 +48,11 @@ def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> See
         tab.goto(page.resolve().as_uri())
         tab.wait_for_timeout(300)
         found = tab.evaluate(_LOOK)
+        tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+        unreadable = faint(tab)
     finally:
         tab.close()
     panels = {panel["id"]: panel["plots"] for panel in found["panels"]}
     drawn = sum(len(plots) for plots in panels.values())
     heights = {panel["id"]: panel["height"] for panel in found["panels"]}
-    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn)
+    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn, unreadable)

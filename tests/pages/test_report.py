@@ -125,6 +125,7 @@ def test_a_browser_draws_every_panel(page: Path, size: tuple[int, int]) -> None:
     assert seen.errors == []
     assert seen.width <= size[0]
     assert {f"panel-{name}" for name in PANELS} <= set(seen.panels)
+    assert seen.faint == []
     assert seen.undrawn == 0 and all(height > 60 for height in seen.heights.values())
     for name in PLOTTED:
         (drawn,) = seen.panels[f"panel-{name}"]

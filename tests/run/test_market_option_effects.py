@@ -235,6 +235,11 @@ EFFECTS: dict[str, tuple[Change, Change]] = {
     "env[market].guards.absurd_move": guard({"absurd_move": 0.005}),
     "env[market].guards.absurd_volatility": guard({"absurd_volatility": 2.0}),
     "env[market].guards.volatility_bars": guard({"volatility_bars": 10}, {"absurd_volatility": 2.0}),
+    **{f"env[market].reward.{name}": env({"reward": {name: 0.1}}) for name in ("drawdown_penalty", "turnover_penalty")},
+    "env[market].reward.recovery_bonus": (
+        {"env": {"reward": {"drawdown_penalty": 0.1}}},
+        {"env": {"reward": {"drawdown_penalty": 0.1, "recovery_bonus": 0.1}}},
+    ),
     "features.include": ({}, {"features": {"include": ["return_1", "volatility_10"]}}),
     "features.timeframes": ({}, {"features": {"timeframes": {"4h": ["return_1"]}}}),
     "features.standardise": ({}, {"features": {"standardise": False}}),
@@ -267,6 +272,7 @@ BY_THEMSELVES = {
     "env[market].base[function].scale",
     "env[market].base[function].largest",
     "env[market].report",
+    "env[market].reward.function",
     "features.modules",
     "features.leak_check",
 }
@@ -410,6 +416,12 @@ def test_modules_bring_features(tmp_path: Path) -> None:
     assert fingerprint({"features": features}) != fingerprint({"features": {"include": ["return_1"]}})
     with pytest.raises(ConfigError, match="mine"):
         fingerprint({"features": {"include": ["return_1", "mine"]}})
+
+
+def test_a_reward_function_changes_what_is_trained_on(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def reward(step):\n    return 0.01 * step.drawdown\n")
+    assert fingerprint({"env": {"reward": {"function": f"{path}:reward"}}}) != fingerprint({})
 
 
 def test_options_of_ones_own_base(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tailwise as tw
@@ -36,6 +37,20 @@ def test_a_frame_is_trained_on_under_a_limit(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_drawdown_is_limited_beside_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects a limit that the run knows and its account does not: the same policy loses more without it."""
+    monkeypatch.chdir(tmp_path)
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    lost = {}
+    for name, drawdown in (("free", None), ("held", 0.01)):
+        training = tw.train(frame, symbol="ABC", limit=-0.05, drawdown=drawdown, overrides=SMALL, out=name)
+        equity = training.policy().trade("test")[0].equity
+        lost[name] = float((1 - equity / np.maximum.accumulate(equity)).max())
+    worst_bar = float((1 - frame["low"] / frame["close"].shift(1)).max())
+    assert 0.01 < lost["held"] < 0.01 + 1.5 * worst_bar < lost["free"]
+
+
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
 def test_a_call_that_failed_is_corrected_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejects files of the first attempt that stand in the way of the second."""
     monkeypatch.chdir(tmp_path)
@@ -43,6 +58,15 @@ def test_a_call_that_failed_is_corrected_and_called_again(tmp_path: Path, monkey
     with pytest.raises(TailwiseError, match=r"run\.seedz"):
         tw.train(frame, symbol="ABC", overrides=["run.seedz=2"])
     assert tw.train(frame, symbol="ABC", overrides=SMALL).finished
+
+
+@pytest.mark.filterwarnings("ignore::tailwise.core.errors.ConfigWarning")
+def test_a_folder_inside_folders_that_do_not_exist(tmp_path: Path) -> None:
+    """Rejects a sentence that sends the user away to make them: `out="runs/first"` in an empty folder."""
+    frame = random_walk(seed=3, length=900, bar="1d").to_frame()
+    folder = tmp_path / "new" / "runs" / "first"
+    assert tw.train(frame, symbol="ABC", overrides=[*SMALL, "run.seeds=1"], out=folder).folder == folder
+    assert folder.with_suffix(".yaml").is_file()
 
 
 def test_bars_that_are_too_few_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

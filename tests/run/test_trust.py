@@ -227,6 +227,9 @@ def test_what_a_configuration_names_is_listed() -> None:
     assert code_named_by(small_run(**features), training=False, modules=["two", "three"]) == tuple(
         f"features.modules '{name}'" for name in ("one.py", "two", "three")
     )
+    own_reward = merged(MARKET, {"env": {"reward": {"function": "mine.py:calm"}}})
+    assert code_named_by(small_run(**own_reward), training=False) == (), "playback counts log-returns"
+    assert code_named_by(small_run(**own_reward), training=True) == ("env.reward.function 'mine.py:calm'",)
     for name in ("CartPole-v1", "CartPole", "tailwise/CueMemory-v0", "NoSuchThing-v3"):
         assert code_named_by(small_run(env={"id": name}), training=True) == ()
 

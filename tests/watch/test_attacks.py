@@ -11,6 +11,7 @@ import yaml
 
 from tests.attacks import PREPARE, Attacks, attack, judge
 from tests.chromium import browser
+from tests.pages.contrast import faint
 from tests.watch.watched_runs import alert, line, serving, write_run
 
 NAME = "<img src=x onerror=hacked(7) hacked><i hacked>7\"'`"  # a folder has no slash in its name
@@ -84,5 +85,9 @@ def test_no_text_of_any_run_becomes_part_of_the_live_page(tmp_path: Path) -> Non
         outcome = judge(page, attacks.fields, errors, [])
         assert (outcome.ran, outcome.elements, outcome.errors) == ([], [], [])
         assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+        for scheme in ("light", "dark"):  # of whatever is shown: alerts, charts, names, hints
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(500)
+            assert faint(page) == [], scheme
     hidden = {where for number, where in attacks.fields.items() if number not in texts | outcome.texts}
     assert hidden == HIDDEN

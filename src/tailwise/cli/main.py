@@ -78,7 +78,6 @@ def train(
     from tailwise.cli.training import start_run
 
     how = How(json, quiet, Placement(on, jobs, address), tuple(track or ()))
-
     raise typer.Exit(on_all_ranks(partial(start_run, config, overrides or [], how, out=out)))
 
 
@@ -99,7 +98,6 @@ def resume(
     from tailwise.cli.training import resume_run
 
     how = How(json, quiet, Placement(on, jobs, address), tuple(track or ()))
-
     raise typer.Exit(on_all_ranks(partial(resume_run, run, how, trust=trust)))
 
 
@@ -483,16 +481,11 @@ def _run(arguments: list[str] | None) -> int:
     return DONE
 
 
-def version_line() -> str:
-    """Name and version."""
-    from tailwise import __version__
-
-    return f"tailwise {__version__}"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(version_line())
+        from tailwise import __version__
+
+        print(f"tailwise {__version__}")
         raise typer.Exit
 
 

@@ -6,8 +6,10 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tailwise.core.errors import ConfigError
 
@@ -15,6 +17,17 @@ from tailwise.core.errors import ConfigError
 def load_module(name: str, folder: str | Path | None = None, *, key: str) -> ModuleType:
     """The module of a .py file (relative to `folder`) or of an importable name; key: what errors call it."""
     return _load_file(name, folder, key) if name.endswith(".py") else _import(name, key)
+
+
+def load_function(text: str, *, key: str) -> Callable[..., Any]:
+    """The function that `file.py:name` or `module:name` names; key: what errors call it."""
+    place, separator, name = text.rpartition(":")
+    if not separator:
+        raise ConfigError(f"{key} is '{text}'; write file.py:name or module:name.")
+    found = getattr(load_module(place, key=key), name, None)
+    if not callable(found):
+        raise ConfigError(f"{key}: '{place}' has no function {name}; correct the name.")
+    return found  # type: ignore[no-any-return]
 
 
 def _import(name: str, key: str) -> ModuleType:

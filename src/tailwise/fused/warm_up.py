@@ -49,9 +49,18 @@ def compile_kernels(throwaway: Backend, tell: Tell, venv: Any = None) -> None:
     tell("compiling the fused kernels, once per machine and version; it takes a fraction of a minute of one core ...")
     begun = time.process_time()
     ahead = None if venv is None else throwaway.ahead(venv)
+    stages = 2 if ahead is None else 3
+
+    def done(stage: int, what: str) -> None:
+        tell(f"compiled {stage} of {stages}, {what}, after {time.process_time() - begun:.1f} CPU-seconds")
+
     if ahead is not None:
         ahead.compile(venv.num_envs)
-    two_steps(throwaway)
+        done(1, "the rollout of this market")
+    rollout = two_decisions(throwaway)
+    done(stages - 1, "decisions")
+    throwaway.update(rollout, Knobs(StepSize(1e-4, 1.0, 1.0, 1.0), 0.01))
+    done(stages, "updates")
     tell(f"compiled the fused kernels in {time.process_time() - begun:.1f} CPU-seconds; the next start will not")
 
 
@@ -65,8 +74,8 @@ def compile_ahead(ahead: Ahead, envs: int, tell: Tell) -> None:
         tell(f"compiled the rollout of this market in {taken:.1f} CPU-seconds; the next start will not")
 
 
-def two_steps(backend: Backend) -> None:
-    """Act twice in two environments that show zeros and random rewards, and learn from it."""
+def two_decisions(backend: Backend) -> Rollout:
+    """Act twice in two environments that show zeros and random rewards; what can be learnt from it."""
     model = backend.model
     steps, envs = 2, 2
     ids, state = np.arange(envs), model.initial_state(envs)
@@ -78,7 +87,7 @@ def two_steps(backend: Backend) -> None:
     no = torch.zeros(steps, envs, dtype=torch.bool)
     reward = torch.from_numpy(Streams(0).normals("reward", update=0, environments=envs, steps=steps, draws=1))
     nowhere = torch.zeros(0, 2, dtype=torch.int64)
-    rollout = Rollout(
+    return Rollout(
         obs=torch.zeros(steps, envs, model.observation.size),
         action=decisions.action,
         log_prob=decisions.log_prob,
@@ -94,4 +103,3 @@ def two_steps(backend: Backend) -> None:
         environment=torch.from_numpy(ids),
         update=0,
     )
-    backend.update(rollout, Knobs(StepSize(1e-4, 1.0, 1.0, 1.0), 0.01))

@@ -39,7 +39,8 @@ Bools = npt.NDArray[np.bool_]
 
 
 class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a frozen dataclass, and this is the hot path
-    """Fresh arrays of one step. `final_obs` is None when no episode ended; `ledger` [N] is None without `report`."""
+    """Fresh arrays of one step. `final_obs` is None when no episode ended; `ledger` [N] is None without `report`;
+    `reward_parts` [N] each is None without `env.reward`, else the reward is their sum."""
 
     obs: npt.NDArray[np.float32]
     final_obs: npt.NDArray[np.float32] | None
@@ -47,6 +48,7 @@ class SimulatorStep(NamedTuple):  # a tuple: three times as fast to make as a fr
     terminated: Bools
     truncated: Bools
     ledger: npt.NDArray[Any] | None
+    reward_parts: dict[str, npt.NDArray[np.float64]] | None = None
 
 
 class Accounts:

@@ -52,6 +52,7 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
                           (`weights`) a history shorter than the clock can narrow the choice
     infos["final_obs"]    float32 [N, D] when an episode ended, meaningful in those rows (marked in "_final_obs")
     infos["final_info"]   with it: equity and shortfall of the ended episodes, zero elsewhere
+    infos["reward_parts"] with `reward`: one array [N] per part of the reward, "base" (the log-return) and the terms
     infos["parts"]        with `report`: one array [N] per field of `records.LEDGER`; with `weights` of
                           PORTFOLIO_LEDGER, and [N, A] of ASSET_LEDGER
     """
@@ -119,6 +120,8 @@ class MarketEnv(VectorEnv):  # type: ignore[type-arg]
         if result.final_obs is not None:
             ended = result.terminated | result.truncated
             infos["final_obs"], infos["_final_obs"] = result.final_obs, ended
+        if result.reward_parts is not None:
+            infos["reward_parts"] = result.reward_parts
         if result.ledger is not None:
             infos["parts"] = {name: result.ledger[name] for name in result.ledger.dtype.names or ()}
             if result.final_obs is not None:
@@ -202,7 +205,9 @@ class SingleMarketEnv(gym.Env[Any, Any]):
         self._running = not (terminated or truncated)
         assert result.ledger is not None  # report is on
         entry = result.ledger[0]
-        info = {name: _plain(entry[name]) for name in result.ledger.dtype.names or ()}
+        info: dict[str, Any] = {name: _plain(entry[name]) for name in result.ledger.dtype.names or ()}
+        if result.reward_parts is not None:
+            info["reward_parts"] = {name: float(part[0]) for name, part in result.reward_parts.items()}
         return result.obs[0], float(result.reward[0]), terminated, truncated, self._info(info)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:

@@ -12,9 +12,10 @@ from pydantic import Field, field_validator, model_validator
 
 from tailwise.core.config import Section
 from tailwise.core.errors import ConfigError
-from tailwise.core.modules import load_module
+from tailwise.core.modules import load_function
 from tailwise.market.costs import CostConfig
 
+FUNCTION = r"^.+:[A-Za-z_]\w*$"  # how a configuration names a function
 _NEEDS_TIME = ("daily_turnover", "daily_loss", "stale_bars")
 
 
@@ -92,6 +93,48 @@ class GuardsConfig(Section):
 
 
 NO_GUARDS = GuardsConfig()
+
+
+class RewardConfig(Section):
+    """Terms that training adds to the log-return, all off by default; playback and evaluation have none of them."""
+
+    drawdown_penalty: float = Field(
+        0.0, ge=0, le=100, description="subtracts this x the drawdown at the close, a fraction of the highest equity"
+    )
+    recovery_bonus: float = Field(
+        0.0, ge=0, le=100, description="adds this x what a step takes off the drawdown; at most drawdown_penalty"
+    )
+    turnover_penalty: float = Field(
+        0.0, ge=0, le=100, description="subtracts this x the traded notional / equity, on top of the real costs"
+    )
+    function: str | None = Field(
+        None,
+        pattern=FUNCTION,
+        description="adds what one's own function of a RewardStep returns; file.py:name, from the folder of the "
+        "configuration, or module:name; null: none",
+    )
+
+    @model_validator(mode="after")
+    def _losing_does_not_pay(self) -> RewardConfig:
+        if self.recovery_bonus > self.drawdown_penalty:
+            raise ConfigError(
+                f"recovery_bonus {self.recovery_bonus:g} is above drawdown_penalty {self.drawdown_penalty:g}: losing "
+                "and winning back would pay more than not losing; make drawdown_penalty at least as large."
+            )
+        return self
+
+    @property
+    def active(self) -> bool:
+        """Whether any term is on."""
+        return self != NO_TERMS
+
+    @property
+    def words(self) -> str:
+        """The terms that are on, as one writes them."""
+        return ", ".join(f"{name} {value}" for name, value in self if value)
+
+
+NO_TERMS = RewardConfig()
 
 
 Floats = npt.NDArray[np.float64]
@@ -259,7 +302,7 @@ class FunctionBase(BaseRule):
 
     kind: Literal["function"]
     function: str = Field(
-        pattern=r"^.+:[A-Za-z_]\w*$", description="file.py:name, from the folder of the configuration, or module:name"
+        pattern=FUNCTION, description="file.py:name, from the folder of the configuration, or module:name"
     )
     largest: float = Field(1.0, gt=0, le=100, description="largest exposure that it returns")
 
@@ -269,11 +312,7 @@ class FunctionBase(BaseRule):
 
     def load(self) -> Callable[[Any], Any]:
         """The function."""
-        place, _, name = self.function.rpartition(":")
-        found = getattr(load_module(place, key="env.base.function"), name, None)
-        if not callable(found):
-            raise ConfigError(f"env.base.function: '{place}' has no function {name}; correct the name.")
-        return found  # type: ignore[no-any-return]
+        return load_function(self.function, key="env.base.function")
 
 
 Base = BuyAndHoldBase | VolatilityTargetBase | MomentumBase | FunctionBase
@@ -326,6 +365,9 @@ class MarketEnvConfig(Section):
     guards: GuardsConfig = Field(
         default=NO_GUARDS, description="limits between the policy and its orders; all off by default"
     )
+    reward: RewardConfig = Field(
+        default=NO_TERMS, description="terms that training adds to the log-return; all off by default"
+    )
     report: bool = Field(False, description="every step reports each cost component, fills and exits in infos['parts']")
 
     @property
@@ -344,8 +386,10 @@ class MarketEnvConfig(Section):
         return self
 
     def whole_window(self) -> Self:
-        """The same account over all bars of its table, once, with every component reported: for playback."""
-        return self.model_copy(update={"start": "first", "symbol": "fixed", "episode_length": None, "report": True})
+        """The same account over all bars of its table, once, with every component reported and the log-return as its
+        reward: for playback."""
+        update = {"start": "first", "symbol": "fixed", "episode_length": None, "report": True, "reward": NO_TERMS}
+        return self.model_copy(update=update)
 
     def check_with(self, costs: CostConfig) -> None:
         """Refuse exposures that the margin rule or the costs make impossible to hold."""

@@ -25,6 +25,7 @@ from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.guard_arrays import build_guard_arrays
 from tailwise.market.path import AccountPath
 from tailwise.market.records import LEDGER
+from tailwise.market.rewards import Before, RewardTerms
 from tailwise.market.tables import MarketTable, SymbolTable
 
 BLOCK = 32
@@ -268,7 +269,11 @@ class Simulator(Accounts):
                 "`base_exposures`) for env.base, and none without it."
             )
         guards = build_guard_arrays(config, table, accounts) if config.guards.active else None
+        self._reports, shaped = config.report, config.reward.active
+        if shaped:  # the terms are made of the ledger
+            config = config.model_copy(update={"report": True})
         super().__init__(table, config, costs, accounts=accounts, guards=guards)
+        self._terms = RewardTerms(config.reward, self.names) if shaped else None
         self._plan = StartPlan(table, config, accounts, first_environment, resampled)
         self._in_units = bool((table.units != 1.0).any())
 
@@ -303,11 +308,16 @@ class Simulator(Accounts):
 
     def step(self, targets: npt.NDArray[np.float64], *, autoreset: bool) -> SimulatorStep:
         """Advance by one bar towards target exposures float64 [N], or weights [N, A]."""
-        plan = self._plan
-        units = self.table.units[self.state.records["symbol"]] if self._in_units else None  # before the next episode
+        plan, terms, records = self._plan, self._terms, self.state.records
+        units = self.table.units[records["symbol"]] if self._in_units else None  # before the next episode
+        before = None if terms is None else terms.before(records)
         result, used_up = self.advance(targets, plan.rows, plan.symbols, autoreset=autoreset)
+        if terms is not None and before is not None:
+            result = self._with_terms(result, terms, before)
         if units is not None:
-            result = result._replace(reward=result.reward / units)
+            parts = result.reward_parts
+            shares = None if parts is None else {name: part / units for name, part in parts.items()}
+            result = result._replace(reward=result.reward / units, reward_parts=shares)
         if used_up:
             self.prepare_starts(np.flatnonzero(result.terminated | result.truncated))
         return result
@@ -337,10 +347,21 @@ class Simulator(Accounts):
         if self.guards is not None:
             self.guards.flags[:] = build_guard_arrays(self.config, table, self.accounts).flags
 
+    def _with_terms(self, result: SimulatorStep, terms: RewardTerms, before: Before) -> SimulatorStep:
+        """The step with the terms of `env.reward` in its reward."""
+        ledger, observation = result.ledger, result.obs
+        assert ledger is not None  # report is on
+        if result.final_obs is not None:  # where an episode ended, the step ends with its last observation
+            ended = result.terminated | result.truncated
+            observation = np.where(ended[:, None], result.final_obs, observation)
+        parts = terms.parts(result.reward, before, ledger, observation)
+        reward = np.sum(list(parts.values()), axis=0)
+        return result._replace(reward=reward, reward_parts=parts, ledger=ledger if self._reports else None)
+
     @property
     def reports_only_reward(self) -> bool:
-        """Whether a step of an account with one asset returns nothing that anybody reads but observation, reward and
-        end: no guard, no report, and no mask of choices. What `arrays` is for."""
+        """Whether a step of an account with one asset returns nothing that is read but observation, log-return and
+        end: no guard, no report (terms of env.reward need one), and no mask of choices. What `arrays` is for."""
         masked = self.has_mask and self.kind.choices.size > 0  # a number is cut by the account itself
         return not (masked or self.guards is not None or self.config.report or self.kind.portfolio)
 

@@ -118,7 +118,7 @@ def _month(value: float | None, largest: float) -> tuple[str, str]:
     """Text and colour."""
     if value is None:
         return "", ""
-    strength = 0.08 + 0.72 * min(abs(value) / largest, 1.0) if abs(value) >= 5e-4 else 0.0
+    strength = 0.08 + 0.62 * min(abs(value) / largest, 1.0) if abs(value) >= 5e-4 else 0.0
     base = "31, 111, 178" if value > 0 else "194, 69, 45"
     return _tenths(value), f"rgba({base}, {strength:.2f})"
 

@@ -31,7 +31,7 @@ from tailwise.evaluate.frontier_result import (
     warnings_about,
 )
 from tailwise.evaluate.study import open_study, run_study, warn_about
-from tailwise.pages.figures import GRID, INK
+from tailwise.pages.figures import GRID, INK, QUIET
 from tailwise.pages.views import Page, Paragraphs, Table, write_page
 from tailwise.run.config import ConfigLike, effective_config
 from tailwise.run.jobs import Say, Stop, never, silent
@@ -112,36 +112,39 @@ def write_frontier_page(path: Path, frontier: Frontier) -> None:
 
 
 def figure(frontier: Frontier) -> Any:
-    """Return over realised CVaR, one panel per way of playing: means with bands, single seeds, limits as lines."""
+    """Return over realised CVaR, one panel per way of playing: means with bands, single seeds, limits as lines.
+
+    The panels stand one below the other: side by side their titles run into each other on a phone.
+    """
     titles = [title(played) for played in (SAMPLED, MOST_LIKELY)]
-    drawn = make_subplots(
-        rows=1, cols=2, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.04, subplot_titles=titles
-    )
+    drawn = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
     limits = list(dict.fromkeys(row.limit for row in frontier.rows))
     colours = {limit: COLOURS[number % len(COLOURS)] for number, limit in enumerate(limits)}
-    for column, played in enumerate((SAMPLED, MOST_LIKELY), start=1):
+    for panel, played in enumerate((SAMPLED, MOST_LIKELY), start=1):
         for trace in (
             *_means([row for row in frontier.rows if row.played == played], colours, frontier),
             *_seeds(played, colours, frontier),
             *_rules(frontier),
         ):
-            trace.showlegend = column == 1 and trace.showlegend is None
-            drawn.add_trace(trace, row=1, col=column)
+            trace.showlegend = panel == 1 and trace.showlegend is None
+            drawn.add_trace(trace, row=panel, col=1)
         for row in frontier.rows:
             if row.played == played and row.limit is not None and row.cvar_return.mean is not None:
                 line = {"color": colours[row.limit], "width": 1.3, "dash": "dot"}
-                drawn.add_vline(x=row.limit, line=line, layer="above", row=1, col=column)
+                drawn.add_vline(x=row.limit, line=line, layer="above", row=panel, col=1)
     heads = headings(frontier)
     form = ".1%" if frontier.market else None
-    drawn.update_xaxes(title_text=f"realised {heads[2]}", tickformat=form, gridcolor=GRID, zeroline=False, matches="x")
-    drawn.update_yaxes(tickformat=form, gridcolor=GRID, zeroline=False)
-    drawn.update_yaxes(title_text=heads[1], col=1)
+    drawn.update_xaxes(tickformat=form, gridcolor=GRID, zeroline=False, matches="x")
+    drawn.update_xaxes(title_text=f"realised {heads[2]}", row=2)
+    drawn.update_yaxes(title_text=heads[1], tickformat=form, gridcolor=GRID, zeroline=False)
     drawn.update_layout(
         template="plotly_white",
-        height=520,
+        paper_bgcolor="rgba(0,0,0,0)",  # that of the page, light or dark
+        plot_bgcolor="rgba(0,0,0,0)",
+        height=840,
         font={"color": INK, "size": 13},
         margin={"l": 70, "r": 20, "t": 50, "b": 60},
-        legend={"orientation": "h", "y": -0.18, "x": 0},
+        legend={"orientation": "h", "y": -0.12, "x": 0},
     )
     return drawn
 
@@ -189,7 +192,7 @@ def _rules(frontier: Frontier) -> Iterator[go.Scatter]:
     for (name, score), symbol in zip(frontier.references.items(), cycle(symbols)):
         if score.cvar_return is not None:
             mean, tail = (format_value(value, frontier) for value in (score.mean_return, score.cvar_return))
-            marker = {"color": INK, "size": 10, "symbol": symbol}
+            marker = {"color": QUIET, "size": 10, "symbol": symbol}
             yield _points([score.cvar_return], [score.mean_return], name, f"{name}: {mean} at CVaR {tail}", marker)
 
 

@@ -87,6 +87,8 @@ def population_figure(view: PopulationView) -> Any:
     figure.update_yaxes(gridcolor=GRID, zeroline=False)
     figure.update_layout(
         template="plotly_white",
+        paper_bgcolor="rgba(0,0,0,0)",  # that of the page, light or dark
+        plot_bgcolor="rgba(0,0,0,0)",
         height=320 + 170 * len(view.keys),
         font={"color": INK, "size": 13},
         margin={"l": 70, "r": 20, "t": 40, "b": 50},

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.core.modules import load_module
+from tailwise.core.modules import load_function
 from tailwise.learner.config import FileDemonstrations, Imitation, MinariDemonstrations, NoImitation, RuleDemonstrations
 from tailwise.learner.imitation import EDGE, Demos, Episode
 from tailwise.model.action_spec import ActionSpec
@@ -176,12 +176,9 @@ def _rule(source: RuleDemonstrations, world: World, driver: EnvDriver) -> Callab
         spec = driver.spaces.action
         one = np.asarray(action, dtype=np.float64)
         return lambda obs: np.tile(one + (spec.start[0] if spec.kind == "discrete" else 0), (len(obs), 1))
-    module, separator, function = source.rule.rpartition(":")
-    if not separator:
+    if ":" not in source.rule:
         raise ConfigError(f"{KEY}.rule is '{source.rule}'; write base, or module.py:function")
-    rule: Rule | None = getattr(load_module(module, key=f"{KEY}.rule"), function, None)
-    if not callable(rule):
-        raise ConfigError(f"{KEY}.rule: '{module}' has no function '{function}'")
+    rule: Rule = load_function(source.rule, key=f"{KEY}.rule")
     return lambda obs: rule(obs.copy(), names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 
 from tailwise.bars.bars import Bars
 from tailwise.core.config import parse
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, DataError
 from tailwise.features.spec import FeatureSpec
 from tailwise.features.table import FeatureTable
 from tailwise.market.base import base_exposures
 from tailwise.market.dataset import Dataset, build_dataset, fit_on_train, train_times
 from tailwise.market.env import MarketEnv
+from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.leaks.environment import check_environment
 from tailwise.market.leaks.features import LeakVerdict, check_fit, feature_report, unknown_verdict
 from tailwise.market.leaks.report import LeakReport
@@ -25,6 +26,7 @@ from tailwise.run.config import Config, ConfigLike, effective_config
 from tailwise.run.run_folder import MANIFEST, read_manifest
 
 LEAK_CHECK = "leak_check"  # its key in the manifest
+_CUTS_OF_REWARD = 4  # beside the places at which leaks hide; a reward is checked each time a training begins
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,36 @@ def leak_check(config: ConfigLike, *, overrides: Sequence[str] = (), cuts: int =
 
 def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[LeakReport]:
     """Features of every symbol, the fit, and the environment."""
-    settings, costs, features = config.env.market, config.costs, config.features
-    assert settings is not None and features is not None and costs is not None
-    # Columns that came with the bars are given, in the scale of the train rows: no probe may seem to change them.
-    given = {bars.symbol: whole for bars, whole in zip(dataset.bars, dataset.features, strict=True)}
-
-    def table(bars: Bars) -> FeatureTable:
-        computed, whole = dataset.spec.table(bars), given[bars.symbol]
-        extra = whole.values[: len(bars), len(computed.names) :]
-        return FeatureTable(np.concatenate([computed.values, extra], axis=1), whole.names, computed.first_valid)
+    features, table = config.features, _table_of(dataset)
+    assert features is not None
 
     def fit(bars: Sequence[Bars]) -> Any:
         # The very function that training uses, by time: the probe `truncate` has fewer rows.
         return fit_on_train(features, bars, train_times(dataset.bars, dataset.all_ranges()["train"]))
+
+    reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
+    train = dataset.all_ranges()["train"]
+    last = max(b.time[ranges[-1].end - 1] for b, ranges in zip(dataset.bars, train, strict=True))
+    end = last + dataset.bars[0].frequency.bar
+    if all(bars.time[-1] >= end for bars in dataset.bars):
+        reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))
+    reports.append(_environment_report(config, dataset, cuts=max(cuts // 2, 1), seed=seed))
+    return reports
+
+
+def check_own_reward(config: Config, dataset: Dataset) -> None:
+    """Raise where the environment with the user's reward function depends on the future."""
+    report = _environment_report(config, dataset, cuts=_CUTS_OF_REWARD, seed=0)
+    if not report.passed:
+        raise DataError(
+            f"env.reward.function {_market(config).reward.function} looks ahead, so nothing is trained on it: "
+            f"{report.sentences()[0]}"
+        )
+
+
+def _environment_report(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> LeakReport:
+    """Of the market with its account, its mask and its reward."""
+    settings, costs, table = _market(config), config.costs, _table_of(dataset)
 
     def build(bars: Sequence[Bars]) -> MarketEnv:
         base = settings.base
@@ -88,14 +107,25 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
         ]
         return MarketEnv(tables, settings, costs, num_envs=1)
 
-    reports = [feature_report(dataset.spec, bars, table, cuts=cuts, seed=seed) for bars in dataset.bars]
-    train = dataset.all_ranges()["train"]
-    last = max(b.time[ranges[-1].end - 1] for b, ranges in zip(dataset.bars, train, strict=True))
-    end = last + dataset.bars[0].frequency.bar
-    if all(bars.time[-1] >= end for bars in dataset.bars):
-        reports.append(check_fit(fit, list(dataset.bars), train_end=end, seed=seed))
-    reports.append(check_environment(build, list(dataset.bars), cuts=max(cuts // 2, 1), seed=seed))
-    return reports
+    return check_environment(build, list(dataset.bars), cuts=cuts, seed=seed)
+
+
+def _table_of(dataset: Dataset) -> Callable[[Bars], FeatureTable]:
+    """What computes the features of changed bars."""
+    # Columns that came with the bars are given, in the scale of the train rows: no probe may seem to change them.
+    given = {bars.symbol: whole for bars, whole in zip(dataset.bars, dataset.features, strict=True)}
+
+    def table(bars: Bars) -> FeatureTable:
+        computed, whole = dataset.spec.table(bars), given[bars.symbol]
+        extra = whole.values[: len(bars), len(computed.names) :]
+        return FeatureTable(np.concatenate([computed.values, extra], axis=1), whole.names, computed.first_valid)
+
+    return table
+
+
+def _market(config: Config) -> MarketEnvConfig:
+    assert config.env.market is not None
+    return config.env.market
 
 
 def read_leak_verdict(run_dir: Path, features: FeatureSpec | None) -> LeakVerdict | None:

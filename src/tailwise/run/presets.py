@@ -94,9 +94,11 @@ def with_full_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
             source["rule"] = _full_path(source["rule"], folder, "learner")
         resolved["learner"] = {**learner, "imitation": {**imitation, "source": source}}
     env = data.get("env")
-    if isinstance(env, dict) and isinstance(env.get("base"), dict) and "function" in env["base"]:
-        base = {**env["base"], "function": _full_path(env["base"]["function"], folder, "env")}
-        resolved["env"] = {**env, "base": base}
+    for key in ("base", "reward"):
+        part = env.get(key) if isinstance(env, dict) else None
+        if isinstance(part, dict) and isinstance(part.get("function"), str):
+            named = {**part, "function": _full_path(part["function"], folder, "env")}
+            resolved["env"] = {**resolved["env"], key: named}
     return resolved
 
 

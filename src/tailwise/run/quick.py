@@ -49,6 +49,7 @@ def config_beside(source: Any, folder: Path, *, symbol: str | None = None) -> Pa
             f"symbol is {symbol!r} and there are {len(several)} sets of bars; give each its name as Bars."
         )
     beside = folder.parent.absolute()
+    beside.mkdir(parents=True, exist_ok=True)
     paths = []
     for one in several:
         if isinstance(one, str | Path):
@@ -66,6 +67,7 @@ def config_beside(source: Any, folder: Path, *, symbol: str | None = None) -> Pa
     return target
 
 
-def with_limit(limit: float | Mapping[str, Any] | None) -> list[str]:
-    """The override that a limit is; none where `tailwise init` chooses."""
-    return [] if limit is None else [f"risk.limit={json.dumps(limit)}"]
+def with_limits(limit: float | Mapping[str, Any] | None, drawdown: float | None) -> list[str]:
+    """The overrides that a limit on the tail and one on drawdowns are; none where `tailwise init` chooses."""
+    tail = [] if limit is None else [f"risk.limit={json.dumps(limit)}"]
+    return tail if drawdown is None else [*tail, f"env.guards.drawdown={drawdown}", "env.guards.on_halt=flatten"]

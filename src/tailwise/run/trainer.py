@@ -212,8 +212,7 @@ class Trainer:
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken
-        log_std = self.config.initial_log_std
-        narrowed = narrowing(self.narrowing, log_std, self.steps, total, self.controllers.narrowed)
+        narrowed = narrowing(self.narrowing, self.config.initial_log_std, self.steps, total, self.controllers.narrowed)
         self.model.widen(narrowed - self.controllers.narrowed)
         self.controllers.narrowed = narrowed
         self.controllers.adapt(
@@ -221,8 +220,7 @@ class Trainer:
         )
         # A return that is not finite is counted in env/anomalies; kept here it would spoil the mean and the checkpoint.
         self.episodes.extend((r, n) for r, n in self.driver.pop_episodes() if np.isfinite(r))
-        metrics = found | dict(report.metrics)
-        metrics |= self.risk.after(self.update, rollout, report)
+        metrics = found | dict(report.metrics) | self.risk.after(self.update, rollout, report)
         metrics |= self._step_metrics(knobs, anomalies, rollout.valid.numel() - taken)
         metrics |= {
             f"grad/term/{term}/{group}": norm

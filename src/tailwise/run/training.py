@@ -20,7 +20,7 @@ from tailwise.run.jobs import Executor, Line, Say, Stop, local_executor, never, 
 from tailwise.run.lock import RunLock
 from tailwise.run.policy import Trader
 from tailwise.run.progress import JUDGED_UPDATES
-from tailwise.run.quick import Source, config_beside, is_bars, name_of, with_limit
+from tailwise.run.quick import Source, config_beside, is_bars, name_of, with_limits
 from tailwise.run.risk_words import training_verdict
 from tailwise.run.run_folder import (
     CONFIG,
@@ -112,6 +112,7 @@ def train(
     *,
     overrides: Sequence[str] = (),
     limit: float | Mapping[str, Any] | None = None,
+    drawdown: float | None = None,
     symbol: str | None = None,
     out: str | Path | None = None,
     jobs: int = 1,
@@ -125,6 +126,7 @@ def train(
     overrides   "run.seeds=5" and the like
     limit       lowest mean of the worst discounted returns (risk.limit): a number, or a share of the tail that a rule
                 had on the train bars, e.g. {"of": "buy_and_hold", "share": 0.5}
+    drawdown    loss of the highest equity, a fraction, that closes the position until the episode ends (env.guards)
     symbol      name of a DataFrame's bars
     out         folder of the run; None: runs/NAME-N, the first free N
     jobs        seeds that are trained side by side, a process each; then call this `if __name__ == "__main__":`
@@ -134,7 +136,7 @@ def train(
         training = tailwise.train("sp500", overrides=["run.seeds=5"])
         training.policy().trade("test")
     """
-    changes = [*with_limit(limit), *overrides]
+    changes = [*with_limits(limit, drawdown), *overrides]
     place = None if out is None else Path(out)
     if is_bars(config):
         with new_folder(place, name_of(config, symbol)) as folder:

@@ -63,6 +63,8 @@ def code_named_by(config: Config, *, training: bool, modules: Iterable[str] = ()
     market = config.env.market
     if market is not None and market.base is not None and market.base.code is not None:
         code.append(f"env.base.function {market.base.code!r}")
+    if training and market is not None and market.reward.function is not None:
+        code.append(f"env.reward.function {market.reward.function!r}")
     if config.env.gym_id is not None:
         code += _environment_code(config.env.gym_id)
     imitation = config.learner.imitation

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from tailwise.bars.bars import CLOSES_ONLY, Bars
+from tailwise.bars.bars import Bars
 from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotBuiltError
@@ -22,7 +22,6 @@ from tailwise.features.spec import FeatureSpec
 from tailwise.learner.adversary import Entries
 from tailwise.learner.config import PathAdversary
 from tailwise.market.action_kinds import action_kind
-from tailwise.market.costs import impact_warning
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
 from tailwise.market.leaks.features import LeakVerdict, check_own_features
@@ -32,9 +31,10 @@ from tailwise.model.actor_critic import ROWS
 from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.disturbed import entries_of, moves_of_features
 from tailwise.run.envs import Driver, EnvDriver
-from tailwise.run.leak_check import LEAK_CHECK
-from tailwise.run.limits import limit_of, units_of, with_numbers
+from tailwise.run.leak_check import LEAK_CHECK, check_own_reward
+from tailwise.run.limits import units_of, with_numbers
 from tailwise.run.make_env import make_driver
+from tailwise.run.market_words import describe_market, warn_of_market
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
 
 Environment = str | Callable[..., Any] | gym.Env[Any, Any] | VectorEnv  # type: ignore[type-arg]
@@ -422,7 +422,10 @@ class MarketWorld(World):
         }
 
     def check_before_training(self) -> dict[str, Any]:
-        return {LEAK_CHECK: self.leak_verdict().model_dump(mode="json")}
+        checked = {LEAK_CHECK: self.leak_verdict().model_dump(mode="json")}
+        if self.settings.reward.function is not None:
+            check_own_reward(self.config, self.dataset)
+        return checked
 
     def leak_verdict(self) -> LeakVerdict:
         """Leak-check of the user's own features, kept by content; raises where one looks ahead."""
@@ -430,37 +433,10 @@ class MarketWorld(World):
         return check_own_features(self.dataset, skip=self.config.features.leak_check == "skip")
 
     def warnings(self) -> list[str]:
-        account = self.settings.initial_cash
-        every = [bars for part in self.dataset.parts for bars in part.bars]
-        impacts = [impact_warning(bars, self.costs, account) for bars in every]
-        same_price = [bars.symbol for bars in every if CLOSES_ONLY["previous_close"] in bars.label]
-        optimistic = (
-            f"{', '.join(same_price)}: closes only, and a bar opens at the close before: orders are filled at the "
-            "price they were decided at, which nobody gets; with data.close_only same_close they wait for the next one."
-        )
-        sentences = [*impacts, optimistic if same_price and self.settings.fill == "next_open" else None]
-        return [*(sentence for sentence in sentences if sentence), *self.dataset.spec.notes]
+        return warn_of_market(self.config, self.dataset, self.settings, self.costs)
 
     def describe(self) -> list[str]:
-        sentences = self.dataset.describe()
-        for symbol, one in units_of(self.config).items():
-            limit = limit_of(self.config, symbol)
-            if limit is not None:
-                sentences.append(f"{symbol} has the limit {limit:.4g}, {one.unit:.3g} x the mean of all symbols.")
-        resample = self._resample
-        if resample is not None:
-            sentences.append(
-                f"{resample.share:.0%} of the training episodes begin in {resample.worlds} resampled worlds: the train "
-                f"bars in blocks of {resample.block:g} bars on average"
-                f"{', their mean log-return removed' if resample.drift == 'remove' else ''}."
-            )
-        adversary = self.path_adversary
-        if adversary is not None:
-            sentences.append(
-                f"{adversary.share:.0%} of the training episodes begin on paths that an adversary shifts by at most "
-                f"{adversary.size:g} volatilities per bar in the mean, every {adversary.every} updates."
-            )
-        return sentences
+        return describe_market(self.config, self.dataset)
 
     def data_hash(self) -> str:
         return self.dataset.data_hash()
