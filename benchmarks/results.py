@@ -126,12 +126,14 @@ class Equality:
     before, after    the sources of both
     revisions        their names
     checks           how many checks held
+    backends         implementations that were compared
     """
 
     before: Sources
     after: Sources
     revisions: tuple[str, str]
     checks: int
+    backends: tuple[str, ...] = ("torch", "fused")
 
     # What its configurations cover: training, also on bars; not statistics and pages.
     COVERED: ClassVar[tuple[str, ...]] = (*TRAINING, *BARS, PRESETS)
@@ -147,16 +149,18 @@ class Equality:
         before, after = known["before"], known["revision"]
         if not (re.fullmatch("[0-9a-f]{7,40}", before) and re.fullmatch("[0-9a-f]{7,40}", after)):
             raise SystemExit(f"equality of {before} and {after}: both must be commits without further changes.")
-        return Equality(sources_at(before), sources_at(after), (before, after), len(result["checks"]))
+        compared = tuple(known.get("backends", Equality.backends))
+        return Equality(sources_at(before), sources_at(after), (before, after), len(result["checks"]), compared)
 
 
 def carried(title: str, section: str, equality: Equality) -> str:
     """The section with the digests of the revision after, if those of the revision before are its own; else as it is.
 
-    What the equality does not cover (the benchmark itself, statistics) keeps its digests and must not have changed.
+    What the equality does not cover (the benchmark itself, statistics, a backend) keeps its digests and must not have
+    changed.
     """
     subject, line = subject_of(title), _SOURCES.search(section)
-    if subject.timed or line is None:
+    if subject.timed or line is None or not set(subject.backends) <= set(equality.backends):
         return section
     then = dict(part.split("=") for part in line[1].split())
     before, after = digests(subject, equality.before), digests(subject, equality.after)
@@ -164,9 +168,10 @@ def carried(title: str, section: str, equality: Equality) -> str:
     if then != before or not changed or not set(changed) <= set(Equality.COVERED):
         return section
     one, other = equality.revisions
+    of = "" if len(equality.backends) > 1 else f" on the backend {equality.backends[0]}, which it is trained by"
     told = (
         f"Carried over to revision {other}, which changed {', '.join(changed)}: its results equal those of revision "
-        f"{one} to the last bit in {equality.checks} checks (`benchmarks.equality`).\n"
+        f"{one} to the last bit in {equality.checks} checks (`benchmarks.equality`){of}.\n"
     )
     return _CARRIED.sub("", section).replace(line[0], f"{told}{_sources_line(after)}", 1)
 

@@ -29,6 +29,7 @@ BARS = ("bars", "features", "market")
 MARKET = ("core", *BARS)
 PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
 EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
+FUSED = ("fused",)
 RECORDS = ("report", "measured", "sources", "reachable")  # how checks are printed and kept
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
 # Files inside these packages from which no measured number follows: what people read, and what others are told.
@@ -57,6 +58,7 @@ class Subject:
     timed: whether seconds are among the numbers; those do not follow from results that are equal to the last bit.
     entries: definitions with which the part begins, `risk_minimal.checks`, where a benchmark has many parts: only what
     can be reached from them is a source. None: the whole benchmark is.
+    backends: implementations that its policies are trained by. A change that is equal on these carries the section.
     """
 
     benchmark: str
@@ -64,6 +66,7 @@ class Subject:
     only: tuple[str, ...] = ()
     timed: bool = False
     entries: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("torch", "fused")
 
     def command(self, title: str) -> str:
         """How the section is measured again."""
@@ -73,12 +76,12 @@ class Subject:
 
 
 SUBJECTS = {
-    "Learning": Subject("learning", (*TRAINING, PRESETS), ("CartPole", "Pendulum", "Acrobot", "peers")),
-    "Learning: defaults": Subject("learning", TRAINING, ("defaults",)),
-    "Learning: fresh seeds": Subject("learning", (*TRAINING, PRESETS), ("fresh",)),
+    "Learning": Subject("learning", (*TRAINING, PRESETS), ("CartPole", "Pendulum", "Acrobot", "peers"), backends=FUSED),
+    "Learning: defaults": Subject("learning", TRAINING, ("defaults",), backends=FUSED),
+    "Learning: fresh seeds": Subject("learning", (*TRAINING, PRESETS), ("fresh",), backends=FUSED),
     "Backends": Subject("backends", (*TRAINING, PRESETS)),
     "Environment": Subject("environment", MARKET, timed=True),
-    "Learnability": Subject("learnability", (*TRAINING, PRESETS, *BARS, "evaluate/backtest.py")),
+    "Learnability": Subject("learnability", (*TRAINING, PRESETS, *BARS, "evaluate/backtest.py"), backends=FUSED),
     "Faults": Subject("faults", (*TRAINING, PRESETS, *BARS), timed=True),
     "Faults: presets": Subject("faults", (*TRAINING, PRESETS, *BARS), ("presets",)),
     "Evidence": Subject("evidence", (*MARKET, "evaluate"), ("golden", "level", "annualisation", "folds")),
@@ -91,16 +94,24 @@ SUBJECTS = {
     "Live": Subject("live", (*TRAINING, *BARS, "live", "watch"), timed=True),
     "Robust": Subject("robust", (*TRAINING, *BARS, "evaluate")),
     "Risk": Subject(
-        "risk", TRAINING, ("lottery", "calibration"), entries=("risk._lottery", "risk_measured.calibration")
+        "risk",
+        TRAINING,
+        ("lottery", "calibration"),
+        entries=("risk._lottery", "risk_measured.calibration"),
+        backends=FUSED,
     ),
-    "Risk: cliff": Subject("risk", TRAINING, ("cliff",), entries=("risk._cliff",)),
-    "Risk: ownership": Subject("risk", TRAINING, ("ownership",), entries=("risk_measured.ownership",)),
-    "Risk: signs": Subject("risk", TRAINING, ("signs",), entries=("risk_signs.checks",)),
-    "Risk: minimal": Subject("risk", TRAINING, ("minimal",), entries=("risk_minimal.checks",)),
-    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",), entries=("risk_market.checks",)),
+    "Risk: cliff": Subject("risk", TRAINING, ("cliff",), entries=("risk._cliff",), backends=FUSED),
+    "Risk: ownership": Subject("risk", TRAINING, ("ownership",), entries=("risk_measured.ownership",), backends=FUSED),
+    "Risk: signs": Subject("risk", TRAINING, ("signs",), entries=("risk_signs.checks",), backends=FUSED),
+    "Risk: minimal": Subject("risk", TRAINING, ("minimal",), entries=("risk_minimal.checks",), backends=FUSED),
+    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",), entries=("risk_market.checks",), backends=FUSED),
     "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",), timed=True, entries=("risk_measured.cost",)),
     "Risk: exposure": Subject(
-        "risk", TRAINING, ("exposure",), entries=("risk._exposure", "risk_toys.ONE_STEP_SIZE", "risk_truth.ONE_STEP")
+        "risk",
+        TRAINING,
+        ("exposure",),
+        entries=("risk._exposure", "risk_toys.ONE_STEP_SIZE", "risk_truth.ONE_STEP"),
+        backends=FUSED,
     ),
     "Risk: exposure, continuing": Subject(
         "risk",
@@ -112,6 +123,7 @@ SUBJECTS = {
             "risk_toys.CONTINUING_FREE_SIZE",
             "risk_truth.CONTINUING",
         ),
+        backends=FUSED,
     ),
     "Live learning": Subject("live_learning", (*TRAINING, *BARS, "live", "online")),
     "Scale": Subject("scale", (*TRAINING, *BARS, "scale"), timed=True),

@@ -26,6 +26,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 ELSEWHERE = {
     "python.md": "test_docs_pages.py",
     "migration.md": "test_docs_pages.py",
+    "nautilus.md": "live/test_nautilus.py, where the package is installed",
     "mutants.md": "benchmarks/mutants.py, of which it shows one entry",
 }
 BARS = """

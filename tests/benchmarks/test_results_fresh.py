@@ -231,3 +231,16 @@ def test_equality_names_two_commits() -> None:
     facts = {"benchmark": "equality", "quick": False, "only": [], "before": "../old", "revision": "1" * 7}
     with pytest.raises(SystemExit, match="both must be commits"):
         Equality.of({"passed": True, "measured": facts, "checks": []})
+
+
+def test_a_comparison_of_one_backend_carries_what_is_trained_by_it() -> None:
+    """Rejects sections of runs by torch's path that are carried by a comparison of the kernels alone."""
+    before, after = present_sources(), changed(f"{PACKAGE}learner/ppo.py", b"def update(", b"def update_all(")
+    section = minimal_section(before)
+    fused, torch = (Equality(before, after, ("aaaaaaa", "bbbbbbb"), 36, (name,)) for name in ("fused", "torch"))
+    assert carried("Risk: minimal", section, torch) == section
+    again = carried("Risk: minimal", section, fused)
+    assert "in 36 checks (`benchmarks.equality`) on the backend fused, which it is trained by." in again
+    known = {"benchmark": "equality", "quick": False, "only": [], "before": "../old", "revision": "1" * 7}
+    with pytest.raises(SystemExit, match="both must be commits"):
+        Equality.of({"passed": True, "measured": {**known, "backends": ["fused"]}, "checks": []})

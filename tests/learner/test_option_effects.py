@@ -536,6 +536,7 @@ EFFECTS: dict[str, Effect] = {
     "run.keep": Effect(
         files, {"run": {"checkpoint_every": 1, "keep": 1}}, {"run": {"checkpoint_every": 1}}, on_disk=True
     ),
+    "run.shards": Effect(metric("loss/policy"), {"run": {"shards": 2}}),
     "run.threads": Effect(lambda done: torch.get_num_threads(), {"run": {"threads": 2}}),
     "run.tensorboard": Effect(files, {"run": {"tensorboard": True}}, on_disk=True),
     "run.max_refused": Effect(reason, {"run": {"max_refused": 2}, **REFUSING}, REFUSING),

@@ -86,6 +86,8 @@ def test_no_text_of_any_run_becomes_part_of_the_live_page(tmp_path: Path) -> Non
         assert (outcome.ran, outcome.elements, outcome.errors) == ([], [], [])
         assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
         for scheme in ("light", "dark"):  # of whatever is shown: alerts, charts, names, hints
+            # The labels that `judge` called up keep the colours that they were drawn with.
+            page.evaluate("document.querySelectorAll('.js-plotly-plot').forEach((plot) => Plotly.Fx.unhover(plot))")
             page.emulate_media(color_scheme=scheme)
             page.wait_for_timeout(500)
             assert faint(page) == [], scheme
