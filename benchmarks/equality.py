@@ -46,6 +46,7 @@ RENAMED_METRICS: dict[str, str | None] = {}
 # with it. They report, and steer nothing but alerts whose bounds are orders of magnitude away from a last digit.
 REDEFINED: dict[str, str] = {
     "grad/term/": "torch makes them for both backends, and now adds in another order: the last digits differ",
+    "model/effective_rank": "of the features that torch makes for both backends, as above",
     "model/dead_units": "computed in numpy instead of torch: the last digits differ",
     "policy/logit_norm": "computed in another order: the last digits differ",
     "risk/updates_at_cap": "counts updates without progress, where it counted all in which the limit was broken",
