@@ -101,10 +101,16 @@ SUBJECTS = {
         backends=FUSED,
     ),
     "Risk: cliff": Subject("risk", TRAINING, ("cliff",), entries=("risk._cliff",), backends=FUSED),
-    "Risk: ownership": Subject("risk", TRAINING, ("ownership",), entries=("risk_measured.ownership",), backends=FUSED),
-    "Risk: signs": Subject("risk", TRAINING, ("signs",), entries=("risk_signs.checks",), backends=FUSED),
-    "Risk: minimal": Subject("risk", TRAINING, ("minimal",), entries=("risk_minimal.checks",), backends=FUSED),
-    "Risk: market": Subject("risk", (*TRAINING, *BARS), ("market",), entries=("risk_market.checks",), backends=FUSED),
+    "Risk: ownership": Subject(
+        "risk", TRAINING, ("ownership",), entries=("risk_measured.ownership", "risk._seeds"), backends=FUSED
+    ),
+    "Risk: signs": Subject("risk", TRAINING, ("signs",), entries=("risk_signs.checks", "risk._seeds"), backends=FUSED),
+    "Risk: minimal": Subject(
+        "risk", TRAINING, ("minimal",), entries=("risk_minimal.checks", "risk._seeds"), backends=FUSED
+    ),
+    "Risk: market": Subject(
+        "risk", (*TRAINING, *BARS), ("market",), entries=("risk_market.checks", "risk._seeds"), backends=FUSED
+    ),
     "Risk: cost": Subject("risk", (*TRAINING, *BARS), ("cost",), timed=True, entries=("risk_measured.cost",)),
     "Risk: exposure": Subject(
         "risk",

@@ -89,3 +89,5 @@ def test_a_change_to_one_part_of_the_risk_benchmark_dates_that_part() -> None:
     shared = with_change("benchmarks/risk_truth.py", b"def exposure_cvar(", b"def exposure_cvar(more, ")
     assert moved(shared) >= {"Risk: minimal", "Risk: exposure", "Risk: exposure, continuing"}
     assert "Risk: cost" not in moved(shared)
+    seeds = with_change("benchmarks/risk.py", b"SEEDS = (0, 1, 2)", b"SEEDS = (0, 1)")
+    assert moved(seeds) >= {"Risk: minimal", "Risk: signs", "Risk: market", "Risk: ownership", "Risk: exposure"}

@@ -15,13 +15,17 @@ from tailwise.bars.data_config import RangesSplit, ResampleConfig, SyntheticData
 from tailwise.bars.synthetic import heston
 from tailwise.core.errors import ConfigError, NotBuiltError
 from tailwise.features.config import FeaturesConfig
+from tailwise.market.costs import NO_COSTS
 from tailwise.market.dataset import Dataset, Loaded, build_dataset
 from tailwise.market.env import MarketEnv
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.resample import Resampler, Source, block_rows
+from tailwise.market.simulator import _Mixed
 from tailwise.market.split import Window
+from tailwise.market.tables import MarketTable
 from tailwise.run.config import parse_config
 from tailwise.run.worlds import MarketWorld
+from tests.market.worlds import random_walk
 
 FEATURES = FeaturesConfig(include=("return_1", "volatility_20"))
 DATA: dict[str, Any] = {"kind": "synthetic", "market": "jump_diffusion", "seeds": [3, 4], "parameters": {"length": 900}}
@@ -209,6 +213,20 @@ def test_the_share_of_episodes_in_resampled_worlds(share: float, symbol: str) ->
         assert all((drawn[i] % 2 == i % 2).all() for i in range(16))
     counts = np.bincount(drawn[resampled], minlength=8)[2:] / resampled.sum()
     assert np.abs(counts - 1 / 6).max() < 4 * np.sqrt(5 / 36 / resampled.sum()) + 0.01
+
+
+def test_a_symbol_without_other_worlds_begins_in_its_own_bars_alone() -> None:
+    """With `env.symbol: fixed`. Rejects a share that is taken from it and given to its last start."""
+    walks = [random_walk(60, seed=seed) for seed in (5, 6, 7)]
+    tables = [replace(walk, symbol=name) for walk, name in zip(walks, "ABA", strict=True)]
+    tables[2] = replace(tables[2], resampled=True)
+    table = MarketTable.build(tables, NO_COSTS)
+    mixed = _Mixed.of(table, np.array([50, 50, 50]), 0.25, by_symbol=True)
+    assert mixed is not None
+    levels = ((np.arange(400) + 0.5) / 400)[None]
+    symbols, inside = mixed.place(np.concatenate([levels, levels]), np.array([0, 1]))
+    assert (symbols[1] == 1).all() and (np.bincount(inside[1], minlength=50) == 8).all()
+    assert abs((symbols[0] == 2).mean() - 0.25) < 0.01
 
 
 def test_resume_in_a_resampled_world_is_exact() -> None:

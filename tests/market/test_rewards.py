@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwise.core.errors import ConfigError, DataError
+from tailwise.evaluate.attack_learned import train_adversary
 from tailwise.market.costs import NO_COSTS, CostConfig
 from tailwise.market.env import MarketEnv, MarketEnvConfig, SingleMarketEnv
 from tailwise.market.env_config import RewardConfig, WeightsAction
@@ -163,6 +165,8 @@ def test_a_function_of_ones_own_sees_the_observation_that_ends_the_step(tmp_path
             "without random numbers or memory",
         ),
         ("def other(step):\n    return 0", "has no function reward"),
+        ("def reward(step):\n    step.log_return[:] = 1\n    return step.log_return", "ValueError: .*read-only"),
+        ("def reward(step):\n    return np.clip(step.observation, 0, 1, out=step.observation)[:, 0]", "read-only"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
@@ -238,6 +242,55 @@ def test_a_reward_that_looks_ahead_is_refused_before_training(tmp_path: Path, mo
     monkeypatch.setattr(simulator.Simulator, "__init__", with_features)
     with pytest.raises(DataError, match=r"env\.reward\.function .* looks ahead, so nothing is trained on it: .*reward"):
         world.check_before_training()
+
+
+def test_a_function_that_mixes_accounts_is_found_once_they_differ(tmp_path: Path) -> None:
+    """With a latency all accounts are flat in the first step, and a mean over them is that of each: rejects a look at
+    the first step alone."""
+    function = own(tmp_path, "def reward(step):\n    return step.log_return - step.log_return.mean()")
+    config = MarketEnvConfig(start="random", reward=RewardConfig(function=function))
+    env = MarketEnv([random_walk(60, seed=5)], config, CostConfig(latency=1, impact_bps=0), num_envs=5)
+    env.reset(seed=3)
+
+    def trade() -> None:
+        for _ in range(5):
+            env.step(np.full(5, 2))
+
+    with pytest.raises(DataError, match="depend on the step of that account"):
+        trade()
+
+
+def test_a_product_in_single_precision_is_a_function_of_the_account(tmp_path: Path) -> None:
+    """Rejects a comparison to the last bit: a product of many rows is added up in another order than that of one."""
+    body = (
+        "w = np.linspace(-1, 1, 3).astype(np.float32)\n\n"
+        "def reward(step):\n    return (np.tile(step.observation[:, :1], 300) @ np.tile(w, 100)).astype(float)"
+    )
+    played({"function": own(tmp_path, body)}, steps=3)
+
+
+def test_an_attack_calls_no_function_of_the_run(tmp_path: Path) -> None:
+    """It needs no trust, so it must not import what a stranger's run names. Rejects an adversary that is trained on the
+    reward of the training."""
+    mark = tmp_path / "executed"
+    function = own(tmp_path, f"open({str(mark)!r}, 'w').close()\n\ndef reward(step):\n    return step.log_return")
+    policy = PPO(config=TINY)
+    world = MarketWorld(parse_config(merged(TINY, {"env": {"reward": {"function": function}}}), source="t"))
+    budget = torch.full((policy.model.observation.size,), 0.1)
+    train_adversary(policy, world, budget, steps=128, seed=0, deterministic=True)
+    assert not mark.exists()
+    world.training().close()
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "action", [{"kind": "exposure", "low": 0, "high": 1}, {"kind": "positions", "positions": [0.5, 1]}]
+)
+def test_what_does_not_concern_the_reward_is_not_held_against_it(tmp_path: Path, action: dict[str, Any]) -> None:
+    """The age of a position that is never closed depends on no bar: rejects a verdict on it beside the reward."""
+    function = own(tmp_path, "def reward(step):\n    return step.log_return * 0.5")
+    env = {"action": action, "reward": {"function": function}}
+    MarketWorld(parse_config(merged(TINY, {"env": env}), source="t")).check_before_training()
 
 
 def test_the_step_of_some_accounts_is_theirs() -> None:

@@ -19,7 +19,7 @@ from tailwise.run.agent import PPO
 from tailwise.run.checkpoint import checkpoints_in, read_policy, read_training
 from tailwise.run.config import parse_config
 from tailwise.run.metric_store import FILE, differences_without_time
-from tailwise.run.ranks import place_of
+from tailwise.run.ranks import STARTED_BY, group_for, place_of
 from tests.run.shard_cases import CASES, config_of, train
 from tests.support import bits
 
@@ -128,6 +128,14 @@ def test_what_torchrun_says_is_read_with_care() -> None:
     for rank, size, words in (("x", "2", "RANK is 'x'"), ("0", "", "WORLD_SIZE is ''"), ("2", "2", "RANK is 2")):
         with pytest.raises(ConfigError, match=words):
             place_of({**started, "RANK": rank, "WORLD_SIZE": size})
+
+
+def test_a_script_that_torchrun_starts_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects ranks that each train the whole run."""
+    for name, value in {STARTED_BY: "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="torchrun started this process, and the run would be trained once by each"):
+        group_for(2)
 
 
 def test_shards_that_do_not_fit_are_refused() -> None:

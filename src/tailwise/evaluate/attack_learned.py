@@ -137,7 +137,7 @@ def train_adversary(
 
     With its hidden state among what it sees, an adversary of a policy with memory needs none of its own.
     """
-    driver = world.training()
+    driver = world.without_terms().training()  # the policy is judged by log-returns, and nobody's function is called
     try:
         env = AttackEnv(policy.model, driver, budget, deterministic=deterministic, seed=seed)
         learner = {"gamma": policy.config.learner.gamma}

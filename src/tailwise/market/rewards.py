@@ -21,6 +21,7 @@ from tailwise.market.records import BANKRUPT
 Floats = npt.NDArray[np.float64]
 BASE, DRAWDOWN, RECOVERY, TURNOVER, OWN = "base", "drawdown_penalty", "recovery_bonus", "turnover_penalty", "own"
 KEY = "env.reward.function"
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ class RewardStep:
             self.observation[rows],
             self.names,
         )
+
+
+def _kept(values: Any) -> Any:
+    """A copy that cannot be written to: what a function of somebody else does with it changes nothing here."""
+    copy = values.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 class Before(NamedTuple):
@@ -113,13 +121,13 @@ class RewardTerms:
         traded = np.abs(ledger["order_units"]) * ledger["order_price"]
         traded += np.abs(ledger["exit_units"]) * ledger["exit_price"]
         return RewardStep(
-            log_return=base,
-            equity_before=before.equity,
-            equity=equity,
-            drawdown_before=1.0 - before.equity / before.peak,
-            drawdown=1.0 - equity / np.maximum(before.peak, equity),
-            turnover=traded.reshape(len(equity), -1).sum(axis=1) / before.equity,  # over the assets, if several
-            observation=observation,
+            log_return=_kept(base),
+            equity_before=_kept(before.equity),
+            equity=_kept(equity),
+            drawdown_before=_kept(1.0 - before.equity / before.peak),
+            drawdown=_kept(1.0 - equity / np.maximum(before.peak, equity)),
+            turnover=_kept(traded.reshape(len(equity), -1).sum(axis=1) / before.equity),  # over the assets, if several
+            observation=_kept(observation),
             names=self._names,
         )
 
@@ -127,7 +135,8 @@ class RewardTerms:
         values = self._called(step)
         if not self._checked:
             self._check_rows(step, values)
-            self._checked = True
+            # While all accounts are flat, a function that mixes them gives them the same.
+            self._checked = len(values) == 1 or bool((step.log_return != step.log_return[0]).any())
         return values
 
     def _called(self, step: RewardStep) -> Floats:
@@ -151,8 +160,8 @@ class RewardTerms:
         """Refuse a function that remembers calls or mixes accounts: no run of it could be resumed or repeated."""
         for row in range(min(len(values), 4)):
             alone = self._called(step.of(np.array([row])))[0]
-            # One unit of rounding: numpy may add up a row of another length in another order.
-            if abs(alone - values[row]) > 1e-12 * max(abs(values[row]), 1.0):
+            # numpy adds up rows of another length in another order, and observations are float32.
+            if abs(alone - values[row]) > _ROUNDING * max(abs(values[row]), 1.0):
                 raise DataError(
                     f"{KEY} {self._config.function} gives account {row} {values[row]:g} beside others and {alone:g} "
                     "alone; let it depend on the step of that account alone, without random numbers or memory of calls."

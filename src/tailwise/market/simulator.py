@@ -174,7 +174,9 @@ class _Mixed:
         groups = [np.flatnonzero(names == names[k]) for k in real] if by_symbol else [np.arange(len(counts))]
         shares = np.zeros((len(groups), len(counts)))
         for row, (members, own) in enumerate(zip(groups, real if by_symbol else [None], strict=True)):
-            for kind, part in ((True, share), (False, 1 - share)):
+            # A symbol without other worlds, a helper of the path adversary, begins in its own bars alone.
+            others = share if table.resampled[members].any() else 0.0
+            for kind, part in ((True, others), (False, 1 - others)):
                 chosen = members[table.resampled[members] == kind]
                 if own is not None and not kind:
                     chosen = np.array([own])  # with several train ranges a symbol has several tables

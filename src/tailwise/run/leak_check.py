@@ -88,11 +88,12 @@ def _reports(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> list[
 def check_own_reward(config: Config, dataset: Dataset) -> None:
     """Raise where the environment with the user's reward function depends on the future."""
     report = _environment_report(config, dataset, cuts=_CUTS_OF_REWARD, seed=0)
-    if not report.passed:
-        raise DataError(
-            f"env.reward.function {_market(config).reward.function} looks ahead, so nothing is trained on it: "
-            f"{report.sentences()[0]}"
-        )
+    # Of an account that is never flat, its age depends on nothing: that is no matter of the reward.
+    blind = [text for text in report.faults if text.startswith("reward ")]
+    wrong = [*(finding.sentence() for finding in report.findings), *blind]
+    if wrong:
+        name = _market(config).reward.function
+        raise DataError(f"env.reward.function {name} looks ahead, so nothing is trained on it: {wrong[0]}")
 
 
 def _environment_report(config: Config, dataset: Dataset, *, cuts: int, seed: int) -> LeakReport:

@@ -10,6 +10,7 @@ import copyreg
 import datetime
 import hashlib
 import io
+import os
 import pickle
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +106,11 @@ def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
 def group_for(count: int) -> Group:
     """Who shares the `count` shards of a run: the ranks where they are `joined`, else this process alone."""
     if not (dist.is_available() and dist.is_initialized()):
+        if place_of(os.environ) is not None:
+            raise ConfigError(
+                "torchrun started this process, and the run would be trained once by each rank: train with "
+                "`torchrun ... -m tailwise train CONFIG`, or start this script without torchrun."
+            )
         return Alone(count)
     place = Place(dist.get_rank(), dist.get_world_size())
     if count % place.ranks:

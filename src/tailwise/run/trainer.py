@@ -193,8 +193,8 @@ class Trainer:
             self._fresh = self.collector.broken_off = False
 
     def _one_update(self, total: int, started: float) -> tuple[dict[str, float], list[Alert]]:
-        found = self.extra.renew(self.update)
         clock = time.perf_counter()
+        found = self.extra.renew(self.update)
         rollout, anomalies = self.collector.collect(self.update)
         collected = time.perf_counter()
         knobs = self.controllers.knobs(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from tailwise.bars.bars import Bars
-from tailwise.bars.data_config import ResampleConfig
 from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError, NotBuiltError
 from tailwise.core.streams import Streams
@@ -24,6 +23,7 @@ from tailwise.learner.config import PathAdversary
 from tailwise.market.action_kinds import action_kind
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env import MarketEnv
+from tailwise.market.env_config import RewardConfig
 from tailwise.market.leaks.features import LeakVerdict, check_own_features
 from tailwise.market.path import AccountPath
 from tailwise.market.resample import Resampler
@@ -86,6 +86,10 @@ class World:
     def training(self, environments: range | None = None) -> EnvDriver:
         """`run.environments` environments to train in; environments: the ids of those that are wanted, all without."""
         raise NotImplementedError
+
+    def without_terms(self) -> World:
+        """The same world whose training pays the log-return alone, and so calls no function of `env.reward`."""
+        return self
 
     def eval_env(
         self, purpose: Literal["train", "select", "test"], *, episodes: int, seed: int, report: bool = False
@@ -314,7 +318,8 @@ class MarketWorld(World):
         wanted = range(self.config.run.environments) if environments is None else environments
         settings = self.settings.model_copy(update={"report": False})
         tables = self.dataset.train_tables(together=self.portfolio)
-        resample = self._resample
+        assert self.config.data is not None
+        resample = self.config.data.resample
         if resample is not None:
             resampler = Resampler(self.dataset, resample, seed=self.config.seed)
             tables += resampler.tables(base=self.settings.base, scales=self.scales, together=self.portfolio)
@@ -357,6 +362,11 @@ class MarketWorld(World):
         pieces.dataset = self.dataset.in_pieces(purpose, length)
         return pieces
 
+    def without_terms(self) -> MarketWorld:
+        world = copy.copy(self)
+        world.settings = self.settings.model_copy(update={"reward": RewardConfig()})
+        return world
+
     def side_by_side(self, draws: int) -> MarketWorld:
         """The same market with so many accounts of each symbol in every window that is played, one after the other for
         all symbols: account d * symbols + s is draw d of symbol s."""
@@ -387,16 +397,11 @@ class MarketWorld(World):
         assert self.config.data is not None
         if self.portfolio:
             raise NotBuiltError(f"{why} env.action.kind weights, an account of several assets; leave one of them out.")
-        if self._resample is not None:
+        if self.config.data.resample is not None:
             raise NotBuiltError(f"{why} data.resample, which has a share of the episodes too; leave one of them out.")
         if self.config.data.split.kind == "ranges":
             raise NotBuiltError(f"{why} data.split.kind ranges, which has several train windows; use another split.")
         return adversary
-
-    @property
-    def _resample(self) -> ResampleConfig | None:
-        assert self.config.data is not None
-        return self.config.data.resample
 
     def reward_units(self) -> npt.NDArray[np.float64] | None:
         """What returns of each judged symbol are divided by where they are averaged; None: they are taken as they
