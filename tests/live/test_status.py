@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def test_a_status_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatc
     bars, since = trader.market().dataset.bars[0], first_tested(trader.market())
     session = session_of(trader, [bars], tmp_path, since=since)
     session.open()
-    with pytest.warns(UserWarning) as said:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         Paper(session).run(BarsFeed([bars]))
         before = session.journal.syncs
         session.close()
