@@ -32,6 +32,7 @@ def judge_fault(fault: Fault) -> Check:
         warnings.simplefilter("ignore")
         case = fault.run(Path(folder))
         alert, sound = case.first(fault.rule), fault.sound(case)
+        run_dir = str(Path(folder) / "run")  # another one each time: results of the same code are to be the same
     needed = None if alert is None else float(alert.update - case.injected_at)
     passed = needed is not None and needed <= fault.within and sound
     found = "the alert did not come" if alert is None else alert.evidence
@@ -44,7 +45,7 @@ def judge_fault(fault: Fault) -> Check:
         needed,
         f"<= {fault.within} updates, then {fault.ends}",
         passed,
-        f"{found}; {end}; {time.process_time() - started:.1f} CPU-seconds",
+        f"{found}; {end}; {time.process_time() - started:.1f} CPU-seconds".replace(run_dir, "RUN"),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from benchmarks.fault_cases import FAULTS, Fault
@@ -23,6 +25,13 @@ def test_there_are_enough_of_both_and_each_names_a_rule() -> None:
 def test_fault_is_noticed_and_ends_as_stated(name: str) -> None:
     check = judge_fault(next(fault for fault in FAULTS if fault.name == name))
     assert check.passed, check
+
+
+def test_details_do_not_name_the_folder_of_this_time() -> None:
+    """What is written down of two runs differs where they differ. Rejects evidence with the temporary folder in it."""
+    check = judge_fault(next(fault for fault in FAULTS if fault.name == "writer killed"))
+    assert check.passed and "RUN/checkpoints/" in check.detail, check
+    assert tempfile.gettempdir() not in check.detail
 
 
 @pytest.mark.slow

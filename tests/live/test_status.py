@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,76 @@ def test_it_is_written_once_a_second_and_decides_nothing(tmp_path: Path) -> None
     assert file.due()
     file.write({})
     assert not file.due() and EVERY >= 1.0
+
+
+def journal_ends_with_a_state(folder: Path) -> None:
+    """Cut the journal behind its newest `state`, as a process does that is killed there."""
+    lines = (folder / "journal.jsonl").read_text().splitlines(keepends=True)
+    newest = max(k for k, line in enumerate(lines) if json.loads(line)["kind"] == "state")
+    (folder / "journal.jsonl").write_text("".join(lines[: newest + 1]))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_session_that_continues_says_what_the_newest_tick_said(
+    cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the journal ends with a state, which holds no target. Rejects a wall time of 0 and a forgotten target
+    before the first bar, and a file that stays open when the session ends without one."""
+    monkeypatch.setattr(StatusFile, "due", always)
+    trader = trader_of("lstm")
+    bars, since = trader.market().dataset.bars[0], first_tested(trader.market())
+    session = session_of(trader, [bars], tmp_path, since=since)
+    session.open()
+    Paper(session).run(BarsFeed([bars.slice(0, 400)]))
+    session.journal.close()  # killed: nobody closed the session
+    if cut:
+        journal_ends_with_a_state(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    newest = [one for one in lines if one["kind"] == "tick"][-1]
+    assert status_in(tmp_path).open and (lines[-1]["kind"] == "state") is cut
+    again = session_of(trader, [bars], tmp_path, since=since)
+    again.open()
+    again.show_status()
+    shown = status_in(tmp_path)
+    assert shown.open and shown.wall == newest["wall"] and shown.ticks == newest["n"]
+    assert shown.accounts[0].target == newest["desks"][0]["target"] is not None
+    assert shown.accounts[0].wanted == newest["desks"][0]["wanted"] is not None
+    again.close()
+    ended = status_in(tmp_path)
+    assert not ended.open and ended.wall == newest["wall"]
+
+
+def test_a_session_killed_and_ended_before_a_bar_is_not_open(tmp_path: Path) -> None:
+    """Rejects a `close` that writes only what its own process had to say."""
+    trader = trader_of("lstm")
+    bars, since = trader.market().dataset.bars[0], first_tested(trader.market())
+    session = session_of(trader, [bars], tmp_path, since=since)
+    session.open()
+    Paper(session).run(BarsFeed([bars.slice(0, 400)]))
+    session.journal.close()
+    assert status_in(tmp_path).open
+    again = session_of(trader, [bars], tmp_path, since=since)
+    again.open()
+    again.close()
+    assert not status_in(tmp_path).open
+
+
+def test_a_status_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder has its name: all ticks are played and in a journal that is synced at the end, and it is said once."""
+    monkeypatch.setattr(StatusFile, "due", always)
+    (tmp_path / STATUS).mkdir()
+    trader = trader_of("lstm")
+    bars, since = trader.market().dataset.bars[0], first_tested(trader.market())
+    session = session_of(trader, [bars], tmp_path, since=since)
+    session.open()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        Paper(session).run(BarsFeed([bars]))
+        before = session.journal.syncs
+        session.close()
+    assert session.ticks > 30 and session.journal.syncs == before + 1
+    assert sum("status.json cannot be written" in str(one.message) for one in said) == 1
+    assert session.time == int(bars.time[-1].astype("int64"))
 
 
 @pytest.mark.parametrize(

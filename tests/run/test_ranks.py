@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from tailwise.cli.training import Started, learn
 from tailwise.core.config import dump_yaml
 from tailwise.core.errors import ConfigError
 from tailwise.learner.shards import add_gradients
 from tailwise.run.agent import PPO
+from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.checkpoint import checkpoints_in, read_policy, read_training
 from tailwise.run.config import parse_config
 from tailwise.run.metric_store import FILE, differences_without_time
-from tailwise.run.ranks import STARTED_BY, group_for, place_of
+from tailwise.run.progress import Recorder
+from tailwise.run.ranks import STARTED_BY, RankLostError, group_for, place_of
+from tailwise.run.sharded import Alone, shares_of
 from tests.run.shard_cases import CASES, config_of, train
 from tests.support import bits
 
@@ -108,6 +112,40 @@ def test_the_first_rank_says_why_nothing_is_trained(tmp_path: Path) -> None:
     assert "error: run.shards is 3 and torchrun started 2 ranks; each needs as many shards" in done.stderr
     # The other one says that the first has ended, unless torchrun is faster.
     assert "src/tailwise/" not in done.stderr, "a traceback of ours"
+
+
+class CtrlC(Callback):
+    """Ends the training as a second Ctrl-C does, on the first of so many ranks."""
+
+    agent: PPO
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def on_update(self, progress: Progress) -> bool | None:
+        group = Alone(2)
+        group.mine = shares_of(2, self.ranks)[0]
+        self.agent.trainer.group = group
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_interrupt_within_an_update_ends_all_ranks(
+    ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone it is a normal end. Rejects that on several ranks, where the first one would order "end" while the others
+    wait for its part of an update."""
+    folder = tmp_path / "run"
+    interrupt = CtrlC(ranks)
+    agent = PPO(config=config_of("gym, mlp, torch"), run_dir=folder, callbacks=[interrupt])
+    interrupt.agent = agent
+    started = Started(agent, folder, Recorder(), [])
+    if ranks == 1:
+        assert learn(started).reason == "interrupted"
+        return
+    with pytest.raises(RankLostError, match="interrupted within an update"):
+        learn(started)
+    assert f"tailwise resume {folder}" in capsys.readouterr().err
 
 
 def ranks_of(torchrun: int) -> list[int]:

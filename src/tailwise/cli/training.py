@@ -136,9 +136,12 @@ def learn(started: Started) -> Learned:
             reason = agent.learn(progress=False)
     except KeyboardInterrupt:
         reason = "interrupted"
+        if len(agent.trainer.group.mine) < agent.trainer.group.count:
+            # The others wait for the rest of this update: no order that comes now would be understood.
+            _say_where_it_ends(started.folder)
+            raise RankLostError("interrupted within an update; the other ranks end with this one") from None
     except RankLostError:
-        folder = started.folder
-        note(f"the run ends here; continue {where_to_continue(folder)} with: tailwise resume {folder}")
+        _say_where_it_ends(started.folder)
         raise
     finally:
         for display in started.display:
@@ -150,6 +153,10 @@ def learn(started: Started) -> Learned:
         reason = "interrupted" if over is None else over
     code = INTERRUPTED if interrupted else CHECK_FAILED if agent.trainer.failed else DONE
     return Learned(reason, time.perf_counter() - clock, interrupted, code)
+
+
+def _say_where_it_ends(folder: Path) -> None:
+    note(f"the run ends here; continue {where_to_continue(folder)} with: tailwise resume {folder}")
 
 
 def train(started: Started, *, as_json: bool) -> int:

@@ -17,6 +17,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -190,17 +191,31 @@ def _end_of_lines(descriptor: int) -> int:
     return 0
 
 
-def resumed_part(path: Path) -> tuple[Line | None, list[Line]]:
-    """The first line of a journal, and its newest `state` with the lines after it; all lines are checked."""
+@dataclass
+class Resumed:
+    """What of a journal continues its session. first: its first line; part: the newest `state` and the lines after it;
+    wall: of the newest tick, None: there is none; desks: the newest entry of each account, by its place, which the
+    newest state does not hold."""
+
     first: Line | None = None
-    part: list[Line] = []
-    for line in read_journal(path):
-        first = first or line
+    part: list[Line] = field(default_factory=list)
+    wall: float | None = None
+    desks: dict[int, TickDesk] = field(default_factory=dict)
+
+
+def resumed_from(path: Path) -> Resumed:
+    """All lines are checked; nothing where there is no journal."""
+    found = Resumed()
+    for line in read_journal(path) if path.exists() else ():
+        found.first = found.first or line
         if isinstance(line, StateLine):
-            part = [line]
-        elif part:
-            part.append(line)
-    return first, part
+            found.part = [line]
+        elif found.part:
+            found.part.append(line)
+        if isinstance(line, TickLine):
+            found.wall = line.wall
+            found.desks |= {k: one for k, one in enumerate(line.desks) if one is not None}
+    return found
 
 
 def check_arrays(given: Mapping[str, npt.NDArray[Any]], own: Mapping[str, npt.NDArray[Any]], *, source: str) -> None:

@@ -26,11 +26,12 @@ from tailwise.live.journal import (
     BeginLine,
     EventLine,
     Journal,
+    Resumed,
     StateLine,
     TickLine,
     check_arrays,
     pack,
-    resumed_part,
+    resumed_from,
     unpack,
 )
 from tailwise.live.lines import PositionReport, RawBar, inside_its_range
@@ -105,7 +106,7 @@ class Session:
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
         self.status = StatusFile(folder)
         self._shown: tuple[Any, ...] | None = None  # what the status file says
-        self._arrived = 0.0  # wall time of the newest tick of this process
+        self._arrived: float | None = None  # wall time of the newest tick, None: there was none
         self._refused = 0  # lines in a row before the next bar
         self._laws: list[dict[str, Any] | None] = [None] * len(self.desks)
         self._placed: list[Placed | None] = [None] * len(self.desks)
@@ -117,12 +118,13 @@ class Session:
 
     def open(self, acknowledge: Sequence[str] = ()) -> int:
         """Read the journal, continue where it ends, open it; how many ticks were found."""
-        first, part = resumed_part(self.journal.path) if self.journal.path.exists() else (None, [])
-        known = bool(part)
-        if first is not None:
-            self._check_header(first)
+        found = resumed_from(self.journal.path)
+        known = bool(found.part)
+        if found.first is not None:
+            self._check_header(found.first)
         if known:
-            self._continue(part)
+            self._continue(found.part)
+            self._take_over(found)
         # Killed before the first state: whatever stands there is decided again, and must not stand there twice.
         self.journal.open(begin_again=not known)
         if not known:
@@ -199,11 +201,25 @@ class Session:
                     "bars; it was changed, or made with other versions. Nothing was traded."
                 )
 
+    def _take_over(self, found: Resumed) -> None:
+        """What waits since the newest tick, and when that was, for the status until the next one."""
+        for k, one in found.desks.items():
+            if k >= len(self.desks) or any(
+                len(row) != len(self.desks[k].symbols) for row in (one.wanted, one.target) if row is not None
+            ):
+                raise CheckpointError(f"{self.journal.path}: a tick has other accounts or symbols; it is damaged.")
+            waits = one.wanted is not None and one.target is not None
+            self._placed[k] = Placed(np.array(one.wanted), np.array(one.target)) if waits else None
+            self._targets[k] = one.target
+        self._arrived = found.wall
+
     def close(self) -> None:
         """Close the journal; what was begun can be continued."""
-        if self._arrived:
-            self._write_status(ended=True)
-        self.journal.close()
+        try:
+            if self._arrived is not None:
+                self._write_status(ended=True)
+        finally:
+            self.journal.close()
 
     # ---------------------------------------------------------------- ticks
 
@@ -325,7 +341,7 @@ class Session:
 
     def show_status(self) -> None:
         """Say what there is now to whoever looks on, at most once a second and only what is new."""
-        if self.trading and self.status.due() and self._shown != (self.ticks, *self.machine.reasons):
+        if self._arrived is not None and self.status.due() and self._shown != (self.ticks, *self.machine.reasons):
             self._write_status(ended=False)
 
     def _write_status(self, *, ended: bool) -> None:

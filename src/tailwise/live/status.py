@@ -7,6 +7,7 @@ session is in the journal alone.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -67,14 +68,24 @@ class StatusFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / STATUS
         self._written = -EVERY
+        self._failed = False
 
     def due(self) -> bool:
         """Whether a second has gone by since it was written."""
         return time.monotonic() - self._written >= EVERY
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Replace it."""
-        write_json(self.path, {"format": 1, **value})
+        """Replace it. Where it cannot be written, that is said once and tried again: nothing depends on the file."""
+        try:
+            write_json(self.path, {"format": 1, **value})
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                warnings.warn(
+                    f"{self.path} cannot be written ({error.strerror or error}); the session goes on and writes its "
+                    "journal, but whoever looks on sees an old status. Make that place writable",
+                    stacklevel=2,
+                )
         self._written = time.monotonic()
 
 

@@ -78,8 +78,8 @@ risk: # the worst 5% of discounted returns may lose half of what buy and hold lo
 
 # Five policies from the same bars, each with a seed of its own; their mean decides. What one seed does is chance.
 run: {{total_steps: {steps}, seeds: {seeds}}} # environments, rollout_steps, epochs and minibatches follow from it
-# Updates between evaluations on the select window, so that they take about a fifth of the time; as many of them as
-# `patience` without a better one end the training of a seed.
+# Updates between evaluations on the select window, which take about a hundredth of the time, or less; as many of them
+# as `patience` without a better one end the training of a seed.
 evaluate: {{every: {every}, patience: {patience}}}
 """
 
