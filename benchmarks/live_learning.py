@@ -184,6 +184,8 @@ def session_on(
         beside = Learning(Learner(policy, terms, folder, LearnSettings(**learning), [before], AtOnce()))
     session = Session(policy, terms, folder, LiveGuards(), deployed=None if beside is None else beside.learner.find)
     session.open()
+    if beside is not None:
+        beside.go_on(session)
 
     def told(_: Ticked) -> None:
         if beside is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tailwise.bars.synthetic import random_walk
 from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.live.journal import JOURNAL
 from tailwise.online.audit import AUDIT, read_audit
 from tailwise.online.jobs import AtOnce
-from tailwise.online.learner import settings_of
+from tailwise.online.learner import _Window, settings_of
 from tailwise.online.settings import LearnSettings
 from tests.live.test_paper import _killed
 from tests.online.worlds import RECURRENT, Planted, bars_with, holder, played
@@ -96,8 +98,6 @@ def test_a_window_that_stands_still_is_not_trained_on(tmp_path: Path) -> None:
     policy = holder(0.5)
     before, more = bars_with(policy, [(190, 0.0)])
     still = np.full(len(more), more.open[0])
-    from dataclasses import replace
-
     stuck = replace(more, open=still, high=still, low=still, close=still)
     played(policy, before, stuck, tmp_path, worker=AtOnce(), updates=1, patience=10, still=0.5)
     lines = read_audit(tmp_path / AUDIT)
@@ -185,3 +185,47 @@ def test_the_page_names_every_setting_and_its_default() -> None:
 def _numbers(row: str) -> list[float]:
     """Numbers in the second cell of a row."""
     return [float(text) for text in row.split("|")[2].replace(",", " ").split() if text[0].isdigit()]
+
+
+def test_ticks_without_learn_are_not_taken_for_ticks_with_it(tmp_path: Path) -> None:
+    """A session that was begun without --learn, and one with a stretch without it in which the learner would have
+    trained. Rejects a log that is written afterwards, as if the learner had been there."""
+    policy = holder(0.5)
+    before, more = bars_with(policy, [(150, 0.0)])
+
+    def play(folder: Path, bars: int, learns: bool) -> None:
+        worker = Planted(lambda _: policy) if learns else None
+        played(policy, before, more.slice(0, bars), folder, worker=worker, every=40)
+
+    play(tmp_path / "never", 60, False)
+    with pytest.raises(CheckpointError, match=r"6[01] ticks were made without --learn"):
+        play(tmp_path / "never", 150, True)
+    assert not (tmp_path / "never" / AUDIT).exists() and not (tmp_path / "never" / "challengers").exists()
+    play(tmp_path / "stretch", 20, True)
+    play(tmp_path / "stretch", 100, False)
+    noted = (tmp_path / "stretch" / AUDIT).read_bytes()
+    with pytest.raises(CheckpointError, match=r"no 'training' of tick .* were made without --learn"):
+        play(tmp_path / "stretch", 150, True)
+    assert (tmp_path / "stretch" / AUDIT).read_bytes() == noted
+
+
+def test_changed_settings_are_refused_before_they_matter(tmp_path: Path) -> None:
+    """Rejects a log that notices other settings at the next training only."""
+    policy = holder(0.5)
+    before, more = bars_with(policy, [(30, 0.0)])
+    played(policy, before, more.slice(0, 10), tmp_path, worker=AtOnce())
+    assert kinds(tmp_path) == ["begun"]
+    with pytest.raises(CheckpointError, match=r"alpha 0\.05 then and 0\.2 now"):
+        played(policy, before, more, tmp_path, worker=AtOnce(), alpha=0.2)
+
+
+def test_bars_from_before_a_hole_are_not_in_the_window() -> None:
+    """Rejects a window in which months that are missing look like one bar."""
+    bars = random_walk(seed=0, length=100)
+    frequency, step = bars.frequency, int(bars.frequency.bar_ns)
+    times = bars.time.astype("int64")
+    early = replace(bars, time=np.where(np.arange(100) < 60, times - 400 * step, times).astype("datetime64[ns]"))
+    begin = int(times[-1]) + step
+    assert len(_Window(bars, begin, 80, frequency).bars()) == 80
+    assert len(_Window(early, begin, 80, frequency).bars()) == 40
+    assert not _Window(bars, begin + 400 * step, 80, frequency)._times

@@ -17,13 +17,15 @@ import torch
 from tailwise.bars.bars import Bars
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
-from tailwise.learner.config import NoImitation
+from tailwise.learner.config import NoAdversary, NoImitation
+from tailwise.market.env_config import NO_TERMS
 from tailwise.online.segments import Segment, check_order, collect, kl_from, learn_from
 from tailwise.online.settings import LearnSettings
 from tailwise.online.window import NewestBars
 from tailwise.run.collector import Collector
 from tailwise.run.config import Config
 from tailwise.run.ensemble import Ensemble
+from tailwise.run.notify import NotifyConfig
 from tailwise.run.policy import Policy, Trader
 from tailwise.run.policy_files import load_policy_tensors
 from tailwise.run.trainer import Trainer
@@ -133,15 +135,24 @@ def _train_one(policy: Policy, bars: Sequence[Bars], settings: LearnSettings, *,
 
 
 def online_config(config: Config, settings: LearnSettings, *, number: int) -> Config:
-    """The configuration of a run for the training of challenger `number`: a seed of its own, no evaluations, no
-    demonstrations, and schedules that end with its last update."""
+    """The configuration of a run for the training of challenger `number`: a seed of its own, no evaluations, and
+    schedules that end with its last update.
+
+    Left out is what segments of the deployed policy do not have (demonstrations, terms of env.reward: the reward of
+    both kinds of experience is the log-return), an adversary, whose paths this training would not renew, and messages
+    about alerts. So no code is executed beyond that which opening the policy needs.
+    """
     steps = config.run.environments * config.run.rollout_steps * settings.updates
+    alone = {"total_steps": steps, "tensorboard": False, "seeds": 1, "threads": 1, "shards": 1}
+    plain = {"imitation": NoImitation(), "adversary": NoAdversary()}
     return config.model_copy(
         update={
             "seed": Streams(config.seed).integer(f"online/{number}") % 2**62,
-            "run": config.run.model_copy(update={"total_steps": steps, "tensorboard": False, "seeds": 1, "threads": 1}),
+            "run": config.run.model_copy(update=alone),
+            "env": config.env.model_copy(update={"reward": NO_TERMS}) if config.env.market is not None else config.env,
             "evaluate": config.evaluate.model_copy(update={"every": None, "patience": None}),
-            "learner": config.learner.model_copy(update={"imitation": NoImitation()}),
+            "learner": config.learner.model_copy(update=plain),
+            "notify": NotifyConfig(),
         }
     )
 

@@ -12,7 +12,7 @@ there is at most one challenger, in one of these phases:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from tailwise.bars.bars import COLUMNS, Bars
+from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.live.journal import TickLine, read_journal
 from tailwise.live.lines import RawBar
 from tailwise.live.paper import policy_digest
 from tailwise.live.session import Session, Terms
+from tailwise.live.settings import LiveGuards
 from tailwise.online.audit import Audit
 from tailwise.online.drift import DriftMonitor
 from tailwise.online.jobs import POLICY, ChallengerJob, Worker, facts_of
@@ -86,12 +88,19 @@ class Deployed:
 
 
 class _Window:
-    """The newest `length` bars of one symbol; before: what to begin with, as far as it opens before `begin`, ns."""
+    """The newest `length` bars of one symbol; before: what to begin with, as far as it opens before `begin`, ns,
+    and adjoins it."""
 
-    def __init__(self, before: Bars, begin: int, length: int) -> None:
+    def __init__(self, before: Bars, begin: int, length: int, frequency: Frequency) -> None:
         self._like, self._length = before, length
-        end = int(np.searchsorted(before.time.astype("int64"), begin))
-        rows = slice(max(end - length, 0), end)
+        times = before.time.astype("int64")
+        end = int(np.searchsorted(times, begin))
+        first, after = end, begin
+        while first > max(end - length, 0):  # back to a hole: bars from before it would stand beside those after it
+            if LiveGuards().missing(int(times[first - 1]), after, frequency.bar_ns, frequency.calendar):
+                break
+            first, after = first - 1, int(times[first - 1])
+        rows = slice(first, end)
         self._times = deque(before.time[rows].astype("int64").tolist(), maxlen=length)
         columns = np.stack([getattr(before, name)[rows] for name in COLUMNS], axis=1)
         self._rows = deque(columns.tolist(), maxlen=length)
@@ -146,7 +155,7 @@ class Learner:
             raise DataError(f"online learning needs bars from before for {missing[0]}; give them with --bars.")
         self.terms, self.folder, self.settings, self.worker, self._trust = terms, folder, settings, worker, trust
         self.audit = Audit(folder)
-        self.deployed = self._kept(trader)
+        self.deployed = Deployed(trader, 0, policy_digest(trader), self._folder_of(0) / POLICY)
         self._span = 2.0 * market.largest_exposure
         self._length = settings.window + spec.warm_up
         self._past = {one.symbol: one for one in before if one.symbol in terms.symbols}
@@ -168,13 +177,27 @@ class Learner:
         self._limits = (0.0, 0.0)  # of a probation: behind the predecessor, below the highest equity
         self.change: Hidden | None = None  # what `deployed` goes on with, where it has just changed
 
+    def begin(self, ticks: int, sync: Callable[[], None]) -> None:
+        """Before the first tick; ticks: that stand in the journal already; sync: brings the journal to the disk."""
+        if ticks and not self.audit.begun:
+            raise CheckpointError(
+                f"{self.folder}: its {ticks:,} ticks were made without --learn, and {self.audit.path.name} begins with "
+                "a session. Go on without --learn, or begin a new session with --learn and another --out."
+            )
+        self.audit.known, self.audit.sync = ticks, sync
+        self.audit.write("begun", 0, 0, policy=self.deployed.digest, settings=self.settings.model_dump(mode="json"))
+        if not self.deployed.folder.exists():  # where trainings find it
+            self.deployed.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.deployed.trader.save(self.deployed.folder)
+
     # ---------------------------------------------------------------- ticks
 
     def see(self, tick: Tick) -> None:
         """One more tick. Afterwards `change` says whether another policy is deployed."""
         self.change = None
         if not self._windows:
-            self._windows = {name: _Window(self._past[name], tick.time, self._length) for name in self.terms.symbols}
+            begin, length, frequency = tick.time, self._length, self.terms.frequency
+            self._windows = {name: _Window(self._past[name], begin, length, frequency) for name in self.terms.symbols}
         for name, bar in tick.bars.items():
             self._windows[name].add(bar)
         value = self._account(tick)
@@ -254,14 +277,6 @@ class Learner:
 
     def _folder_of(self, number: int) -> Path:
         return self.folder / CHALLENGERS / f"{number:04d}"
-
-    def _kept(self, trader: Trader) -> Deployed:
-        """The run's policy, written down where trainings find it."""
-        folder = self._folder_of(0) / POLICY
-        if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            trader.save(folder)
-        return Deployed(trader, 0, policy_digest(trader), folder)
 
     def find(self, digest: str) -> Trader:
         """The policy with this digest, of the run or of a challenger."""
@@ -402,6 +417,7 @@ class Learning:
     def go_on(self, session: Session) -> None:
         """Play the ticks that the journal has; afterwards the session decides with the policy that it should."""
         change: Hidden | None = None
+        self.learner.begin(session.ticks, session.journal.sync)
         for line in read_journal(session.journal.path):
             if not isinstance(line, TickLine):
                 continue
@@ -433,7 +449,7 @@ class Learning:
 
     def summary(self) -> dict[str, Any]:
         """What happened, as plain values."""
-        counts = Counter(line["kind"] for line in self.learner.audit.lines)
+        counts = Counter(line["kind"] for line in self.learner.audit.lines if line["kind"] != "begun")
         deployed = self.learner.deployed
         return {
             "deployed": deployed.number,

@@ -15,7 +15,8 @@ from tailwise.live.feeds import raw_bar
 from tailwise.live.lines import RawBar
 from tailwise.live.session import Terms
 from tailwise.live.states import State
-from tailwise.run.decide import Decider
+from tailwise.market.records import BANKRUPT
+from tailwise.run.decide import Decider, market_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +33,7 @@ class Shadow:
         self.desks = [
             Desk(trader, names, terms.frequency, seed=seed, deterministic=deterministic) for names in terms.groups
         ]
+        self._floor = BANKRUPT * market_of(trader)[0].initial_cash  # what a loss is counted to, as in the simulator
         self._worth = [math.nan] * len(self.desks)
         self.ruined = False
         rows = sorted((int(t), k, i) for k, one in enumerate(before) for i, t in enumerate(one.time.astype("int64")))
@@ -56,9 +58,9 @@ class Shadow:
                     continue
                 desk.begin()
             else:
-                returns[k] = math.log(desk.account.equity / self._worth[k])
+                returns[k] = math.log(max(desk.account.equity, self._floor) / self._worth[k])
                 self.ruined |= bool(done.ruined)
-            self._worth[k] = desk.account.equity
+            self._worth[k] = max(desk.account.equity, self._floor)
             if not self.ruined:
                 desk.place(State.RUNNING)
         return returns

@@ -86,6 +86,12 @@ def units_of(config: Config) -> dict[str, PoolUnit]:
     return {} if pool is None or pool.units is None else dict(pool.units)
 
 
+def in_units(config: Config, tables: Sequence[SymbolTable]) -> list[SymbolTable]:
+    """The tables with what the rewards of their symbols are divided by in training."""
+    units = units_of(config)
+    return [replace(table, unit=units[table.symbol].unit) for table in tables] if units else list(tables)
+
+
 def scales_of(config: Config) -> dict[str, float]:
     """What the base rule of each symbol is multiplied by; empty where all have the same."""
     return {symbol: one.scale for symbol, one in units_of(config).items() if one.scale is not None}

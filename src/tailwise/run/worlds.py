@@ -32,7 +32,7 @@ from tailwise.run.config import Config, GymEnv, MarketEnvSection
 from tailwise.run.disturbed import entries_of, moves_of_features
 from tailwise.run.envs import Driver, EnvDriver
 from tailwise.run.leak_check import LEAK_CHECK, check_own_reward
-from tailwise.run.limits import units_of, with_numbers
+from tailwise.run.limits import in_units, units_of, with_numbers
 from tailwise.run.make_env import make_driver
 from tailwise.run.market_words import describe_market, warn_of_market
 from tailwise.run.play import Played, Player, episodes_played_by, windows_played_by
@@ -326,9 +326,7 @@ class MarketWorld(World):
         adversary = self.path_adversary
         if adversary is not None:
             tables += [replace(table, resampled=True) for table in self.dataset.tables("train")]
-        units = units_of(self.config)
-        if units:
-            tables = [replace(table, unit=units[table.symbol].unit) for table in tables]
+        tables = in_units(self.config, tables)
         worlds = resample or adversary
         env = MarketEnv(
             tables,
