@@ -155,12 +155,14 @@ def _learning_rate(factor: float) -> Callable[[Patient], None]:
 
 
 def _stuck_sampler(case: Patient) -> None:
-    act = case.trainer.backend.act
+    begin = case.trainer.backend.begin
 
-    def stuck(obs: Any, state: Any, start: Any, mask: Any, uniform: Any) -> Any:
-        return act(obs, state, start, mask, torch.full_like(uniform, 1e-9))
+    def stuck(*arguments: Any) -> Any:
+        decisions = begin(*arguments)
+        decisions.noise = np.full_like(decisions.noise, 1e-9)
+        return decisions
 
-    case.trainer.backend.act = stuck  # type: ignore[method-assign]
+    case.trainer.backend.begin = stuck  # type: ignore[method-assign]
 
 
 def _drop_risk(case: Patient) -> None:
