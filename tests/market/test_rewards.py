@@ -263,10 +263,11 @@ def test_a_function_that_mixes_accounts_is_found_once_they_differ(tmp_path: Path
 def test_a_product_in_single_precision_is_a_function_of_the_account(tmp_path: Path) -> None:
     """Rejects a comparison to the last bit: a product of many rows is added up in another order than that of one."""
     body = (
-        "w = np.linspace(-1, 1, 3).astype(np.float32)\n\n"
+        "w = np.linspace(-1, 2, 3).astype(np.float32)\n\n"
         "def reward(step):\n    return (np.tile(step.observation[:, :1], 300) @ np.tile(w, 100)).astype(float)"
     )
-    played({"function": own(tmp_path, body)}, steps=3)
+    for *_, infos in played({"function": own(tmp_path, body)}, steps=3):
+        assert infos["reward_parts"]["own"].any()
 
 
 def test_an_attack_calls_no_function_of_the_run(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_training_that_fails_ends_with_a_sentence(kind: type[ChallengerJob], w
 
 
 def test_a_loss_beyond_the_equity_ends_a_shadow_as_in_the_simulator(tmp_path: Path) -> None:
-    """A short account and a price that doubles thrice in one bar: its equity is negative. Rejects its logarithm."""
+    """A short account and an open at eight times the last close: its equity is negative. Rejects its logarithm."""
     short = holder(-0.9)
     before, more = bars_with(short, [(3, 0.0)])
     terms = terms_of(short, [before.symbol], frequency_of(short, [before], None), Beginning(None), tmp_path)
@@ -78,12 +78,13 @@ def test_a_loss_beyond_the_equity_ends_a_shadow_as_in_the_simulator(tmp_path: Pa
     assert shadow.begun and not shadow.ruined
     from tailwise.live.feeds import raw_bar
 
-    bar = raw_bar(more, 0)
-    close = 8.0 * bar.close
-    returns = shadow.step({before.symbol: replace(bar, high=max(bar.high, close), close=close)})
+    shadow.step({before.symbol: raw_bar(more, 0)})  # the order is filled
+    bar = raw_bar(more, 1)
+    prices = {name: 8.0 * getattr(bar, name) for name in ("open", "high", "low", "close")}
+    returns = shadow.step({before.symbol: replace(bar, **prices)})  # a gap that no margin call meets in time
     assert shadow.desks[0].account.equity < 0 and shadow.ruined
     assert np.isfinite(returns).all() and returns[0] < -3
-    assert shadow.step({before.symbol: raw_bar(more, 1)})[0] == 0
+    assert shadow.step({before.symbol: raw_bar(more, 2)})[0] == 0
 
 
 def test_a_folder_of_another_training_is_not_taken_for_this_one(tmp_path: Path) -> None:
