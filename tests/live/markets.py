@@ -7,24 +7,12 @@ from typing import Any
 import numpy as np
 
 import tailwise
+from benchmarks.live_world import LSTM, MARKET
 from tailwise.run.ensemble import Ensemble
 from tailwise.run.policy import Trader
 from tailwise.run.worlds import MarketWorld
 from tests.support import merged
 
-MARKET: dict[str, Any] = {
-    "data": {"kind": "synthetic", "market": "ar1", "seeds": [3], "parameters": {"length": 420}},
-    "features": {"include": ["return_1", "volatility_20"]},
-    "env": {"kind": "market", "episode_length": 64},
-    "run": {"environments": 4, "rollout_steps": 16, "total_steps": 128, "tensorboard": False},
-    "model": {
-        "encoder": {"hidden": [8]},
-        "actor": {"hidden": [8], "gain": 10.0},
-        "critic": {"hidden": [8], "quantiles": 16, "minibatch_particles": 4},
-    },
-    "risk": {"mode": "constraint", "alpha": 0.1, "limit": -0.05},
-}
-LSTM = {"model": {"core": {"kind": "lstm", "hidden": 8}}}
 WEIGHTS = {
     "data": {"seeds": [3, 4]},
     "env": {"action": {"kind": "weights", "low": -1.0, "high": 1.0}},
