@@ -47,6 +47,7 @@ class UpdateReport:
 
     observed: moments of the valid observations as the normaliser absorbed them; None where nothing was committed.
     gradient_noise: (|g|^2, squared error of g) by parameter group, where variance scaling measures it.
+    before: the backend's snapshot of the learner as it was; None where the update was refused before it began.
     """
 
     committed: bool
@@ -58,6 +59,7 @@ class UpdateReport:
     went_too_far: bool = False  # rolled back because weights or KL left their bounds, not because of broken input
     observed: Moments | None = None
     gradient_noise: dict[str, tuple[float, float]] = field(default_factory=dict)
+    before: Any = None
 
 
 #: (mean advantages [T, B], risk advantages [T, B] or None, multiplier) -> advantages [T, B]; the seam of tail risk.

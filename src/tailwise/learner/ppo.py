@@ -87,7 +87,7 @@ def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
     )
     if not prepared.finite():
         backend.restore(snapshot)
-        return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout")
+        return _refused("targets overflowed to NaN or infinity; nothing was learnt from this rollout", snapshot)
     known = None if assessed is None else assessed.cvar
     metrics |= describe_targets(rollout, targets, backend.tail_alpha, cvar=known)
     metrics |= {} if assessed is None else assessed.metrics(knobs.multiplier)
@@ -107,7 +107,14 @@ def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
     if reason is not None:
         backend.restore(snapshot)
         return UpdateReport(
-            False, reason, epochs.stopped, kl_after, metrics, epochs.term_gradients, went_too_far=too_far is not None
+            False,
+            reason,
+            epochs.stopped,
+            kl_after,
+            metrics,
+            epochs.term_gradients,
+            went_too_far=too_far is not None,
+            before=snapshot,
         )
     absorbed = model.normaliser.absorb(rollout.of_valid(rollout.obs))
     metrics["obs/outlier_fraction"] = absorbed.outliers
@@ -121,6 +128,7 @@ def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
         epochs.term_gradients,
         observed=absorbed.moments,
         gradient_noise=noise,
+        before=snapshot,
     )
 
 
@@ -205,8 +213,8 @@ def describe_targets(
     return metrics
 
 
-def _refused(reason: str) -> UpdateReport:
-    return UpdateReport(False, reason, False, 0.0, {})
+def _refused(reason: str, snapshot: Any = None) -> UpdateReport:
+    return UpdateReport(False, reason, False, 0.0, {}, before=snapshot)
 
 
 @torch.no_grad()

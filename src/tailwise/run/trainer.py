@@ -206,9 +206,10 @@ class Trainer:
             total_steps=total,
             measure_terms=self.update % self.config.health.gradients_every == 0,
         )
-        before = self.health.before(self.update, self.backend, self.controllers)
+        controllers = self.health.before(self.update, self.controllers)
         report = learn(self.group, self.backend, rollout, knobs)
         updated = time.perf_counter()
+        before = self.health.updated(self.update, self.backend, report, controllers)
         self.update += 1
         taken = int(np.count_nonzero(rollout.valid.numpy()))
         self.steps += taken

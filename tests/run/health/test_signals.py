@@ -86,10 +86,15 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
     action = torch.full_like(rollout.action, 2)
     action[0] = 1
     forced = dataclasses.replace(rollout, mask=mask, action=action)
-    assert probes.decisions(backend.model, probes.Rows.of(forced))["action/top_share"] == 1.0
+    counter = probes.Counter(backend.model)
+    assert counter.count(forced).top_share == 1.0
     rows = int(rollout.valid.sum())
     envs = int(rollout.valid[0].sum())
-    assert probes.largest_entropy(backend.model, probes.Rows.of(forced)) == pytest.approx(np.log(2) * envs / rows)
+    assert counter.count(forced).largest_entropy == pytest.approx(np.log(2) * envs / rows)
+    assert counter.count(dataclasses.replace(rollout, mask=None)).largest_entropy == pytest.approx(np.log(4))
+    only = torch.zeros_like(mask)
+    only[..., 2] = True  # nowhere a choice
+    assert counter.count(dataclasses.replace(forced, mask=only)).top_share is None
 
 
 def test_box_actions_at_their_bounds_are_counted_in_the_units_of_the_environment() -> None:
@@ -97,9 +102,12 @@ def test_box_actions_at_their_bounds_are_counted_in_the_units_of_the_environment
     would be at or below 0."""
     trainer = small_trainer(ExposureVector(4, mu=0.1, sigma=0.2))
     action = np.array([[-0.9], [-0.1], [0.3], [1.0]])
-    blank = np.zeros((4, 1))
-    rows = probes.Rows(obs=blank, action=action, params=np.zeros((4, 2)), reward=blank[:, 0], mask=None)
-    assert probes.decisions(trainer.model, rows) == {"action/at_bound": 0.25}
+    trainer.begin()
+    played, _ = trainer.collector.collect(0)
+    raw = torch.from_numpy(action).float().expand(played.steps, 4, 1)
+    rollout = dataclasses.replace(played, action=raw, valid=torch.ones_like(played.valid))
+    counts = probes.Counts(0.0, 0.0, 0.0)
+    assert probes.decisions(trainer.model, rollout, counts) == {"action/at_bound": 0.25}
 
 
 def test_logit_norm_by_hand() -> None:
@@ -109,8 +117,10 @@ def test_logit_norm_by_hand() -> None:
     params = torch.tensor([3.0, 0.0, 0.0, -3.0]).expand_as(rollout.params)
 
     def norm(logits: torch.Tensor) -> float:
-        rows = probes.Rows.of(dataclasses.replace(rollout, params=logits.contiguous()))
-        return probes.decisions(backend.model, rows)["policy/logit_norm"]
+        logged = dataclasses.replace(rollout, params=logits.contiguous())
+        found = probes.Counter(backend.model).count(logged).logit_norm
+        assert found is not None
+        return found
 
     assert norm(params) == pytest.approx(18**0.5)
     masked = params.clone()
@@ -173,14 +183,15 @@ def test_rewards_that_differ_at_ends_alone_are_told_by_the_ends(last: float, ali
     """CartPole pays 1 always, InvertedPendulum 0 for the step that falls; once solved, all rewards are equal and
     nothing ends, and that is no fault. A goal that is not found any more is one: there only the end paid."""
     signals = small_trainer().health.signals
-    rollout = play(learner_of("torch"), random_world())
+    backend = learner_of("torch")
+    rollout, counter = play(backend, random_world()), probes.Counter(backend.model)
     ends = torch.zeros_like(rollout.terminated)
     ends[3, 1] = True
     reward = torch.where(ends, last, alive).to(rollout.reward.dtype)
     whole = dataclasses.replace(rollout, reward=reward, terminated=ends, valid=torch.ones_like(rollout.valid))
-    signals._rewards(probes.Rows.of(whole), whole)
+    signals._rewards(counter.count(whole), whole)
     solved = dataclasses.replace(whole, reward=torch.full_like(reward, alive), terminated=torch.zeros_like(ends))
-    found = signals._rewards(probes.Rows.of(solved), solved)
+    found = signals._rewards(counter.count(solved), solved)
     assert found["reward/no_information"] == float(not silent)
 
 

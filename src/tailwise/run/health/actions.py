@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from tailwise.core.atomic import atomic_folder
 from tailwise.core.errors import CheckpointError
-from tailwise.learner.backend import Backend
+from tailwise.learner.backend import Backend, UpdateReport
 from tailwise.learner.rollout import Rollout
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.controllers import Controllers, controllers_of
@@ -113,15 +113,23 @@ class Actions:
         self.may_skip = "skip" in wanted and config.max_skips > 0
         self.may_roll_back = "rollback" in wanted and config.max_rollbacks > 0
 
-    def copy_before(self, update: int, backend: Backend, controllers: Controllers) -> LearnerCopy | None:
-        """Copy the learner after `update` updates where the next one may be undone, or where it is a good state.
+    def controllers_before(self, update: int, controllers: Controllers) -> dict[str, Any] | None:
+        """Copy the controllers after `update` updates where the next one may be undone, or where they are good."""
+        return controllers.to_json() if self.may_skip or self._good_after == update else None
 
-        What the learner is after an update is what it is before the next one, so that one copy serves both.
+    def learner_before(
+        self, update: int, backend: Backend, report: UpdateReport, controllers: dict[str, Any] | None
+    ) -> LearnerCopy | None:
+        """The learner after `update` updates, from the report of the next one; None where nobody wants it.
+
+        An update copies the learner in any case, to roll back by itself, and that copy serves here too. Without one
+        nothing was touched, and what the learner is now is what it was. What it is after an update is what it is before
+        the next one, so that one copy serves both.
         """
         good, self._good_after = self._good_after == update, None
-        if not (good or self.may_skip):
+        if controllers is None:
             return None
-        copy = LearnerCopy(update, backend.snapshot(), controllers.to_json())
+        copy = LearnerCopy(update, backend.snapshot() if report.before is None else report.before, controllers)
         if good:
             self._copies = [*self._copies[-(COPIES - 1) :], copy]
         return copy

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,7 +136,7 @@ PRESENT = (-np.inf, -np.inf)  # (below, above) of any finite number
 
 
 class Sieve:
-    """The conditions of all rules on the newest values, compiled once: rules [R] x the most of them in one rule [P].
+    """The conditions of all rules on the newest values, compiled once: the most of them in one rule [P] x rules [R].
 
     A rule whose condition says nothing of the newest value still needs a value of its signal.
     Each is (position in the vector of signals, below, above). Position 0 holds +inf, so that (0, -inf, finite) is
@@ -154,20 +154,20 @@ class Sieve:
         ]
         self.names = tuple(dict.fromkeys(signal for row in needed for signal, _ in row))
         position = {name: index for index, name in enumerate(self.names, 1)}
-        shape = (len(needed), max((len(row) for row in needed), default=0))
+        shape = (max((len(row) for row in needed), default=0), len(needed))
         self._position = np.zeros(shape, dtype=np.intp)
         self._below, self._above = np.full(shape, -np.inf), np.zeros(shape)
         for r, row in enumerate(needed):
             for p, (signal, limits) in enumerate(row):
-                self._position[r, p] = position[signal]
-                self._below[r, p], self._above[r, p] = limits
+                self._position[p, r] = position[signal]
+                self._below[p, r], self._above[p, r] = limits
 
     def pass_through(self, signals: Mapping[str, float]) -> list[int]:
         """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
-        newest_of = map(signals.get, self.names, repeat(np.nan))
-        values: npt.NDArray[np.float64] = np.array((np.inf, *newest_of))
+        newest_of = chain((np.inf,), map(signals.get, self.names, repeat(np.nan)))
+        values: npt.NDArray[np.float64] = np.fromiter(newest_of, np.float64, 1 + len(self.names))
         newest = values[self._position]
-        holds = np.asarray(((newest > self._above) | (newest < self._below)).all(axis=1))
+        holds = np.logical_and.reduce((newest > self._above) | (newest < self._below))
         passed: list[int] = holds.nonzero()[0].tolist()
         return passed
 

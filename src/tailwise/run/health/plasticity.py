@@ -6,6 +6,8 @@ parameters but those of heads that move with the return scale, whose size says h
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,13 +34,18 @@ def dormant_units(layers: list[Tensor]) -> float:
 
 @torch.no_grad()
 def effective_rank(features: Tensor) -> float:
-    """exp(entropy of the singular values of features [..., H], divided by their sum), dimensions; 0 for zeros."""
-    values = torch.linalg.svdvals(features.flatten(0, -2).double())
-    total = float(values.sum())
+    """exp(entropy of the singular values of features [..., H], divided by their sum), dimensions; 0 for zeros.
+
+    They are the roots of the eigenvalues of the Gram matrix, which take half the time. Squaring costs half the digits:
+    singular values below 1e-8 of the largest are rounding, and such a share adds less than 2e-7 to the entropy.
+    """
+    rows = features.flatten(0, -2).double()
+    values = torch.linalg.eigvalsh(rows.T @ rows).clamp(min=0.0).sqrt().numpy()
+    total = values.sum()
     if total == 0.0:
         return 0.0
-    share = values / total
-    return float(torch.special.entr(share).sum().exp())
+    share = values[values > 0.0] / total
+    return math.exp(-float(share @ np.log(share)))
 
 
 class Weights:

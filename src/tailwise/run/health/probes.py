@@ -25,8 +25,8 @@ from tailwise.model.distributions import CategoricalLaw
 
 Array = npt.NDArray[Any]
 
-PROBED_ENVIRONMENTS = 2
 PROBED_ROWS = 128
+PROBED_STEPS = 16  # a recurrent core goes through them one by one
 NOT_ALLOWED = float(np.finfo(np.float32).min)  # the logit of an action that the mask forbids
 PEAK_UNITS_PER_MB = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kilobytes
 DEAD_SPREAD = 1e-4  # standard deviation of a unit's output; tanh at its end, or a ReLU that is off
@@ -35,31 +35,76 @@ _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.SiLU)
 PARTS, BASE, EQUITY = "reward_parts", "base", "equity"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The real transitions of a rollout as arrays [n, ...]; views where all rows are real.
+def rows_of(rollout: Rollout, part: Tensor) -> Array:
+    """The real transitions [n, ...] of a part [T, B, ...] of a rollout; a view where all of them are real."""
+    flat = _flat(part)
+    return flat if rollout.all_valid else flat[rollout.valid.numpy().reshape(-1)]
 
-    Arrays and not tensors, because a dozen small numbers are made of them and a tensor takes longer for each.
+
+def _flat(part: Tensor) -> Array:
+    """Part [T, B, ...] as an array [T x B, ...]."""
+    return part.numpy().reshape(-1, *part.shape[2:])
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the real transitions of a rollout come to.
+
+    - smallest, largest, mean: of the rewards; mean is not finite where a reward is not
+    - logit_norm: mean distance of logits from their mean; None where actions are not categorical
+    - top_share: share of the action that was taken most; None where there was no choice
+    - largest_entropy: that decisions could have, components summed, nats; None where it is unbounded
     """
 
-    obs: Array
-    action: Array
-    params: Array
-    reward: Array
-    mask: Array | None
+    smallest: float
+    largest: float
+    mean: float
+    logit_norm: float | None = None
+    top_share: float | None = None
+    largest_entropy: float | None = None
 
-    @classmethod
-    def of(cls, rollout: Rollout) -> Rows:
-        """Those of a rollout."""
-        valid = None if rollout.all_valid else rollout.valid.numpy().reshape(-1)
 
-        def rows(tensor: Tensor) -> Array:
-            array = tensor.numpy()
-            flat = array.reshape(-1, *array.shape[2:])
-            return flat if valid is None else flat[valid]
+class Counter:
+    """Goes through rollouts of a model, each in one pass of compiled code."""
 
-        mask = None if rollout.mask is None else rows(rollout.mask)
-        return cls(rows(rollout.obs), rows(rollout.action), rows(rollout.params), rows(rollout.reward), mask)
+    def __init__(self, model: ActorCritic) -> None:
+        from tailwise.core.loops import rollouts  # imports numba: on first use
+
+        law = model.law
+        self._entropy = law.max_entropy if isinstance(law, CategoricalLaw) else None
+        self._sizes = np.array(law.sizes if isinstance(law, CategoricalLaw) else (), dtype=np.int64)
+        self._scratch = np.empty(int(self._sizes.sum()), dtype=np.int64)
+        self._found = np.empty(rollouts.FOUND)
+        self._no_mask = np.empty((0, len(self._scratch)), dtype=np.bool_)
+        self._no_action = np.empty((0, 0), dtype=np.int64)
+        self._count = rollouts.count_rollout
+
+    def count(self, rollout: Rollout) -> Counts:
+        """Look at a rollout."""
+        categorical, mask = len(self._sizes) > 0, rollout.mask
+        self._count(
+            rollout.valid.numpy().reshape(-1),
+            rollout.reward.numpy().reshape(-1),
+            _flat(rollout.params),
+            _flat(rollout.action) if categorical else self._no_action,
+            _flat(mask) if categorical and mask is not None else self._no_mask,
+            self._sizes,
+            PROBED_ROWS,
+            NOT_ALLOWED,
+            self._scratch,
+            self._found,
+        )
+        kept, smallest, largest, total, norm, share, entropy = self._found.tolist()
+        if not categorical:
+            return Counts(smallest, largest, total / kept)
+        return Counts(
+            smallest,
+            largest,
+            total / kept,
+            norm,
+            None if math.isnan(share) else share,
+            self._entropy if mask is None else entropy,
+        )
 
 
 def _through(stack: nn.Module, x: Tensor, outputs: list[Tensor]) -> Tensor:
@@ -87,8 +132,8 @@ class Hidden:
 @torch.inference_mode()
 def hidden_units(model: ActorCritic, rollout: Rollout) -> Hidden | None:
     """Of the first rows of a rollout; None when observations do not vary."""
-    envs = min(PROBED_ENVIRONMENTS, rollout.envs)
-    steps = min(rollout.steps, max(1, PROBED_ROWS // envs))
+    envs = min(PROBED_ROWS // PROBED_STEPS, rollout.envs)
+    steps = min(rollout.steps, PROBED_ROWS // envs)
     obs = rollout.obs[:steps, :envs].reshape(steps * envs, -1)
     x = model.normaliser(torch.nan_to_num(obs, nan=0.0, posinf=0.0, neginf=0.0))
     if steps * envs < 2 or not np.ptp(x.numpy(), axis=0).any():
@@ -118,69 +163,36 @@ def _spread(values: Array) -> Array:
     return np.asarray(np.sqrt((centred * centred).sum(0) / (len(values) - 1)))
 
 
-def decisions(model: ActorCritic, rows: Rows) -> dict[str, float]:
+def decisions(model: ActorCritic, rollout: Rollout, counts: Counts) -> dict[str, float]:
     """How actions are spread, and the size of logits."""
-    if not isinstance(model.law, CategoricalLaw):
-        return _bounds(model, rows)
-    metrics = {"policy/logit_norm": _logit_norm(model.law, rows.params)}
-    action = rows.action
-    if len(model.law.sizes) == 1 and rows.mask is not None:
-        action = action[rows.mask.sum(-1) > 1]
-    if len(action):
-        metrics["action/top_share"] = min(float(np.bincount(part).max()) / len(part) for part in action.T)
+    if counts.logit_norm is None:
+        return _bounds(model, rows_of(rollout, rollout.action))
+    metrics = {"policy/logit_norm": counts.logit_norm}
+    if counts.top_share is not None:
+        metrics["action/top_share"] = counts.top_share
     return metrics
 
 
-def largest_entropy(model: ActorCritic, rows: Rows) -> float | None:
-    """Mean over decisions of the log of the number of allowed actions, components summed; None where unbounded."""
-    if not isinstance(model.law, CategoricalLaw):
-        return None
-    if rows.mask is None:
-        return model.law.max_entropy
-    return float(sum(np.log(part.sum(-1)).mean() for part in _split(model.law, rows.mask)))
-
-
-def _split(law: CategoricalLaw, entries: Array) -> list[Array]:
-    """Entries [n, P] per component, each [n, K]."""
-    if len(law.sizes) == 1:
-        return [entries]
-    return np.split(entries, np.cumsum(law.sizes)[:-1], axis=-1)
-
-
-def _logit_norm(law: CategoricalLaw, params: Array) -> float:
-    some = params[:: max(1, len(params) // PROBED_ROWS)].astype(np.float64)
-    total: Array | float = 0.0
-    for logits in _split(law, some):
-        allowed: Array | int = logits.shape[1]
-        if not logits.min() > NOT_ALLOWED:
-            kept = logits > NOT_ALLOWED
-            logits, allowed = np.where(kept, logits, 0.0), kept.sum(-1)
-        # The sum of squares around the mean, without an array of differences.
-        total = total + (np.add.reduce(logits * logits, axis=1) - np.add.reduce(logits, axis=1) ** 2 / allowed)
-    return float(np.add.reduce(np.sqrt(np.maximum(total, 0.0)))) / len(some)
-
-
-def _bounds(model: ActorCritic, rows: Rows) -> dict[str, float]:
+def _bounds(model: ActorCritic, action: Array) -> dict[str, float]:
     spec = model.action
     if model.law.squashed or not (np.isfinite(spec.low).all() and np.isfinite(spec.high).all()):
         return {}
-    action = spec.in_env_units(rows.action)
+    action = spec.in_env_units(action)
     return {"action/at_bound": float(((action <= spec.low) | (action >= spec.high)).mean())}
 
 
-def rewards(reward: Array, earlier: float) -> tuple[dict[str, float], bool]:
-    """Size of rewards [n], and whether they differ; nothing where one is not finite.
+def rewards(counts: Counts, earlier: float) -> dict[str, float]:
+    """Size of rewards; nothing where one is not finite.
 
     earlier: the largest |reward| of earlier rollouts, 0 when there is none.
     """
-    low, high = float(reward.min()), float(reward.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return {}, False
-    largest = max(abs(low), abs(high))
-    metrics = {"reward/mean": float(np.add.reduce(reward)) / len(reward), "reward/largest": largest}
+    if not math.isfinite(counts.mean):
+        return {}
+    largest = max(abs(counts.smallest), abs(counts.largest))
+    metrics = {"reward/mean": counts.mean, "reward/largest": largest}
     if earlier > 0:
         metrics["reward/jump"] = largest / earlier
-    return metrics, low < high
+    return metrics
 
 
 def memory_mb() -> float:

@@ -61,8 +61,9 @@ class Drift:
         self.variance = np.zeros(len(self.columns))
         self.samples: list[Floats] = []  # each [rows, entries], oldest first
 
-    def _constant(self) -> npt.NDArray[np.bool_]:
-        return np.sqrt(self.variance) <= SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
+    def _constant(self, spread: Floats) -> npt.NDArray[np.bool_]:
+        """Which entries hardly move; spread: the roots of their variances."""
+        return spread <= SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
 
     def absorb(self, obs: npt.NDArray[np.float32], moments: Moments | None = None) -> dict[str, float]:
         """Compare a rollout's rows obs [n, D] with the recent ones, then count them among those.
@@ -73,7 +74,7 @@ class Drift:
             return {}
         now = column_moments(obs) if moments is None else moments
         shift, variance = now.mean[self.columns] - self.mean, now.variance[self.columns]
-        if not math.isfinite(float(variance.sum())):
+        if not math.isfinite(float(np.add.reduce(variance))):
             return {}
         metrics = self._compare(shift, variance) if self.rollouts >= DRIFT_WARMUP else {}
         rate = max(DRIFT_RATE, 1.0 / (self.rollouts + 1))
@@ -83,17 +84,17 @@ class Drift:
         return metrics
 
     def _compare(self, shift: Floats, variance: Floats) -> dict[str, float]:
-        usual, constant = self.variance, self._constant()
-        if constant.any():
+        spread = np.sqrt(self.variance)
+        constant = self._constant(spread)
+        if np.logical_or.reduce(constant):
             moving = ~constant
-            shift, variance, usual = shift[moving], variance[moving], usual[moving]
-        if not len(usual):
+            shift, variance, spread = shift[moving], variance[moving], spread[moving]
+        if not len(spread):
             return {}
-        spread = np.sqrt(usual)
         ratio = np.sqrt(variance) / spread
-        widest, narrowest = float(ratio.max()), max(float(ratio.min()), SMALLEST_RATIO)
+        widest, narrowest = float(np.maximum.reduce(ratio)), max(float(np.minimum.reduce(ratio)), SMALLEST_RATIO)
         return {
-            "obs/drift_mean": float(np.abs(shift / spread).max()),
+            "obs/drift_mean": float(np.maximum.reduce(np.abs(shift / spread))),
             "obs/drift_std": max(math.log(max(widest, SMALLEST_RATIO)), -math.log(narrowest)),
         }
 
@@ -115,11 +116,12 @@ class Drift:
 
     def against(self, mean: Floats) -> float | None:
         """Largest shift of another mean [D] against the recent rollouts, in their standard deviations."""
-        moving = ~self._constant()
+        spread = np.sqrt(self.variance)
+        moving = ~self._constant(spread)
         if self.rollouts == 0 or not moving.any():
             return None
         shift = np.abs(mean[self.columns] - self.mean)[moving]
-        return float((shift / np.sqrt(self.variance[moving])).max())
+        return float((shift / spread[moving]).max())
 
     def state(self) -> dict[str, Floats]:
         """Arrays for a checkpoint."""
@@ -142,6 +144,7 @@ class Signals:
         self.every = every
         self.drift = Drift(np.asarray(model.observation.scaled, dtype=np.bool_))
         self.weights = Weights(model)
+        self.counter = probes.Counter(model)
         self.rollouts = 0
         self.largest_reward = 0.0
         self.rewards_varied = False  # within one of the rollouts so far
@@ -163,18 +166,19 @@ class Signals:
         observed: Moments | None = None,
     ) -> dict[str, float]:
         """Everything about this update; `metrics` are the learner's own, `observed` its moments of observations."""
-        rows = probes.Rows.of(rollout)
-        signals = probes.decisions(self.model, rows) | facts.metrics()
-        signals |= self._rewards(rows, rollout)
+        counts = self.counter.count(rollout)
+        signals = probes.decisions(self.model, rollout, counts) | facts.metrics()
+        signals |= self._rewards(counts, rollout)
         signals |= self._returns(metrics)
-        largest = probes.largest_entropy(self.model, rows)
+        largest = counts.largest_entropy
         if largest is not None and largest > 0 and "policy/entropy" in metrics:
             signals["policy/entropy_share"] = metrics["policy/entropy"] / largest
         if "policy/kl_after" in metrics:
             signals["policy/kl_of_target"] = metrics["policy/kl_after"] / (USUAL_KL if target_kl is None else target_kl)
-        signals |= self.drift.absorb(rows.obs, observed)
+        obs = probes.rows_of(rollout, rollout.obs)
+        signals |= self.drift.absorb(obs, observed)
         if self.rollouts % self.every == 0:
-            signals |= self.drift.sample(rows.obs)
+            signals |= self.drift.sample(obs)
             hidden = probes.hidden_units(self.model, rollout)
             dead = probes.dead_units(hidden)
             signals |= {} if dead is None else {"model/dead_units": dead}
@@ -186,10 +190,11 @@ class Signals:
         self.rollouts += 1
         return signals
 
-    def _rewards(self, rows: probes.Rows, rollout: Rollout) -> dict[str, float]:
+    def _rewards(self, counts: probes.Counts, rollout: Rollout) -> dict[str, float]:
         earlier = self.largest_reward if self.rollouts >= REWARD_WARMUP else 0.0
-        signals, varied = probes.rewards(rows.reward, earlier)
+        signals = probes.rewards(counts, earlier)
         if signals:
+            varied = counts.smallest < counts.largest
             self.largest_reward = max(self.largest_reward, signals["reward/largest"])
             signals["reward/no_information"] = float(self._no_information(rollout, varied=varied))
         return signals

@@ -44,8 +44,8 @@ class Stopwatch:
 class HealthWatch:
     """What a trainer knows about its health, and the wall-clock time that this takes: `time/health`.
 
-    That is the copy that an update can be undone with, the reading of infos while the rollout is collected, signals,
-    rules and actions.
+    That is the reading of infos while the rollout is collected, signals, rules and actions. The copy that an update can
+    be undone with is the update's own.
     """
 
     def __init__(self, config: Config, model: ActorCritic, run_dir: Path | None) -> None:
@@ -59,11 +59,18 @@ class HealthWatch:
         # What depends on the machine is left out, so that equal runs have equal metrics.
         self._loud = {rule.name for rule in rules if rule.severity != "info" and is_compared(rule.signal)}
 
-    def before(self, update: int, backend: Backend, controllers: Controllers) -> LearnerCopy | None:
-        """Copy what the update after `update` may have to be undone with; None when no rule could want that."""
+    def before(self, update: int, controllers: Controllers) -> dict[str, Any] | None:
+        """Copy the controllers in case the next update has to be undone; None when no rule could want that."""
         self.timed.seconds = 0.0
         with self.timed:
-            return self.actions.copy_before(update, backend, controllers)
+            return self.actions.controllers_before(update, controllers)
+
+    def updated(
+        self, update: int, backend: Backend, report: UpdateReport, controllers: dict[str, Any] | None
+    ) -> LearnerCopy | None:
+        """What the newest update may have to be undone with; controllers: what `before` gave."""
+        with self.timed:
+            return self.actions.learner_before(update, backend, report, controllers)
 
     def measure(
         self,
