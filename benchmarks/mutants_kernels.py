@@ -185,4 +185,18 @@ MUTANTS = (
         "g[j] = g[j]",
         GRADIENTS,
     ),
+    Mutant(
+        "rows that only reset are counted as transitions",
+        "core/loops/rollouts.py",
+        "if components == 0 or not valid[i]:",
+        "if components == 0:",
+        ("tests/core/test_loops_rollouts.py",),
+    ),
+    Mutant(
+        "a row without a choice counts for the share of an action",
+        "core/loops/rollouts.py",
+        "chooses = components > 1 or allowed > 1",
+        "chooses = True",
+        ("tests/core/test_loops_rollouts.py",),
+    ),
 )
