@@ -63,7 +63,9 @@ class Machine:
 
     @property
     def state(self) -> State:
-        return max((RULES[name].state for name in self.reasons), default=State.RUNNING)
+        if not self.reasons:
+            return State.RUNNING
+        return max(RULES[name].state for name in self.reasons)
 
     def give(self, name: str, sentence: str) -> bool:
         """A reason holds; whether it is new."""
