@@ -79,9 +79,12 @@ def test_an_encoder_of_ones_own_is_called() -> None:
 
 
 def test_wild_numbers_are_played_as_they_are_judged() -> None:
-    """Beyond the clip, beyond float32 once the mean is gone, denormal. Rejects a standardisation that numpy and torch
-    round differently, and a warning that an evaluation does not give."""
+    """Beyond the clip, beyond float32 once scaled, denormal; one entry passes as it is. Rejects a standardisation that
+    numpy and torch round differently, one of flags, and a warning that an evaluation does not give."""
     model = model_of("none", "box")
+    with torch.no_grad():
+        model.normaliser.variance.fill_(0.013)
+        model.normaliser.scaled[2] = False
     playback = PaddedPolicy(model)
     for wild in (0.0, -0.0, 1e-42, 7.3, -1e3, 1e20, 3.4e38, -3.4e38):
         obs, *others = inputs(model, 1, 1)

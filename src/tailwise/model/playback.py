@@ -2,9 +2,9 @@
 
 A paper session asks for one row at a time. What rounds by the number of rows, the matrix products and the recurrence,
 is computed on the 64 padded rows as in every evaluation; what treats every number by itself (normaliser, activations,
-masks, the most likely action) is computed on the given rows alone, or as many as fill vectors. Modules are not called, their weights are read when
-they are used. Every number comes from the same operation, so that decisions equal those of `decide_padded` to the last
-bit.
+masks, the most likely action) is computed on the given rows alone, or on as many as fill vectors. Modules are not
+called; their weights are read when they are used. Every number comes from the same operation, so that decisions equal
+those of `decide_padded` to the last bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 # Of numbers that do not fill torch's vectors the last ones are computed by other code, which rounds otherwise (SiLU).
 _VECTORS = 64
 _LSTM_MODE = 2  # of `torch.mkldnn_rnn_layer`
-_PROBE = 0.5  # of what the layers of an LSTM are compared on
+_PROBE = 0.5  # standard deviation of the memories on which the layers of an LSTM are compared
 
 
 class Answer(NamedTuple):
@@ -73,7 +73,7 @@ class _Standard:
     def __call__(self, obs: Array) -> Array:
         """obs [n, D] raw -> standardised and clipped."""
         with np.errstate(over="ignore", invalid="ignore"):
-            standard = obs - self._mean
+            standard: Array = obs - self._mean
             standard *= self._scale
         np.clip(standard, -self._clip, self._clip, out=standard)
         np.copyto(standard, obs, where=self._as_it_is)
@@ -101,7 +101,7 @@ class _Stack:
             out: Tensor = self._own(rows[None])[0]
             return out
         for kind, layer, step in self._layers:
-            if kind is nn.Linear:
+            if isinstance(layer, nn.Linear):
                 rows = functional.linear(rows, layer.weight, layer.bias)
             elif kind is nn.LayerNorm:
                 rows[:count] = layer(rows[:count])
@@ -116,7 +116,7 @@ class _PaddedCore:
     def __init__(self, core: Recurrent) -> None:
         self._core, self._net = core, core.net
         self._names = [[f"{name}_l{layer}" for name in Weights._fields] for layer in range(core.layers)]
-        self._before = torch.zeros(core.slots, ROWS, core.hidden, dtype=core.net.weight_hh_l0.dtype)
+        self._before = torch.zeros(core.slots, ROWS, core.hidden, dtype=next(core.net.parameters()).dtype)
         self._slots = self._before.unbind(0)
         self._view, self._given = self._before.numpy(), 0
         self._by_layer = core.is_lstm and self._layers_are_the_net()
@@ -143,10 +143,13 @@ class _PaddedCore:
         net, before, count = self._net, self._slots, len(self._names)
         h_after, c_after, y = [], [], x[None]
         for layer, names in enumerate(self._names):
-            weights = [getattr(net, name) for name in names]
+            weight_ih, weight_hh, bias_ih, bias_hh = (getattr(net, name) for name in names)
             y, h, c, _ = torch.mkldnn_rnn_layer(
                 y,
-                *weights,
+                weight_ih,
+                weight_hh,
+                bias_ih,
+                bias_hh,
                 before[layer],
                 before[count + layer],
                 False,
@@ -174,9 +177,10 @@ class _PaddedCore:
 
     @torch.no_grad()
     def _layers_are_the_net(self) -> bool:
-        """Whether `_layers` can be called here and gives the bits of `nn.LSTM`, which other builds of torch compute
-        otherwise; compared on every row, with memory of all sizes."""
-        if not torch.backends.mkldnn.is_available() or self._before.dtype is not torch.float32:
+        """Whether `_layers` can be called here and gives the bits of `nn.LSTM`, which torch may compute otherwise on
+        other machines; compared on random rows and memories."""
+        here = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if not here or self._before.dtype is not torch.float32:
             return False
         width = self._net.input_size
         generator = torch.Generator().manual_seed(0)
