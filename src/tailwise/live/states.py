@@ -97,7 +97,7 @@ class Machine:
     def sentences(self) -> list[str]:
         """Each reason with what it does and how trading resumes."""
         return [
-            f"{name} ({RULES[name].state.word}): {text} {RULES[name].resume.format(name=name)}."
+            f"{name} ({RULES[name].state.word}): {text.rstrip('.')}; {RULES[name].resume.format(name=name)}."
             for name, text in self.reasons.items()
         ]
 
