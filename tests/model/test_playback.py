@@ -64,6 +64,31 @@ def test_every_network_is_played_by_its_own_operations(name: str) -> None:
         assert same(playback(*given[:4], None), decide_padded(model, *given[:4], None)), rows
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+@pytest.mark.parametrize("broken", ["other bits", "another signature"])
+def test_the_operation_of_an_lstm_is_used_where_it_gives_its_bits(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects an operation that is trusted unseen, and one that is never used."""
+    model, calls, real = model_of("lstm", "discrete"), list[int](), torch.mkldnn_rnn_layer
+    given = inputs(model, 1, 1)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return real(*arguments)
+
+    def damaged(*arguments: Any) -> Any:
+        if broken == "another signature":
+            raise TypeError("mkldnn_rnn_layer() takes other arguments")
+        y, *others = real(*arguments)
+        return (torch.nextafter(y, y + 1), *others)
+
+    monkeypatch.setattr(torch, "mkldnn_rnn_layer", counted)
+    playback = PaddedPolicy(model)
+    calls.clear()
+    assert same(playback(*given), decide_padded(model, *given)) and len(calls) == 1
+    monkeypatch.setattr(torch, "mkldnn_rnn_layer", damaged)
+    assert same(PaddedPolicy(model)(*given), decide_padded(model, *given))
+
+
 def test_an_encoder_of_ones_own_is_called() -> None:
     """Rejects layers that are taken apart although somebody else wrote them."""
     model = model_of("lstm", "discrete")

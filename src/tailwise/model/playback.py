@@ -186,7 +186,11 @@ class _PaddedCore:
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(ROWS, width, generator=generator)
         self._before.normal_(0.0, _PROBE, generator=generator)
-        y, slots = self._layers(x)
+        try:
+            y, slots = self._layers(x)
+        except (AttributeError, TypeError, RuntimeError):  # a torch that calls it otherwise, or oneDNN refuses
+            self._before.zero_()
+            return False
         other, others = self._whole(x)
         self._before.zero_()
         return all(torch.equal(one, two) for one, two in zip([y, *slots], [other, *others], strict=True))
