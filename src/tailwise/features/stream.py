@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailwise.bars.frequency import Calendar
-from tailwise.core.compiled import kernel
+from tailwise.core.compiled import compiled_for, kernel
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.features.contract import BAR_SIZE, NANOSECONDS, Column, Floats
 from tailwise.features.table import STATE_SIZE, Timeframe
@@ -66,7 +66,6 @@ class FeatureStream:
         self.names = (*self._columns, *instrument[0])
         self._row = np.concatenate([np.zeros(len(columns), dtype=np.float32), instrument[1]])  # its end stays
         self._scales, self._clip = np.ascontiguousarray(scales, dtype=np.float64), float(clip)
-        self._updates = [column.feature.compile() for column in columns]
         self._states = [
             column.feature.new_state(column.parameters, None if (fit := fitted[column.name]) is None else dict(fit))
             for column in columns
@@ -81,6 +80,10 @@ class FeatureStream:
         self._warm_up = np.array([column.warm_up for column in columns])
         self._last = np.array([np.iinfo(np.int64).min])  # open time of the newest bar, ns
         self._done = np.empty((2, BAR_SIZE))
+        self._updates = [  # all are called at every bar, and always with such arrays
+            compiled_for(column.feature.compile(), (state, self._done[0]))
+            for column, state in zip(columns, self._states, strict=True)
+        ]
 
     def update(
         self,

@@ -249,9 +249,9 @@ class Account:
         self._target = None
         self._counts[1] += 1
         assert result.ledger is not None  # report is on
-        names, record = result.ledger.dtype.names or (), result.ledger[0]
-        several = self._accounts.portfolio is not None
-        ledger = dict(zip(names, record if several else record.item(), strict=True))  # plain numbers at once
+        names, several = result.ledger.dtype.names or (), self._accounts.portfolio is not None
+        record = result.ledger[0] if several else result.ledger.item(0)  # plain numbers at once
+        ledger = dict(zip(names, record, strict=True))
         ledger.pop("symbol", None)
         ledger["row"] = int(self._counts[0]) - 1
         return AccountStep(result.obs[0], float(result.reward[0]), bool(result.terminated[0]), ledger)
@@ -333,8 +333,8 @@ class Account:
         now = 0 if time is None else int(time.astype("datetime64[ns]").astype(np.int64))
         self._check_bars(given, time, now)
         table, guards = self._accounts.table, self._accounts.guards
-        table.bars[_BEFORE] = table.bars[_NOW]
-        table.features[_BEFORE] = table.features[_NOW]
+        table.bars[:_NOW] = table.bars[_NOW:]  # slices: a single record is an object that takes longer to make
+        table.features[:_NOW] = table.features[_NOW:]
         table.base[:_NOW] = table.base[_NOW:]
         rows, features = table.bars[_NOW:].reshape(-1), table.features[_NOW:].reshape(len(given), -1)
         if guards is not None:
