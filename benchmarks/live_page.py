@@ -100,6 +100,7 @@ def looks(folder: Path, executable: str, pictures: Path | None = None) -> Iterat
                 charts = page.locator("#paper-charts .card:not([hidden]) .plot .main-svg:first-child").count()
                 wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
                 if pictures is not None:
+                    page.evaluate("window.scrollTo(0, 0)")  # where a reader begins; the head of the page sticks
                     page.screenshot(path=pictures / f"paper-{size}-{colour}.png", full_page=True)
                 yield Look(f"{size}, {colour}", said, charts, int(wide), complaints)
         running.close()

@@ -92,6 +92,16 @@ def test_states_leave_what_they_say() -> None:
     assert all(rule.resume for rule in RULES.values())
 
 
+def test_a_reason_and_its_way_back_are_one_sentence() -> None:
+    """The text of a refused line ends as it likes. Rejects two sentences that run into one another."""
+    machine = Machine()
+    machine.give("bad_lines", "10 lines in a row were refused; one says: line 7: this is not valid JSON")
+    machine.give("gap", "2 bars are missing before 2024-05-01.")
+    lines, gap = machine.sentences()
+    assert lines.endswith("this is not valid JSON; clears by itself with the second bar that is in order.")
+    assert gap.endswith("2024-05-01; clears by itself with the next bar that is in order.")
+
+
 def test_a_gap_is_filled_from_the_history_of_the_feed_or_reduces(market: Any, tmp_path: Path) -> None:
     """Filled: every tick of the undisturbed session. Not filled: the decision at the close after the gap adds nothing,
     the one after that is free. Rejects a session that trades over a gap, and one that plays filled bars late."""

@@ -11,11 +11,12 @@ import io
 import os
 import select
 import time as wall_time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tailwise.bars.bars import Bars
 from tailwise.bars.dialects import assign_columns
@@ -227,8 +228,8 @@ class BarsFeed:
             order = order[times[order] > self._after]
         for first in range(0, len(order), _AT_ONCE):
             some = order[first : first + _AT_ONCE]
-            for k, i in zip(owner[some].tolist(), row[some].tolist(), strict=True):
-                yield raw_bar(self._bars[k], i)
+            for bar in raw_bars(self._bars, owner[some], row[some]):
+                yield bar
                 if self._speed is not None:
                     self._pause(1.0 / self._speed)
 
@@ -272,6 +273,23 @@ class ParquetFeed:
 
     def history(self, symbol: str, after: int, before: int) -> list[RawBar]:
         return []
+
+
+def raw_bars(
+    bars: Sequence[Bars], owner: npt.NDArray[np.integer[Any]], row: npt.NDArray[np.integer[Any]]
+) -> Iterator[RawBar]:
+    """Bar number row[n] of bars[owner[n]], one after the other; whole columns are turned into Python's numbers."""
+    table = np.zeros((6, len(row)))
+    times = np.empty(len(row), dtype=np.int64)
+    for k, one in enumerate(bars):
+        own = owner == k
+        times[own] = one.time[row[own]].astype("int64")
+        for column, values in zip(table, (*(getattr(one, name) for name in _NUMBERS), one.dividends), strict=True):
+            if values is not None:
+                column[own] = values[row[own]]
+    symbols = [one.symbol for one in bars]
+    for k, time, *numbers in zip(owner.tolist(), times.tolist(), *table.tolist(), strict=True):
+        yield RawBar(symbols[k], time, *numbers)
 
 
 def raw_bar(bars: Bars, i: int) -> RawBar:

@@ -30,7 +30,7 @@ from tailwise.core.parsing import Stored, as_stored, parse_json
 from tailwise.live.states import RULES
 
 JOURNAL = "journal.jsonl"
-STATE_EVERY = 64  # ticks
+STATE_EVERY = 256  # ticks; those after the newest state are played again at a start, in a tenth of a second
 SYNC_EVERY = 1.0  # seconds of wall time
 LONGEST = 16_777_216  # bytes of a line
 _COMPACT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))

@@ -177,8 +177,7 @@ class Paper:
             self._refuse(said.reason)
             return
         before = self.session.last.get(said.symbol)
-        bar_ns = self.session.terms.frequency.bar_ns
-        if before is not None and said.time > before.time + bar_ns and self.session.trading:
+        if before is not None and said.time > before.time + self.session.bar_ns and self.session.trading:
             for filled in feed.history(said.symbol, before.time, said.time):
                 self.progress.filled += 1
                 self._take(filled)
@@ -193,7 +192,7 @@ class Paper:
 
     def _due(self) -> float | None:
         """Wall time in seconds at which the bar after the newest one is complete."""
-        time, bar = self.session.time, self.session.terms.frequency.bar_ns
+        time, bar = self.session.time, self.session.bar_ns
         return None if time is None or not self.session.trading else (time + 2 * bar) / SECOND
 
     def _take(self, bar: RawBar, due: float | None = None) -> None:

@@ -101,6 +101,7 @@ class Session:
             Desk(trader, names, terms.frequency, seed=seed, deterministic=deterministic) for names in terms.groups
         ]
         self.machine, self.journal = Machine(), Journal(folder)
+        self.bar_ns = terms.frequency.bar_ns
         self.ticks = 0  # since the beginning of trading
         self.time: int | None = None  # of the newest tick, ns
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
@@ -113,6 +114,7 @@ class Session:
         self._targets: dict[int, Any] = {}  # newest one of each account
         self._kill = os.fspath(folder / KILL)
         self._take_as_it_is = False  # a price that somebody has looked at
+        self._began = False  # whether an account has been seen trading, which it does from then on
 
     # ---------------------------------------------------------------- beginning and going on
 
@@ -237,7 +239,7 @@ class Session:
         if self.trading:
             self._arrived = self._clock()
             self.show_status()
-        placed = tuple(None if one is None else one["placed"] for one in made)
+        placed = tuple(None if one is None else self._placed[k] for k, one in enumerate(made))
         return Ticked(time, tuple(desk.account.equity for desk in self.desks if desk.begun), placed, state)
 
     def deploy(self, trader: Decider, digest: str, hidden: Sequence[Sequence[Tensor]]) -> None:
@@ -251,7 +253,8 @@ class Session:
     @property
     def trading(self) -> bool:
         """Whether an account has begun."""
-        return any(desk.begun for desk in self.desks)
+        self._began = self._began or any(desk.begun for desk in self.desks)
+        return self._began
 
     def _play(self, time: int, bars: Bars, state: State) -> list[dict[str, Any] | None]:
         """Move every account that has a bar; what happened, for the journal."""
@@ -279,7 +282,7 @@ class Session:
 
     def _may_begin(self, desk: Desk, time: int) -> bool:
         since = self.terms.since
-        return desk.ready and (since is None or time + self.terms.frequency.bar_ns >= since)
+        return desk.ready and (since is None or time + self.bar_ns >= since)
 
     def _begin(self, k: int, state: State, time: int) -> None:
         self.desks[k].begin()
@@ -302,11 +305,9 @@ class Session:
             "wanted": None if placed is None else placed.wanted.tolist(),
             "target": None if placed is None else placed.target.tolist(),
             "guards": list(desk.account.guards_now()) if desk.begun else [],
-            "placed": placed,
         }
 
     def _write_tick(self, time: int, state: State, made: Sequence[dict[str, Any] | None]) -> None:
-        desks = [None if one is None else {key: one[key] for key in one if key != "placed"} for one in made]
         moved = any(one is not None and "order_units" in one["ledger"] for one in made)
         changed = moved or any(one is not None and one["target"] != self._targets.get(k) for k, one in enumerate(made))
         self._targets |= {k: one["target"] for k, one in enumerate(made) if one is not None}
@@ -318,7 +319,7 @@ class Session:
                 "wall": self._clock(),
                 "state": state.name,
                 "reasons": self.machine.to_json(),
-                "desks": desks,
+                "desks": made,
             },
             sync=changed,
         )
@@ -352,7 +353,7 @@ class Session:
                 "reasons": self.machine.sentences(),
                 "ticks": self.ticks,
                 "time": self.time,
-                "bar_ns": self.terms.frequency.bar_ns,
+                "bar_ns": self.bar_ns,
                 "wall": self._arrived,
                 "open": not ended,
                 "accounts": [
@@ -393,7 +394,7 @@ class Session:
         """Guards that look at a tick before the decision at its close."""
         if not self.trading:
             return
-        bar, guards = self.terms.frequency.bar_ns, self.guards
+        bar, guards = self.bar_ns, self.guards
         gone = self._clock() - due if due is not None else 0.0
         if guards.stale_seconds is not None and gone > guards.stale_seconds:
             self._give("stale_feed", f"The newest bar came {gone:.0f} s after it was due.")
@@ -415,7 +416,7 @@ class Session:
 
     def look_for_kill(self) -> None:
         """Go flat while the kill file is there."""
-        if os.path.exists(self._kill):  # looked at in every tick
+        if os.access(self._kill, os.F_OK):  # looked at in every tick: without an exception where it is not there
             self._give("kill_file", f"{self._kill} is there.")
         else:
             self._cleared("kill_file")
@@ -445,14 +446,17 @@ class Session:
         """Whether the session ends: it is stopped, or flat by the kill file with nothing left to close."""
         if self.machine.state is State.STOPPED:
             return True
-        empty = all(not desk.begun or not desk.account.units.any() for desk in self.desks)
-        return "kill_file" in self.machine.reasons and empty
+        if "kill_file" not in self.machine.reasons:
+            return False
+        return all(not desk.begun or not desk.account.units.any() for desk in self.desks)
 
     def _give(self, name: str, sentence: str) -> None:
         if self.machine.give(name, sentence):
             self._event(f"{name}: {sentence}")
 
     def _cleared(self, *names: str) -> None:
+        if not self.machine.reasons:
+            return
         for name in self.machine.clear(*names):
             self._event(f"{name} no longer holds")
 
@@ -464,8 +468,8 @@ class Session:
 
 def _what_is_not_0(ledger: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a ledger that say something, as plain values; numpy's `any` of a number takes a microsecond."""
-    plain = {name: value.tolist() for name, value in ledger.items() if name != "symbol"}
-    return {name: one for name, one in plain.items() if (any(one) if isinstance(one, list) else one)}
+    plain = {name: value if type(value) in (float, int) else value.tolist() for name, value in ledger.items()}
+    return {name: one for name, one in plain.items() if (any(one) if type(one) is list else one)}
 
 
 def _same(now: Mapping[str, Any], before: Any) -> bool:

@@ -63,7 +63,9 @@ class Machine:
 
     @property
     def state(self) -> State:
-        return max((RULES[name].state for name in self.reasons), default=State.RUNNING)
+        if not self.reasons:
+            return State.RUNNING
+        return max(RULES[name].state for name in self.reasons)
 
     def give(self, name: str, sentence: str) -> bool:
         """A reason holds; whether it is new."""
@@ -95,7 +97,7 @@ class Machine:
     def sentences(self) -> list[str]:
         """Each reason with what it does and how trading resumes."""
         return [
-            f"{name} ({RULES[name].state.word}): {text} {RULES[name].resume.format(name=name)}."
+            f"{name} ({RULES[name].state.word}): {text.rstrip('.')}; {RULES[name].resume.format(name=name)}."
             for name, text in self.reasons.items()
         ]
 

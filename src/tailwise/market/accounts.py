@@ -94,7 +94,7 @@ class Accounts:
         self.final = np.zeros((accounts, self.size), dtype=np.float32)
         self._ledger_dtype = LEDGER if self.portfolio is None else PORTFOLIO_LEDGER
         self._unread_ledger = np.zeros(1, dtype=self._ledger_dtype)
-        self._step_accounts = Repeated(step_accounts)
+        self._step_accounts, self._observe_accounts = Repeated(step_accounts), Repeated(observe_accounts)
         self._context = DecisionContext(
             self.state.records,
             self.state.holdings,
@@ -128,7 +128,7 @@ class Accounts:
         """Observations float32 [N, D] of all accounts at their last close."""
         obs = np.empty((self.accounts, self.size), dtype=np.float32)
         state, table = self.state, self.table
-        observe_accounts(
+        self._observe_accounts(
             state.records,
             state.pending,
             table.bars,

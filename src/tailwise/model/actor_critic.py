@@ -314,8 +314,10 @@ class Decided(Protocol):
 
 def check_finite(decision: Decided, obs: Tensor, first: int = 0) -> None:
     """Raise DataError unless law, action and hidden state of every row are finite; `first` is the number of row 0."""
-    parts = (decision.params, decision.action.to(decision.params.dtype), decision.state)
-    if surely_finite(*(part.numpy() for part in parts)):
+    parts = [decision.params, decision.state]
+    if decision.action.is_floating_point():
+        parts.append(decision.action)
+    if surely_finite(*[part.numpy() for part in parts]):
         return
     finite = torch.stack([torch.isfinite(part.flatten(1)).all(dim=1) for part in parts]).all(dim=0)
     if bool(finite.all()):

@@ -92,6 +92,8 @@ class CategoricalLaw(ActionLaw):
         return torch.cat(picks, dim=-1)
 
     def mode(self, params: Tensor) -> Tensor:
+        if len(self.sizes) == 1:
+            return params.argmax(-1, keepdim=True)
         return torch.stack([logits.argmax(-1) for logits in self.split(params)], dim=-1)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:

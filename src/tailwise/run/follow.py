@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tailwise.core.errors import CheckpointError, DataError
+from tailwise.core.numerics import surely_finite
 from tailwise.market.account import Account, AccountStep, FeedBar
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import as_mask, check_mask
@@ -69,20 +70,25 @@ class Follower:
 
     def moment(self) -> Moment:
         """What the decision at the last close is made on."""
+        obs, mask = self._seen()
+        return Moment(obs, np.array([self._step == 0]), mask, self.player.hidden(), self._step)
+
+    def _seen(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:
+        """The observation [1, D] and the mask [1, K] at the last close."""
         obs = self.account.observe()[None]
-        if not np.isfinite(obs).all():
+        if not surely_finite(obs) and not np.isfinite(obs).all():
             at = int(np.argmin(np.isfinite(obs[0])))
             raise DataError(f"'{self.account.names[at]}' is {obs[0, at]}; a policy cannot decide on it.")
         mask = None
         if self._action.kind != "box" and self.account.has_mask:
             mask = as_mask(self.account.mask().reshape(1, self._action.logits))
             check_mask(mask, self._action.sizes)
-        return Moment(obs, np.array([self._step == 0]), mask, self.player.hidden(), self._step)
+        return obs, mask
 
     def choose(self) -> Choice:
         """Decide at the last close; the order waits for the next bar. Once a close: it moves the hidden state."""
-        now = self.moment()
-        action = self.player.act(now.obs, now.start, now.mask, now.step)
+        obs, mask = self._seen()
+        action = self.player.act(obs, np.array([self._step == 0]), mask, self._step)
         self._step += 1
         return Choice(action[0], self.account.order(action[0]))
 

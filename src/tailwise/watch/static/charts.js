@@ -119,13 +119,13 @@ const Charts = (function () {
     const mark = function (x, words, colour, dash, top) {
       if (x === null) { return; }
       shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: colour, width: 1.3, dash: dash } });
-      notes.push({ x: x, y: top, yref: "paper", xanchor: "left", xshift: 3, showarrow: false, text: words, font: { size: 11, color: colour } });
+      notes.push({ x: x, y: top, yref: "paper", xanchor: "left", xshift: 3, showarrow: false, text: words, font: { size: 11, color: colour }, bgcolor: css("--card"), borderpad: 1 });
     };
     mark(forecast.limit, "limit", css("--bad"), "dash", 0.98);
     mark(forecast.cvar, "CVaR", css("--care"), "solid", 0.86);
     mark(forecast.mean, "mean", css("--good"), "solid", 0.2);
     Plotly.react(element, [{ type: "scatter", mode: "lines", x: forecast.quantiles, y: forecast.levels, line: { color: colour(0), width: 1.8 }, fill: "tozeroy", fillcolor: colour(0) + "18", hovertemplate: "%{y:.0%} below %{x:.4g}<extra></extra>" }],
-      layout({ hovermode: "closest", shapes: shapes, annotations: notes, xaxis: { tickformat: ".1%" }, yaxis: { range: [0, 1], tickformat: ".0%" } }), config);
+      layout({ hovermode: "closest", shapes: shapes, annotations: notes, xaxis: { tickformat: ".1%" }, yaxis: { range: [0, 1], tickvals: [0, 0.25, 0.5, 0.75, 1], tickformat: ".0%" } }), config);
   }
 
   return { law: law, colour: colour, css: css, curves: curves, times: times, bars: bars, ladder: ladder, DASHES: DASHES };

@@ -212,7 +212,7 @@
         tile((several ? symbol + ": " : "") + "position, x equity", signed(account.exposure[k]), waits === null ? "no order" : "next " + signed(waits) + cut, cut ? "care" : "");
       });
       const law = account.forecast;
-      if (law && law.cvar !== null) { tile("predicted CVaR " + percent(law.alpha) + (law.limit !== null ? " / limit" : ""), percent(law.cvar), law.limit !== null ? "/ " + percent(law.limit) : "", law.limit !== null && law.cvar < law.limit ? "care" : ""); }
+      if (law && law.cvar !== null) { tile("predicted CVaR " + Math.round(1000 * law.alpha) / 10 + "%", percent(law.cvar), law.limit !== null ? "limit " + percent(law.limit) : "", law.limit !== null && law.cvar < law.limit ? "care" : ""); }
       if (account.guards.length) { tile("guards of the market", account.guards.join(", "), "", "care"); }
     });
     byId("paper-head").replaceChildren.apply(byId("paper-head"), tiles);
