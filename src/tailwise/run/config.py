@@ -43,6 +43,10 @@ SHARDS = (
     "bit on any number of processes that divides it; docs/scaling.md"
 )
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
+PROCESSES = (
+    "processes that step the environments of a training, or of a shard; no part of the result, and slower where a step "
+    "takes less than some 10 microseconds; docs/environments.md"
+)
 THREADS = (
     "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
     "seldom help small networks"
@@ -108,6 +112,7 @@ class GymEnv(EnvSection):
     time_limit: int | None = Field(
         None, ge=1, description="truncate episodes after this many steps; null keeps its own"
     )
+    processes: int = Field(1, ge=1, le=256, description=PROCESSES)
 
     @property
     def gym_id(self) -> str | None:
