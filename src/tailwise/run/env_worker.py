@@ -8,6 +8,7 @@ command are infos, and states. The process ends when its parent closes the pipe,
 from __future__ import annotations
 
 import contextlib
+import importlib
 import pickle
 import traceback
 from collections.abc import Callable, Mapping
@@ -139,8 +140,7 @@ class EnvWorker:
 
     def __init__(self, task: Work, memory: SharedMemory) -> None:
         built: Built = pickle.loads(task.built).fn
-        if built.spec is not None:
-            gym.registry.setdefault(built.spec.id, built.spec)
+        _register(built.spec)
         rows, arrays = task.rows, memory.arrays(built, task.num_envs)
         self.arrays = StepArrays(
             rows_of(arrays.observations, rows),
@@ -189,6 +189,15 @@ class EnvWorker:
     def begin_next_episodes(self, _: None) -> Any:
         """See `SeededEnvs.begin_next_episodes`; infos."""
         return self.venv.begin_next_episodes()[1]
+
+
+def _register(spec: Any) -> None:
+    """Let this process know the id of an environment that its parent may have registered by itself."""
+    if spec is None:
+        return
+    if isinstance(spec.entry_point, str):
+        importlib.import_module(spec.entry_point.partition(":")[0])  # which most often registers it
+    gym.registry.setdefault(spec.id, spec)
 
 
 def rows_of(batch: Any, rows: range) -> Any:
