@@ -151,7 +151,7 @@ NAMES: Mapping[str, str] = {
     "ProgressBarCallback": "learn() shows progress by itself",
     "make_vec_env": 'pass the id and write {"run": {"environments": 8}}, or pass gymnasium.make_vec(...)',
     "DummyVecEnv": 'pass the id or a function that builds one, and write {"run": {"environments": 8}}',
-    "SubprocVecEnv": "pass gymnasium.make_vec(id, num_envs=8, vectorization_mode='async')",
+    "SubprocVecEnv": 'pass the id and write {"env": {"processes": 2}, "run": {"environments": 8}}',
     "VecNormalize": "observations and returns are normalised inside the model; leave it out",
     "VecFrameStack": f"use memory instead: {LSTM}",
     "Monitor": "returns of episodes are counted by the learner; leave it out",
