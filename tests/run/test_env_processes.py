@@ -189,7 +189,7 @@ def test_a_killed_process_is_a_sentence_and_the_next_reset_starts_others() -> No
         os.kill(before[1], signal.SIGKILL)
         with pytest.raises(DataError, match=r"process of environments 3 to 5 ended \(killed by SIGKILL\)"):
             play(driver, 2)
-        with pytest.raises(EnvironmentContractError, match="a step that did not come to its end"):
+        with pytest.raises(EnvironmentContractError, match="did not come to the end of a step; call reset"):
             play(driver, 1)
         driver.reset()
         assert gone(before) and not set(before) & set(driver.venv.process_ids)

@@ -32,6 +32,7 @@ from tailwise.run.processes import describe_exit, start_ignoring_sigint
 from tailwise.run.seeded_envs import SeededEnvs, State
 from tailwise.run.seeded_vector import has_state
 
+STEP = pickle.dumps(("step", None))
 END_SECONDS = 5.0  # how long a process may take to close its environments
 
 
@@ -43,9 +44,9 @@ class _Worker:
     connection: Connection
     rows: range
 
-    def send(self, name: str, argument: Any) -> None:
+    def send(self, message: bytes) -> None:
         try:
-            self.connection.send((name, argument))
+            self.connection.send_bytes(message)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self.lost() from error
 
@@ -124,7 +125,7 @@ class EnvProcesses(SeededEnvs):
         """See `SeededVectorEnv.reset`."""
         self._check_reset(seed, options)
         self._run_processes()
-        infos = self._infos("reset", (self.streams, options))
+        infos = self._infos(pickle.dumps(("reset", (self.streams, options))))
         self._started = True
         return self._arrays.observations, infos
 
@@ -133,13 +134,13 @@ class EnvProcesses(SeededEnvs):
         self._check_step(actions)
         arrays = self._arrays
         arrays.actions[:] = actions
-        infos = self._infos("step", None)
+        infos = self._infos(STEP)
         return arrays.observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def get_state(self) -> State:
         """See `SeededEnvs.get_state`."""
         self._check_started()
-        parts: list[State] = self._exchange("get_state", [None] * len(self._rows))
+        parts: list[State] = self._exchange([pickle.dumps(("get_state", None))] * len(self._rows))
         state: State = {
             "kind": self.restores_by,
             "num_envs": self.num_envs,
@@ -165,12 +166,14 @@ class EnvProcesses(SeededEnvs):
     def restore(self, state: Mapping[str, Any]) -> str:
         """See `SeededEnvs.restore`."""
         self._run_processes()
-        problems: list[str] = self._exchange("restore", [self._part(state, rows) for rows in self._rows])
+        problems: list[str] = self._exchange(
+            [pickle.dumps(("restore", self._part(state, rows))) for rows in self._rows]
+        )
         return next(filter(None, problems), "")
 
     def begin_next_episodes(self) -> tuple[Any, dict[str, Any]]:
         """See `SeededEnvs.begin_next_episodes`."""
-        return self._arrays.observations, self._infos("begin_next_episodes", None)
+        return self._arrays.observations, self._infos(pickle.dumps(("begin_next_episodes", None)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the processes."""
@@ -197,15 +200,15 @@ class EnvProcesses(SeededEnvs):
             self._workers.append(_Worker(process, here, rows))
         self._in_step = False
 
-    def _exchange(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-        """One command to all processes; their answers, or the error of the first environment that has one."""
+    def _exchange(self, commands: Sequence[bytes]) -> list[Any]:
+        """A pickled command to each process; their answers, or the error of the first environment that has one."""
         if self._in_step:
             raise EnvironmentContractError(
-                f"{name} was called after a step that did not come to its end; call reset or set_state first."
+                "The environments did not come to the end of a step; call reset or set_state before anything else."
             )
         self._in_step = True
-        for worker, argument in zip(self._workers, arguments, strict=True):
-            worker.send(name, argument)
+        for worker, command in zip(self._workers, commands, strict=True):
+            worker.send(command)
         answers = [worker.receive() for worker in self._workers]
         self._in_step = False
         for answer in answers:
@@ -213,9 +216,9 @@ class EnvProcesses(SeededEnvs):
                 raise answer.error from WorkerTraceback(answer.where)
         return answers
 
-    def _infos(self, name: str, argument: Any) -> dict[str, Any]:
-        """The infos that a command is answered by, as those of one process."""
-        parts = self._exchange(name, [argument] * len(self._rows))
+    def _infos(self, command: bytes) -> dict[str, Any]:
+        """The infos that a command to all processes is answered by, as those of one process."""
+        parts = self._exchange([command] * len(self._rows))
         return join_infos(parts, [len(rows) for rows in self._rows]) if any(parts) else {}
 
     def _part(self, state: Mapping[str, Any], rows: range) -> State:

@@ -221,6 +221,10 @@ def join_infos(parts: Sequence[Mapping[Any, Any]], sizes: Sequence[int], depth: 
         if all(isinstance(one, dict) for one in held):
             joined[key] = join_infos([part.get(key, {}) for part in parts], sizes, depth + 1)
         elif not any(isinstance(one, dict) for one in held) and len({(one.dtype, one.shape[1:]) for one in held}) == 1:
+            if len(held) == len(parts):  # the usual case, in a third of the time
+                joined[key] = np.concatenate(held)
+                joined[f"_{key}"] = np.concatenate([part[f"_{key}"] for part in parts])
+                continue
             joined[key] = np.full((total, *held[0].shape[1:]), None if held[0].dtype == object else 0, held[0].dtype)
             for index, one in zip(holders, held, strict=True):
                 joined[key][starts[index] : starts[index + 1]] = one
