@@ -52,7 +52,7 @@ SENTENCES: Mapping[str, str] = {
     "tensorboard_log": "give run_dir=: TensorBoard files and metrics are written there",
     "stats_window_size": "means are over the last 100 episodes; leave it out",
     "verbose": "progress is shown by learn(); learn(progress=False) is silent",
-    "device": 'write {"run": {"device": "cuda"}}; on the CPU, the default, training has {"run": {"threads": 1}} threads',
+    "device": 'write {"run": {"device": "cuda"}}; on the CPU, the default, there are {"run": {"threads": 1}} threads',
     "_init_setup_model": "the model is always built; leave it out",
     "policy": 'the environment comes first: PPO(env, {"model": ...})',
     "environment": "it is called env",
