@@ -30,12 +30,12 @@ class Odd(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        info: dict[str, Any] = {}
+        info: dict[str, Any] = {"steps": self.steps}
         if self.number == self.chosen and self.steps == self.at:
             if self.wrong == "raises":
                 raise ZeroDivisionError("division by zero")
             if self.wrong == "lock":
-                info = {"lock": threading.Lock()}
+                info["lock"] = threading.Lock()
             if self.wrong == "sleeps":
                 time.sleep(1.0)
         return self._obs(), float(action), False, self.steps == 7, info

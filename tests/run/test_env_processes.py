@@ -206,9 +206,11 @@ def test_an_interrupted_step_leaves_no_answer_behind() -> None:
         with pytest.raises(KeyboardInterrupt):
             play(driver, 5)
         timer.join()
-        obs, _ = driver.reset()
-        np.testing.assert_array_equal(obs[:, 0], 0)
-        assert play(driver, 1)[0].obs[:, 0].tolist() == [1] * 6
+        obs, infos = driver.venv.reset()
+        assert infos == {} and obs[:, 0].tolist() == [0] * 6
+        driver.reset()
+        step = play(driver, 1)[0]
+        assert step.obs[:, 0].tolist() == step.infos["steps"].tolist() == [1] * 6
 
 
 def test_a_restore_that_is_not_exact_begins_new_episodes_everywhere() -> None:

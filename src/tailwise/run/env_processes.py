@@ -18,7 +18,7 @@ from ctypes import c_bool, c_double
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -94,7 +94,7 @@ class EnvProcesses(SeededEnvs):
         built = Built(build, spec, self.single_observation_space, self.single_action_space, self._restores_by)
         first.close()
         self._built = _pickled(built)
-        self._context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
+        self._context: Any = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
         base, longer = divmod(num_envs, processes)
         edges = [k * base + min(k, longer) for k in range(processes + 1)]
         self._rows = [range(*pair) for pair in itertools.pairwise(edges)]
@@ -238,7 +238,7 @@ class EnvProcesses(SeededEnvs):
 
 def _pickled(built: Built) -> bytes:
     try:
-        return pickle.dumps(CloudpickleWrapper(built))
+        return pickle.dumps(CloudpickleWrapper(cast(Any, built)))
     except Exception as error:  # anything may go wrong in somebody else's function
         raise ConfigError(
             f"The function that builds the environment cannot be sent to other processes ({cause(error)}); let it "
