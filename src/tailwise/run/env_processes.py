@@ -94,7 +94,7 @@ class EnvProcesses(SeededEnvs):
         built = Built(build, spec, self.single_observation_space, self.single_action_space, self._restores_by)
         first.close()
         self._built = _pickled(built)
-        self._context: Any = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
+        self._context = cast(Any, multiprocessing.get_context("spawn"))  # a fork would copy the locks of other threads
         base, longer = divmod(num_envs, processes)
         edges = [k * base + min(k, longer) for k in range(processes + 1)]
         self._rows = [range(*pair) for pair in itertools.pairwise(edges)]
