@@ -40,7 +40,7 @@ KEYWORDS = [
     ({"policy_kwargs": {"net_arch": [64]}}, '"encoder": {"hidden": [64, 64]}'),
     ({"tensorboard_log": "logs"}, "give run_dir="),
     ({"verbose": 1}, "progress is shown by learn()"),
-    ({"device": "cuda"}, "on the CPU"),
+    ({"device": "cuda"}, "on the CPU, the default"),
     ({"rundir": "runs/a"}, "did you mean run_dir?"),
 ]
 

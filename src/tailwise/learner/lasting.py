@@ -118,12 +118,12 @@ class Lasting(torch.optim.Optimizer):
         weights = [chunk.gather(chunk.parameters) for chunk in chunks]
         grads = [chunk.gather([_gradient(p) for p in chunk.parameters]) for chunk in chunks]
         protected = self._protection(chunks, weights, grads, step) if self.protective else [None] * len(chunks)
-        size, dtype = chunks[-1].first + chunks[-1].size, weights[0].dtype
+        size, dtype, device = chunks[-1].first + chunks[-1].size, weights[0].dtype, weights[0].device
         noise = fresh = None
         if self.protective and any(group["noise"] > 0 for group in self.param_groups):
-            noise = normal_draws(self.streams, PERTURBATION, step=step, size=size, dtype=dtype)
+            noise = normal_draws(self.streams, PERTURBATION, step=step, size=size, dtype=dtype).to(device)
         if any(group["shrink_perturb"] > 0 for group in self.param_groups):
-            fresh = normal_draws(self.streams, FRESH, step=step, size=size, dtype=dtype)
+            fresh = normal_draws(self.streams, FRESH, step=step, size=size, dtype=dtype).to(device)
         for chunk, w, g, s in zip(chunks, weights, grads, protected, strict=True):
             group, here = chunk.group, slice(chunk.first, chunk.first + chunk.size)
             direction = adam_direction(chunk.state, g, group, step) if self.adaptive else g

@@ -416,7 +416,7 @@ class TorchEpochs:
         assert self.optimiser is not None
         self.optimiser.zero_grad()
         own = Contribution()
-        for part in parts:
+        for part in map(self._placed, parts):
             losses = self.losses(part, draws)
             share = part.size / total
             loss = losses.total
@@ -464,6 +464,10 @@ class TorchEpochs:
         self.term_gradients = term_gradients(terms, self.backend.model)
         self.knobs = dataclasses.replace(self.knobs, measure_terms=False)
 
+    def _placed(self, part: batches.Part) -> batches.Part:
+        """A part with its row numbers where the observations are."""
+        return part
+
     def _inputs(self, part: batches.Part) -> Inputs:
         """What the network reads for the rows of a part: whole sequences, or single rows without a core."""
         prepared = self.prepared
@@ -472,7 +476,7 @@ class TorchEpochs:
             raw, normalised = (
                 obs.flatten(0, 1).index_select(0, part.rows)[None] for obs in (prepared.obs, self._normalised)
             )
-            nothing, begins = torch.zeros(rows, 0, 0), torch.zeros(1, rows, dtype=torch.bool)
+            nothing, begins = raw.new_zeros(rows, 0, 0), raw.new_zeros(1, rows, dtype=torch.bool)
             return Inputs(raw, nothing, begins, None, normalised=normalised)
         envs, rollout = part.envs, self.rollout
         raw, normalised = (obs.index_select(1, envs) for obs in (prepared.obs, self._normalised))
@@ -495,9 +499,8 @@ class TorchEpochs:
         units = batches.all_units(valid, recurrent=recurrent)
         old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
         rows, kl = 0, 0.0
-        for part in batches.parts(
-            units, valid, microbatches=config.minibatches * config.microbatches, recurrent=recurrent
-        ):
+        parts = batches.parts(units, valid, microbatches=config.minibatches * config.microbatches, recurrent=recurrent)
+        for part in map(self._placed, parts):
             new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
             kl += float(law_kl(model.law, old[part.rows], new).sum())
             rows += part.size

@@ -47,7 +47,7 @@ class ActionLaw(ABC):
 
     def overshoot(self, params: Tensor) -> Tensor:
         """Squared distance [...] of the means from where actions are cut; 0 where they are not."""
-        return torch.zeros(params.shape[:-1], dtype=params.dtype)
+        return params.new_zeros(params.shape[:-1])
 
     @property
     @abstractmethod
@@ -97,14 +97,14 @@ class CategoricalLaw(ActionLaw):
         return torch.stack([logits.argmax(-1) for logits in self.split(params)], dim=-1)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        total = torch.zeros(params.shape[:-1], dtype=params.dtype)
+        total = params.new_zeros(params.shape[:-1])
         for i, logits in enumerate(self.split(params)):
             chosen = log_softmax(logits).gather(-1, action[..., i : i + 1].long())
             total = total + chosen.squeeze(-1)
         return total
 
     def entropy(self, params: Tensor, uniform: Tensor | None = None) -> Tensor:
-        total = torch.zeros(params.shape[:-1], dtype=params.dtype)
+        total = params.new_zeros(params.shape[:-1])
         for logits in self.split(params):
             log_p = log_softmax(logits)
             p = log_p.exp()
@@ -121,7 +121,7 @@ def _inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
     p = functional.softmax(logits, -1)
     cumulative = p.cumsum(-1)
     index = (cumulative <= uniform * cumulative[..., -1:]).sum(-1, keepdim=True)
-    positions = torch.arange(logits.shape[-1])
+    positions = torch.arange(logits.shape[-1], device=logits.device)
     last_possible = torch.where(p > 0, positions, torch.zeros_like(positions)).amax(-1, keepdim=True)
     return torch.minimum(index, last_possible)
 

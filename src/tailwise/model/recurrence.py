@@ -89,7 +89,9 @@ class Resets:
 
     def __init__(self, start: Tensor) -> None:
         rows = start.unsqueeze(-1).unbind(0)
-        self._before = [row if any_of else None for row, any_of in zip(rows, start.any(1).tolist(), strict=True)]
+        # Reading which steps reset nobody saves work, but would wait for a device.
+        somebody = start.any(1).tolist() if start.device.type == "cpu" else [True] * len(rows)
+        self._before = [row if any_of else None for row, any_of in zip(rows, somebody, strict=True)]
 
     def before(self, t: int) -> Tensor | None:
         """See the class."""

@@ -32,21 +32,14 @@ from tailwise.learner.risk_config import RiskConfig, RiskConstraint, RiskOff, Ri
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig, WeightsAction
 from tailwise.model.config import ModelConfig, NoCore
+from tailwise.run.config_texts import DEVICE, PROCESSES, SHARDS, THREADS
 from tailwise.run.geometry import Geometry, Task, choose_geometry
 from tailwise.run.health.config import HealthConfig
 from tailwise.run.notify import NotifyConfig
 from tailwise.run.presets import Source, load_source, with_full_paths
 
 LARGEST_ROLLOUT = 2**24  # rows; at 64 quantiles and two critics already tens of gigabytes
-SHARDS = (
-    "groups of environments that several processes under torchrun share, part of the result: a run is the same bit for "
-    "bit on any number of processes that divides it; docs/scaling.md"
-)
 GEOMETRY = {"run": ("environments", "rollout_steps"), "learner": ("epochs", "minibatches")}  # what is chosen
-THREADS = (
-    "threads of the learner, part of the result: runs are equal bit for bit only with the same number; more than 2 "
-    "seldom help small networks"
-)
 
 
 class Words(NamedTuple):
@@ -108,6 +101,7 @@ class GymEnv(EnvSection):
     time_limit: int | None = Field(
         None, ge=1, description="truncate episodes after this many steps; null keeps its own"
     )
+    processes: int = Field(1, ge=1, le=256, description=PROCESSES)
 
     @property
     def gym_id(self) -> str | None:
@@ -170,6 +164,7 @@ class RunConfig(Section):
     seeds: int = Field(1, ge=1, le=100, description="policies to train: seed, seed + 1, ...; several decide as one")
     threads: int = Field(1, ge=1, le=256, description=THREADS)
     shards: int = Field(1, ge=1, le=256, description=SHARDS)
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description=DEVICE)
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     max_refused: int = Field(5, ge=1, description="stop after this many updates in a row were refused or rolled back")
 
@@ -312,6 +307,10 @@ class Config(Section):
                 f"run.shards {run.shards} cannot share {run.environments} environments and {learner.minibatches} "
                 "minibatches: each shard needs as many environments, and an equal part of every minibatch; set "
                 f"run.environments to a multiple of {run.shards * learner.minibatches}, or fewer shards"
+            )
+        if run.device != "cpu":
+            raise ValueError(
+                f"run.shards {run.shards} exchange gradients between CPUs and run.device is {run.device}; leave one out"
             )
         if learner.variance_scaling.kind == "on":
             raise ValueError(

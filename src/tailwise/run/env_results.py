@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import reprlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,38 @@ def add_info(infos: dict[Any, Any], info: Mapping[Any, Any], row: int, rows: int
         given[row] = True
         infos[f"_{key}"] = given
     return infos
+
+
+def join_infos(parts: Sequence[Mapping[Any, Any]], sizes: Sequence[int], depth: int = 0) -> dict[Any, Any]:
+    """The infos of several vector environments as those of one that has all of their rows; sizes: rows of each.
+
+    As if `add_info` had been called for one row after another.
+    """
+    total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
+    joined: dict[Any, Any] = {}
+    for key in dict.fromkeys(key for part in parts for key in part if f"_{key}" in part):
+        holders = [index for index, part in enumerate(parts) if key in part]
+        held = [parts[index][key] for index in holders]
+        if all(isinstance(one, dict) for one in held):
+            joined[key] = join_infos([part.get(key, {}) for part in parts], sizes, depth + 1)
+        elif not any(isinstance(one, dict) for one in held) and len({(one.dtype, one.shape[1:]) for one in held}) == 1:
+            if len(held) == len(parts):  # the usual case, in a third of the time
+                joined[key] = np.concatenate(held)
+                joined[f"_{key}"] = np.concatenate([part[f"_{key}"] for part in parts])
+                continue
+            joined[key] = np.full((total, *held[0].shape[1:]), None if held[0].dtype == object else 0, held[0].dtype)
+            for index, one in zip(holders, held, strict=True):
+                joined[key][starts[index] : starts[index + 1]] = one
+        else:  # they disagree about a key, which then depends on the order of rows
+            for index, one in zip(holders, held, strict=True):
+                for row in np.flatnonzero(parts[index][f"_{key}"]).tolist():
+                    value = _row_of(one, row)
+                    value = bool(value) if isinstance(value, np.bool_) else value
+                    add_info(joined, {key: value}, starts[index] + row, total, depth)
+        given = joined[f"_{key}"] = np.zeros(total, dtype=np.bool_)
+        for index in holders:
+            given[starts[index] : starts[index + 1]] = parts[index][f"_{key}"]
+    return joined
 
 
 def _room(key: Any, value: Any, rows: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from tailwise.core.streams import Streams
 from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import MASK_KEY, ObservationSpec, as_mask, check_mask
 from tailwise.run.env_results import vector_reset, vector_step
-from tailwise.run.seeded_vector import RestoreReport, SeededVectorEnv
+from tailwise.run.seeded_envs import RestoreReport, SeededEnvs
 
 Floats32 = npt.NDArray[np.float32]
 Floats64 = npt.NDArray[np.float64]
@@ -306,7 +306,7 @@ class EnvDriver:
         self.venv.close()
 
     def _fresh_episodes(self) -> tuple[Any, dict[str, Any]]:
-        if isinstance(self.venv, SeededVectorEnv):
+        if isinstance(self.venv, SeededEnvs):
             return self.venv.reset()  # has the streams itself
         return vector_reset(self.venv.reset(seed=self.streams.integer(self.name, index=self._restarts)))
 
@@ -419,7 +419,7 @@ def _autoreset_mode(venv: VectorEnv) -> AutoresetMode:  # type: ignore[type-arg]
 
 
 def _exact_resume(venv: VectorEnv) -> tuple[bool, str]:  # type: ignore[type-arg]
-    if isinstance(venv, SeededVectorEnv):
+    if isinstance(venv, SeededEnvs):
         return True, f"environments are restored by {venv.restores_by}"
     if hasattr(venv, "get_state") and hasattr(venv, "set_state"):
         return True, "the vector environment restores its own state"

@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any, Literal, Protocol, TypeVar
 
 from tailwise.core.errors import ConfigError, DataError, TailwiseError
+from tailwise.run.processes import start_ignoring_sigint
 
 POLL_SECONDS = 0.2  # between two looks at `stop` while processes work
 Result = TypeVar("Result")
@@ -116,7 +115,7 @@ class LocalProcesses:
                     place, job = waiting.popleft()
                     receiver, sender = context.Pipe(duplex=False)
                     process = context.Process(target=_work, args=(job, stopping, sender, os.getpid()))
-                    _start_ignoring_sigint(process)
+                    start_ignoring_sigint(process)
                     sender.close()  # its other end is in the process now: when that dies, reading here ends
                     running[receiver] = (process, place)
                 ready = wait(list(running), timeout=POLL_SECONDS)
@@ -139,15 +138,6 @@ class LocalProcesses:
         if error is not None:
             raise error
         return [results[place] for place in range(len(jobs))] if len(results) == len(jobs) else None
-
-
-def _start_ignoring_sigint(process: BaseProcess) -> None:
-    """Start a process that never sees Ctrl-C: the parent does and tells it, so that it ends after an update."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _receive(receiver: Connection, process: Any, job: Job[Result]) -> Line | Result | TailwiseError | None:

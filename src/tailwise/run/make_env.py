@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.core.streams import Streams
 from tailwise.market.env import ENV_ID as MARKET_ID
+from tailwise.run.env_processes import EnvProcesses
 from tailwise.run.env_results import cause
 from tailwise.run.envs import EnvDriver
 from tailwise.run.seeded_vector import SeededVectorEnv
@@ -33,6 +34,7 @@ def make_driver(
     hide: Sequence[int] = (),
     time_limit: int | None = None,
     first_environment: int = 0,
+    processes: int = 1,
 ) -> EnvDriver:
     """A driver for an environment id, a function that builds one environment, an environment, or a vector environment.
 
@@ -41,9 +43,15 @@ def make_driver(
     hide        indices of observation entries to remove (1-D Box only), for instance (1, 3): CartPole's velocities
     time_limit  steps after which an episode is truncated; replaces the limit that an id was registered with
     first_environment   the id of row 0 when several processes share the environments of one run
+    processes   that step them, of an id or a function; the result is that of 1
     """
     name = f"environment/{purpose}"
     kwargs = dict(env_kwargs or {})
+    if processes > 1 and isinstance(env, VectorEnv | gym.Env):
+        raise ConfigError(
+            f"env.processes is {processes} and the environment passed is built already, so other processes cannot step "
+            "it; pass its id or a function that builds one environment, or leave env.processes out."
+        )
     if isinstance(env, VectorEnv):
         if kwargs or hide or time_limit is not None:
             raise ConfigError(
@@ -72,8 +80,10 @@ def make_driver(
                 f"The environment is a {type(env).__name__}; pass a Gymnasium id, a function that builds an "
                 "environment, an environment or a vector environment."
             )
-    venv = SeededVectorEnv(build, count, streams, name=name, first_environment=first_environment, copy=False)
-    return EnvDriver(venv, streams, name=name)
+    common: dict[str, Any] = {"name": name, "first_environment": first_environment}
+    if processes > 1:
+        return EnvDriver(EnvProcesses(build, count, streams, processes=processes, **common), streams, name=name)
+    return EnvDriver(SeededVectorEnv(build, count, streams, copy=False, **common), streams, name=name)
 
 
 def _make_registered(identifier: str, kwargs: Mapping[str, Any], time_limit: int | None) -> gym.Env[Any, Any]:

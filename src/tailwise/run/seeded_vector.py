@@ -10,20 +10,18 @@ for bit with the stored one, and a difference is reported as "not exact" instead
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-from tailwise.core.errors import CheckpointError, ConfigError, EnvironmentContractError
+from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
-from tailwise.model.observation import MASK_KEY, ObservationSpec
-from tailwise.run.env_results import add_info, cause, check_spaces, observation_problem, reset_one, step_one
-
-State = dict[str, Any]
+from tailwise.model.observation import MASK_KEY
+from tailwise.run.env_results import add_info, cause, observation_problem, reset_one, step_one
+from tailwise.run.seeded_envs import SeededEnvs, State, require_spaces
 
 #: Actions kept of one running episode. Replaying more would take longer than anyone waits for a resume, and an episode
 #: without end would fill the memory.
@@ -32,24 +30,22 @@ _PACK_EVERY = 1024
 
 
 @dataclass(frozen=True)
-class RestoreReport:
-    """Whether a restored environment continues as if it had never stopped, and if not, why.
+class Share:
+    """Which rows of a larger vector environment a `SeededVectorEnv` steps.
 
-    When it does not, every environment has begun a new episode; `observation` and `infos` are those of that reset.
+    first_row      of them; what is said of environments counts from it
+    observations   arrays of these rows [n, ...] in the structure of the space, into which observations are written
     """
 
-    exact: bool
-    reason: str
-    observation: Any = None
-    infos: Mapping[str, Any] = field(default_factory=dict)
+    first_row: int
+    observations: Any
 
 
-class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
+class SeededVectorEnv(SeededEnvs):
     """N single environments stepped in a plain loop with SAME_STEP autoreset (`final_obs`, `final_info`).
 
-    `build` makes one environment. `name` selects the random stream, so that training and evaluation never share a seed.
-    `first_environment` is the id of row 0: a second process that owns rows 32..63 passes 32 and draws the same seeds as
-    one process with 64 rows. With `copy=False` the returned observation is a buffer that the next step overwrites.
+    `build` makes one environment; `name` and `first_environment`: see `SeededEnvs`. With `copy=False` the returned
+    observation is a buffer that the next step overwrites. `share`: rows of a larger vector environment.
     An episode of more than `longest_replay` steps is no longer recorded: a state taken inside it is not exact.
     """
 
@@ -63,39 +59,27 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         first_environment: int = 0,
         copy: bool = True,
         longest_replay: int = LONGEST_REPLAY,
+        share: Share | None = None,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1.")
         self.envs = [build() for _ in range(num_envs)]
-        check_spaces(self.envs[0])
-        self.num_envs = num_envs
-        self.streams = streams
-        self.name = name
-        self.first_environment = first_environment
+        super().__init__(self.envs[0], num_envs, streams, name=name, first_environment=first_environment)
         self.copy = copy
-        first = self.envs[0]
-        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = first.render_mode
-        self.spec = first.spec
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
+        self._first_row = 0 if share is None else share.first_row
         for row, env in enumerate(self.envs):
-            if env.observation_space != first.observation_space or env.action_space != first.action_space:
-                raise EnvironmentContractError(
-                    f"Environment {row} has the spaces {env.observation_space} and {env.action_space}, environment 0 "
-                    f"has {first.observation_space} and {first.action_space}; all environments of a run need the same."
-                )
-        self._observation_spec = ObservationSpec.from_space(self.single_observation_space)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._buffer: Any = create_empty_array(self.single_observation_space, n=num_envs, fn=np.zeros)
+            require_spaces(env, self._first_row + row, self.single_observation_space, self.single_action_space)
+        self._buffer: Any = (
+            create_empty_array(self.single_observation_space, n=num_envs, fn=np.zeros)
+            if share is None
+            else share.observations
+        )
         self._observations: list[Any] = [None] * num_envs
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         # None: nothing is recorded, because the environments give and take their state themselves.
         self._actions: list[_ActionLog] | None = None
-        if not all(map(_has_state, self.envs)):
+        if not all(map(has_state, self.envs)):
             self._actions = [_ActionLog(longest_replay) for _ in self.envs]
-        self._started = False
 
     @property
     def restores_by(self) -> str:
@@ -109,40 +93,27 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
 
         A seed replaces the streams of this environment; None keeps them.
         """
-        if isinstance(seed, list):
-            raise EnvironmentContractError(
-                "SeededVectorEnv derives one seed per episode; pass one integer, not a list."
-            )
-        if options is not None and "reset_mask" in options:
-            raise EnvironmentContractError(
-                "SeededVectorEnv resets finished environments itself; do not pass reset_mask."
-            )
-        if seed is not None:
-            self.streams = Streams(seed)
+        self._check_reset(seed, options)
         self._episodes[:] = 0
-        infos: dict[str, Any] = {}
-        for row in range(self.num_envs):
-            infos = self._collect(infos, self._begin_episode(row, options), row)
+        infos = self._begin_episodes(options)
         self._started = True
         return self._batched(), infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every environment; a finished one is reset at once and its last observation goes to `final_obs`."""
-        if not self._started:
-            raise EnvironmentContractError("step was called before reset; call reset first.")
-        if len(actions) != self.num_envs:
-            raise EnvironmentContractError(f"Got {len(actions)} actions for {self.num_envs} environments.")
+        self._check_step(actions)
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {}
         recorded = self._actions
         actions = self._single_actions(actions)
+        first_row = self._first_row
         for row, env in enumerate(self.envs):
             action = actions[row]
             if recorded is not None:
                 recorded[row].append(action)
-            observation, reward, ended, cut, info = step_one(env, row, action)
+            observation, reward, ended, cut, info = step_one(env, first_row + row, action)
             self._observations[row] = observation
             rewards[row] = reward
             if ended or cut:
@@ -168,9 +139,8 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         )
 
     def get_state(self) -> State:
-        """Plain arrays and nested dicts: episode numbers, the running episodes' actions (or states), observations."""
-        if not self._started:
-            raise EnvironmentContractError("get_state was called before reset; there is no state yet.")
+        """See `SeededEnvs.get_state`."""
+        self._check_started()
         state: State = {
             "kind": self.restores_by,
             "num_envs": self.num_envs,
@@ -186,41 +156,32 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
             state["actions"] = self._recorded_actions()
         return state
 
-    def set_state(self, state: Mapping[str, Any]) -> RestoreReport:
-        """Continue where `get_state` was taken; says whether the continuation is exact.
-
-        If it is not, the environments cannot be trusted to be where they were, so all of them begin their next episode.
-        """
-        for key, ours in (
-            ("kind", self.restores_by),
-            ("num_envs", self.num_envs),
-            ("first_environment", self.first_environment),
-        ):
-            if state[key] != ours:
-                raise CheckpointError(
-                    f"The stored environment state has {key} {state[key]!r}, this run has {ours!r}; "
-                    "resume with the environment settings that the run was started with."
-                )
+    def restore(self, state: Mapping[str, Any]) -> str:
+        """See `SeededEnvs.restore`."""
         self._episodes[:] = state["episodes"]
         self._started = True
         problem = self._restore_states(state) if self._actions is None else self._replay(state)
-        problem = problem or self._compare(state["observation"])
-        if problem:
-            self._episodes += 1
-            infos: dict[str, Any] = {}
-            for row in range(self.num_envs):
-                infos = self._collect(infos, self._begin_episode(row, None), row)
-            return RestoreReport(False, f"{problem}; new episodes were begun", self._batched(), infos)
-        how = "their own state" if self._actions is None else "replaying the actions of the running episodes"
-        return RestoreReport(True, f"environments restored by {how}")
+        return problem or self._compare(state["observation"])
+
+    def begin_next_episodes(self) -> tuple[Any, dict[str, Any]]:
+        """See `SeededEnvs.begin_next_episodes`."""
+        self._episodes += 1
+        infos = self._begin_episodes(None)
+        return self._batched(), infos
 
     def close_extras(self, **kwargs: Any) -> None:
         for env in self.envs:
             env.close()
 
+    def _begin_episodes(self, options: dict[str, Any] | None) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for row in range(self.num_envs):
+            infos = self._collect(infos, self._begin_episode(row, options), row)
+        return infos
+
     def _begin_episode(self, row: int, options: dict[str, Any] | None) -> Mapping[str, Any]:
         seed = self.streams.integer(self.name, environment=self.first_environment + row, index=int(self._episodes[row]))
-        self._observations[row], info = reset_one(self.envs[row], row, seed=seed, options=options)
+        self._observations[row], info = reset_one(self.envs[row], self._first_row + row, seed=seed, options=options)
         if self._actions is not None:
             self._actions[row].clear()
         return info
@@ -232,7 +193,8 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
                 info = {**info, MASK_KEY: np.asarray(mask)}  # a list would end in an array of objects
             except (RuntimeError, TypeError, ValueError) as error:
                 raise EnvironmentContractError(
-                    f"Environment {row} gave an action mask that is no array ({error}); give one entry per choice."
+                    f"Environment {self._first_row + row} gave an action mask that is no array ({error}); give one "
+                    "entry per choice."
                 ) from error
         return add_info(infos, info, row, self.num_envs)
 
@@ -244,8 +206,8 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
                 problem = observation_problem(self.single_observation_space, observation, "observation")
                 if problem:
                     raise EnvironmentContractError(
-                        f"Environment {row} returned an observation that its space does not declare: {problem}; "
-                        "correct the environment's observation_space or what its reset and step return."
+                        f"Environment {self._first_row + row} returned an observation that its space does not declare: "
+                        f"{problem}; correct the environment's observation_space or what its reset and step return."
                     ) from error
             raise EnvironmentContractError(f"The observations cannot be put together: {cause(error)}.") from error
         if not self.copy:
@@ -273,11 +235,14 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
         for row, length in enumerate(np.asarray(state["lengths"]).tolist()):
             self._begin_episode(row, None)
             for action in self._single_actions(state["actions"][position : position + length]):
-                self._observations[row], _, ended, cut, _ = step_one(self.envs[row], row, action)
+                self._observations[row], _, ended, cut, _ = step_one(self.envs[row], self._first_row + row, action)
                 assert self._actions is not None
                 self._actions[row].append(action)
                 if ended or cut:
-                    return f"environment {row} ended while its {length} actions were replayed, which it did not before"
+                    return (
+                        f"environment {self._first_row + row} ended while its {length} actions were replayed, which it "
+                        "did not before"
+                    )
             position += length
         return ""
 
@@ -306,8 +271,9 @@ class SeededVectorEnv(VectorEnv):  # type: ignore[type-arg]
             was = np.asarray(stored[name])
             if now.shape != was.shape or now.dtype != was.dtype or now.tobytes() != was.tobytes():
                 rows = [row for row in range(self.num_envs) if now[row].tobytes() != was[row].tobytes()]
+                first = self._first_row + (rows[0] if rows else 0)
                 return (
-                    f"observation '{name}' of environment {rows[0] if rows else 0} differs after the restore "
+                    f"observation '{name}' of environment {first} differs after the restore "
                     "(the environment draws random numbers that its reset seed does not control)"
                 )
         return ""
@@ -366,7 +332,7 @@ class _ActionLog:
 _PLAIN_WRAPPERS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
 
 
-def _has_state(env: gym.Env[Any, Any]) -> bool:
+def has_state(env: gym.Env[Any, Any]) -> bool:
     if hasattr(env, "get_state") and hasattr(env, "set_state"):
         return True
     inner = env

@@ -22,7 +22,7 @@ from tailwise.learner.shards import OneProcess, Shards
 from tailwise.run.collector import AGE, PAST_REWARD, STATE, Collector, check_carried
 from tailwise.run.envs import Driver
 from tailwise.run.health.probes import StepFacts
-from tailwise.run.seeded_vector import RestoreReport
+from tailwise.run.seeded_envs import RestoreReport
 from tailwise.run.worlds import World
 
 

@@ -95,6 +95,7 @@ class Trainer:
             config.learner,
             self.streams,
             threads=config.run.threads,
+            device=config.run.device,
             tail_alpha=config.tail_alpha,
             risk=config.risk_settings,
             auxiliary=(*auxiliary, *self.extra.losses),
@@ -109,8 +110,7 @@ class Trainer:
         self.controllers = Controllers(constraint=None if acting is None else Constraint(acting))
         self.risk = self._risk_watch(config.learner.gamma)
         self.adopted = Hyperparameters()  # what replaced the configuration's values since the start
-        self.update = 0
-        self.steps = 0
+        self.update = self.steps = 0
         self.moments_since = 0  # update after which the optimiser began anew
         self.total_steps = config.run.total_steps
         self.episodes: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)

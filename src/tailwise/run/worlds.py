@@ -240,6 +240,7 @@ class GymWorld(World):
             config.seed,
             "train",
             first=wanted.start,
+            processes=self.settings.processes,
         )
         if environments is not None:
             return driver
@@ -271,6 +272,7 @@ class GymWorld(World):
         seed: int,
         purpose: Literal["train", "select", "test"],
         first: int = 0,
+        processes: int = 1,
     ) -> EnvDriver:
         return make_driver(
             env,
@@ -281,6 +283,7 @@ class GymWorld(World):
             hide=self.settings.hide,
             time_limit=self.settings.time_limit,
             first_environment=first,
+            processes=processes,
         )
 
 
