@@ -83,7 +83,7 @@ def test_the_monitor_is_the_statistic_bar_by_bar() -> None:
     assert largest_cusum(units[:at], 1000) < monitor.threshold
     assert 1500 < at < 1600  # .8 deviations less per bar are seen within 100 bars
     assert monitor.level == 0.0  # an alarm begins anew
-    assert abs(at + 1 - monitor.since - 1500) <= 20  # where the mean is estimated to have changed
+    assert abs(at + 1 - monitor.since - 1500) <= 40  # where the mean is estimated to have changed
 
 
 def test_the_change_is_where_the_statistic_left_zero() -> None:
