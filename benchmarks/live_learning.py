@@ -239,8 +239,9 @@ def recoveries(options: Options) -> list[Check]:
         detail = f"log-returns frozen {frozen.mean():+.3f}, learning {learnt.mean():+.3f}, {len(own)} seeds; {changes}"
         if kind == "flip":
             share = float((learnt - frozen).mean() / -frozen.mean())
-            detail += "; recovered by seed " + ", ".join(f"{one:.2f}" for one in (learnt - frozen) / -frozen)
-            passed = options.quick or (share >= 0.5 and frozen.mean() < 0)
+            pairs = zip(frozen.tolist(), learnt.tolist(), strict=True)
+            detail += "; by seed, frozen and learning: " + ", ".join(f"{one:+.2f} {two:+.2f}" for one, two in pairs)
+            passed = options.quick or (share >= 0.5 and bool(frozen.mean() < 0))
             checks.append(Check("recovered of what the frozen policy loses", share, "at least 0.5", passed, detail))
             continue
         difference = learnt - frozen
