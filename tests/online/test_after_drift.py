@@ -11,7 +11,8 @@ from tailwise.online.audit import AUDIT, read_audit
 from tailwise.online.challenger import train_challenger
 from tailwise.online.drift import FEWEST
 from tailwise.online.jobs import ChallengerJob
-from tailwise.online.promotion import PURSES, WAYS, alpha_of
+from tailwise.online.learner import DRIFT, SCHEDULE
+from tailwise.online.promotion import PURSES
 from tailwise.online.settings import LearnSettings
 from tests.online.worlds import Planted, bars_with, holder, played
 
@@ -57,7 +58,8 @@ def test_a_challenger_after_an_alarm_learns_from_the_new_regime_alone(tmp_path: 
     assert [line["place"] for line in on_schedule] == list(range(1, len(on_schedule) + 1)) and len(on_schedule) > 1
     contest = next(line for line in lines if line["kind"] == "contest" and line["n"] > alarm["n"])
     assert (contest["purse"], contest["place"]) == ("drift", 1)
-    assert contest["needed"] == pytest.approx(WAYS / alpha_of(1, 0.05 / PURSES))
+    assert contest["needed"] == pytest.approx(131.595, abs=0.001)  # 2 / (.025 * 6 / pi^2): half of alpha
+    assert len({SCHEDULE, DRIFT}) == PURSES  # so that all of them together spend alpha once
     promoted = first["promoted"]
     assert promoted["challenger"] == training["challenger"] and promoted["n"] > contest["n"]
 
