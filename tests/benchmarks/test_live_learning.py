@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from typing import Any
+
 import numpy as np
 import pytest
 
+from benchmarks import live_learning
 from benchmarks.live_learning import BEFORE_FLIP, TRAIN, WORLDS, garch, regime_bars
+from benchmarks.report import Options
 
 
 def test_no_challenger_of_the_simulated_markets_is_better() -> None:
@@ -33,3 +39,19 @@ def test_the_regime_flips_where_it_is_said_to(kind: str, sign: int) -> None:
     assert np.corrcoef(early[1:], early[:-1])[0, 1] > 0.3
     assert np.corrcoef(late[1:], late[:-1])[0, 1] * sign > 0.3
     assert np.array_equal(bars.open[1:], bars.close[:-1])
+
+
+@pytest.mark.parametrize(("learnt", "passed"), [(-1.9, True), (-2.1, False)])
+def test_half_of_what_the_frozen_policy_loses_is_judged_and_written(
+    learnt: float, passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen policies lose 4: half of it is 2. Rejects a share of single seeds, and a verdict that JSON cannot hold."""
+
+    def outcomes(jobs: list[Any], options: Options) -> list[dict[str, float]]:
+        counts = {"trained": 1.0, "promoted": 1.0, "rolled back": 0.0, "drift": 1.0}
+        return [{"frozen": -4.0 - (-1) ** k, "learnt": learnt + (-1) ** k, **counts} for k in range(len(jobs))]
+
+    monkeypatch.setattr(live_learning, "run_all", outcomes)
+    (check,) = live_learning.recoveries(Options(False, print, ("flip",)))
+    assert json.loads(json.dumps(asdict(check)))["passed"] is passed
+    assert check.value == pytest.approx((learnt + 4) / 4) and f"-5.00 {learnt + 1:+.2f}" in check.detail

@@ -83,11 +83,23 @@ def test_the_monitor_is_the_statistic_bar_by_bar() -> None:
     assert largest_cusum(units[:at], 1000) < monitor.threshold
     assert 1500 < at < 1600  # .8 deviations less per bar are seen within 100 bars
     assert monitor.level == 0.0  # an alarm begins anew
+    assert abs(at + 1 - monitor.since - 1500) <= 40  # where the mean is estimated to have changed
+
+
+def test_the_change_is_where_the_statistic_left_zero() -> None:
+    """Mean 0, volatility 1: +1, -.5, +1, then -1, -1, -1. The statistic is about 0, .4, 0, .9, 1.8, 2.7, so
+    the third -1 alarms and the change was 3 bars ago. Rejects the bars since the monitor began, and since the first
+    fall."""
+    monitor = DriftMonitor(0.0, 1.0, 0.1, 2.4, RATE, 1.0)
+    alarms = [monitor.look(value) for value in (1.0, -0.5, 1.0, -1.0, -1.0, -1.0)]
+    assert alarms == [False] * 5 + [True] and monitor.since == 3
+    quiet = DriftMonitor(0.0, 1.0, 0.1, 0.0, RATE, 1.0)
+    assert not quiet.look(5.0)  # a threshold of 0 does not make a rise an alarm
 
 
 def test_what_cannot_be_calibrated_is_said() -> None:
-    with pytest.raises(DataError, match="at least 1000"):
-        threshold(np.ones(999), RATE, seed=0)
+    with pytest.raises(DataError, match="at least 250"):
+        threshold(np.ones(249), RATE, seed=0)
     with pytest.raises(DataError, match="does not vary"):
         threshold(np.ones(1000), RATE, seed=0)
     with pytest.raises(DataError, match="finite"):

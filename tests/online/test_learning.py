@@ -16,8 +16,9 @@ from tailwise.core.errors import CheckpointError, ConfigError
 from tailwise.live.journal import JOURNAL
 from tailwise.online.audit import AUDIT, read_audit
 from tailwise.online.jobs import AtOnce
-from tailwise.online.learner import _Window, settings_of
+from tailwise.online.learner import settings_of
 from tailwise.online.settings import LearnSettings
+from tailwise.online.window import RecentBars
 from tests.live.test_paper import _killed
 from tests.online.worlds import RECURRENT, Planted, bars_with, holder, played
 
@@ -68,7 +69,7 @@ def test_the_hidden_state_is_that_of_the_challengers_own_account(tmp_path: Path)
     it replaces, and zeros."""
     short, long = holder(-0.9, RECURRENT), holder(0.9, RECURRENT)
     before, more = bars_with(short, [(300, UP)])
-    session, beside, _ = played(short, before, more, tmp_path, worker=Planted(lambda _: long))
+    session, beside, _ = played(short, before, more, tmp_path, worker=Planted(lambda _: long), alpha=0.1)
     assert beside is not None and beside.learner._pair is not None and beside.learner.deployed.number == 1
     mine, shadow = session.desks[0].follower.player.hidden()[0], beside.learner._pair[0].hidden()[0][0]
     assert np.allclose(mine.numpy(), shadow.numpy(), atol=0.2)  # accounts differ, and bars are the same
@@ -226,6 +227,15 @@ def test_bars_from_before_a_hole_are_not_in_the_window() -> None:
     times = bars.time.astype("int64")
     early = replace(bars, time=np.where(np.arange(100) < 60, times - 400 * step, times).astype("datetime64[ns]"))
     begin = int(times[-1]) + step
-    assert len(_Window(bars, begin, 80, frequency).bars()) == 80
-    assert len(_Window(early, begin, 80, frequency).bars()) == 40
-    assert not _Window(bars, begin + 400 * step, 80, frequency)._times
+    assert len(RecentBars(bars, begin, 80, frequency).bars()) == 80
+    assert len(RecentBars(early, begin, 80, frequency).bars()) == 40
+    assert not RecentBars(bars, begin + 400 * step, 80, frequency)._times
+
+
+def test_newest_bars_since_a_time() -> None:
+    bars = random_walk(seed=0, length=100)
+    times = bars.time.astype("int64")
+    recent = RecentBars(bars, int(times[-1]) + 1, 80, bars.frequency)
+    assert len(recent) == 80 and recent.since(int(times[70])) == 30 and recent.since(0) == 80
+    assert np.array_equal(recent.bars(30).close, bars.close[70:])
+    assert np.array_equal(recent.bars().close, bars.close[20:])

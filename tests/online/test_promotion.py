@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwise.core.errors import ConfigError, DataError
-from tailwise.online.promotion import LARGEST_STAKE, Contest, EProcess, alpha_of
+from tailwise.online.promotion import LARGEST_STAKE, PURSES, Contest, EProcess, alpha_of
 
 Floats = npt.NDArray[np.float64]
 ALPHA = 0.05
@@ -59,6 +59,7 @@ def test_alpha_is_spent_once_over_all_challengers() -> None:
     assert alpha_of(2, 0.05) == pytest.approx(0.030396355 / 4, abs=1e-9)
     total = sum(alpha_of(k, 0.05) for k in range(1, 100_001))
     assert 0.04999 < total < 0.05
+    assert sum(alpha_of(k, 0.05 / PURSES) for k in range(1, 100_001) for _ in range(PURSES)) < 0.05
     with pytest.raises(ConfigError, match="counted from 1"):
         alpha_of(0, 0.05)
 

@@ -165,6 +165,11 @@ def deployed_segments(trainer: Trainer, world: NewestBars | Any) -> list[Segment
     driver = world.side_by_side(-(-run.environments // alone)).eval_env("train", episodes=1, seed=trainer.config.seed)
     driver.reset()
     bars = min(len(one.close) - 1 - one.first_valid for one in world.dataset.train_tables(together=world.portfolio))
+    if bars < run.rollout_steps:
+        raise ConfigError(
+            f"the newest bars of a training have {bars} decisions, and one rollout of this run has "
+            f"{run.rollout_steps}; give a larger --learning window."
+        )
     collector = Collector(driver, trainer.backend, trainer.streams, steps=run.rollout_steps)
     segments = list(collect(collector, bars // run.rollout_steps))
     driver.close()

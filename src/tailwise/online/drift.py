@@ -22,7 +22,7 @@ from tailwise.core.streams import Streams
 Floats = npt.NDArray[np.float64]
 
 HORIZON = 1000  # bars that the stated rate speaks of; the statistic begins anew after them
-FEWEST = 1000  # bars of a reference
+FEWEST = 250  # bars of a reference; benchmarks.live_learning measures the rate of the shortest one as well
 DRAWS = 400  # resamples
 BLOCK = 5.0  # mean length of the resampled blocks, bars; longer ones give thresholds that are too low
 ALLOWANCE = 0.1  # standard deviations by which a mean may fall short unnoticed
@@ -98,6 +98,7 @@ class DriftMonitor:
     mean, scale   of the standardised reference; floor: smallest volatility; threshold: of an alarm
     rate          false alarms per `HORIZON` bars that the threshold was calibrated for
     variance      of the stream, exponentially weighted; level: the statistic; bars: since it began anew
+    since         bars since the statistic left 0; at an alarm the mean is estimated to have changed with the first
     """
 
     mean: float
@@ -108,6 +109,7 @@ class DriftMonitor:
     variance: float
     level: float = 0.0
     bars: int = 0
+    since: int = 0
 
     @classmethod
     def of(cls, reference: Floats, *, rate: float, seed: int, draws: int = DRAWS) -> DriftMonitor:
@@ -120,14 +122,16 @@ class DriftMonitor:
         return cls(float(units.mean()), float(units.std()), _FLOOR * spread, limit, rate, variance)
 
     def look(self, value: float) -> bool:
-        """One more bar; whether it is an alarm, after which the statistic begins anew."""
+        """One more bar; whether it is an alarm. After an alarm the monitor is done, but for `since`."""
         if not math.isfinite(value):
             raise DataError(f"the value of a bar is {value}; drift is measured on finite numbers.")
         unit = float(_in_units(value, self.variance, self.floor))
         self.level = max(self.level + (self.mean - unit) / self.scale - ALLOWANCE, 0.0)
         self.variance = float(_smoothed(self.variance, value))
         self.bars += 1
-        alarm = self.level >= self.threshold
+        self.since = self.since + 1 if self.level > 0 else 0
+        alarm = self.level > 0 and self.level >= self.threshold
         if alarm or self.bars == HORIZON:
             self.level, self.bars = 0.0, 0
+            self.since = self.since if alarm else 0
         return alarm

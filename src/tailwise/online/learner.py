@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,29 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tailwise.bars.bars import COLUMNS, Bars
-from tailwise.bars.frequency import Frequency
+from tailwise.bars.bars import Bars
 from tailwise.core.errors import CheckpointError, ConfigError, DataError
 from tailwise.live.journal import TickLine, read_journal
 from tailwise.live.lines import RawBar
 from tailwise.live.paper import policy_digest
 from tailwise.live.session import Session, Terms
-from tailwise.live.settings import LiveGuards
 from tailwise.online.audit import Audit
-from tailwise.online.drift import DriftMonitor
+from tailwise.online.drift import FEWEST, HORIZON, DriftMonitor
 from tailwise.online.jobs import POLICY, ChallengerJob, Worker, facts_of
-from tailwise.online.promotion import Contest
+from tailwise.online.promotion import PURSES, Contest
 from tailwise.online.settings import LearnSettings
 from tailwise.online.shadow import Shadow
+from tailwise.online.window import RecentBars
 from tailwise.run.decide import market_of
 from tailwise.run.policy import Trader
 
 Floats = npt.NDArray[np.float64]
 Hidden = list[list[Tensor]]
 CHALLENGERS = "challengers"
+SCHEDULE, DRIFT = "schedule", "drift"  # why a training begins, and the purse that its contest is paid from
 _SAFETY = 1.5  # largest move that is bet on, over the largest one of the window
 _DEVIATIONS = 3.0  # of a random walk over a probation, at which it is no chance any more
+_OUTDATED = "the market has drifted since it was trained"
 _DAY = 86_400_000_000_000  # ns
 
 
@@ -87,50 +88,6 @@ class Deployed:
     folder: Path
 
 
-class _Window:
-    """The newest `length` bars of one symbol; before: what to begin with, as far as it opens before `begin`, ns,
-    and adjoins it."""
-
-    def __init__(self, before: Bars, begin: int, length: int, frequency: Frequency) -> None:
-        self._like, self._length = before, length
-        times = before.time.astype("int64")
-        end = int(np.searchsorted(times, begin))
-        first, after = end, begin
-        while first > max(end - length, 0):  # back to a hole: bars from before it would stand beside those after it
-            if LiveGuards().missing(int(times[first - 1]), after, frequency.bar_ns, frequency.calendar):
-                break
-            first, after = first - 1, int(times[first - 1])
-        rows = slice(first, end)
-        self._times = deque(before.time[rows].astype("int64").tolist(), maxlen=length)
-        columns = np.stack([getattr(before, name)[rows] for name in COLUMNS], axis=1)
-        self._rows = deque(columns.tolist(), maxlen=length)
-
-    @property
-    def full(self) -> bool:
-        return len(self._times) == self._length
-
-    def add(self, bar: RawBar) -> None:
-        self._times.append(bar.time)
-        self._rows.append(bar.to_list()[: len(COLUMNS)])
-
-    def bars(self) -> Bars:
-        columns = np.array(self._rows, dtype=np.float64)
-        time = np.array(list(self._times), dtype=np.int64).astype("datetime64[ns]")
-        begin, high, low, close, volume = (columns[:, k].copy() for k in range(len(COLUMNS)))
-        return replace(
-            self._like,
-            time=time,
-            open=begin,
-            high=high,
-            low=low,
-            close=close,
-            volume=volume,
-            dividends=None,
-            notes=(),
-            source="newest bars of the session",
-        )
-
-
 class Learner:
     """Sees every tick of a session, once, in its order.
 
@@ -157,14 +114,21 @@ class Learner:
         self.audit = Audit(folder)
         self.deployed = Deployed(trader, 0, policy_digest(trader), self._folder_of(0) / POLICY)
         self._span = 2.0 * market.largest_exposure
+        self._warm_up, self._fewest = spec.warm_up, trader.config.run.rollout_steps + 1  # of a rollout and what follows
         self._length = settings.window + spec.warm_up
         self._past = {one.symbol: one for one in before if one.symbol in terms.symbols}
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, RecentBars] = {}
         self._worth: list[float | None] = [None] * len(terms.groups)
         self._returns: deque[float] = deque(maxlen=settings.drift_reference)  # of the deployed policy, since it decides
+        self._reference: int | None = min(FEWEST, settings.drift_reference)  # returns at which it is taken next
         self._monitor: DriftMonitor | None = None
+        self._times: deque[int] = deque(maxlen=HORIZON)  # of the ticks that had a return, ns
         self._since_training = 0
-        self._alarmed = False
+        self._changed: int | None = None  # when the mean changed by the newest alarm, ns; windows begin there
+        self._due = False  # whether an alarm asks for a training before its time
+        self._why = SCHEDULE  # of the next training
+        self._purse = SCHEDULE  # that pays for the newest challenger: why it was trained
+        self._contests = Counter[str]()  # that each purse has paid for
         self._number = 0  # of the newest challenger
         self._day, self._trainings, self._promotions = -1, 0, 0
         self._ready_at: int | None = None  # tick at which a training must be done
@@ -197,7 +161,9 @@ class Learner:
         self.change = None
         if not self._windows:
             begin, length, frequency = tick.time, self._length, self.terms.frequency
-            self._windows = {name: _Window(self._past[name], begin, length, frequency) for name in self.terms.symbols}
+            self._windows = {
+                name: RecentBars(self._past[name], begin, length, frequency) for name in self.terms.symbols
+            }
         for name, bar in tick.bars.items():
             self._windows[name].add(bar)
         value = self._account(tick)
@@ -230,49 +196,82 @@ class Learner:
         return float(np.mean(moves)) if moves else None
 
     def _watch_drift(self, tick: Tick, value: float) -> None:
-        if self._monitor is not None:
-            if self._monitor.look(value):
-                self._alarmed = True
-                self._monitor = None
-                self._returns.clear()
-                self._note("drift", tick, rate=self.settings.drift_rate)
-                self._drop_outdated(tick)
-            return
+        self._times.append(tick.time)
         self._returns.append(value)
-        if len(self._returns) == self.settings.drift_reference:
-            reference = np.array(self._returns)
-            self._returns.clear()
-            if np.ptp(reference) > 0:
-                seed = int(self.terms.header["seed"])
-                self._monitor = DriftMonitor.of(reference, rate=self.settings.drift_rate, seed=seed)
-                self._note("watching drift", tick, rate=self.settings.drift_rate, threshold=self._monitor.threshold)
+        if self._monitor is not None and self._monitor.look(value):
+            self._changed, self._due, self._why = self._times[-self._monitor.since], True, DRIFT
+            self._note("drift", tick, rate=self.settings.drift_rate, since=self._monitor.since)
+            self._forget_reference()
+            self._drop_outdated(tick)
+            return
+        if self._reference is not None and len(self._returns) >= self._reference:
+            self._calibrate_drift(tick)
+
+    def _calibrate_drift(self, tick: Tick) -> None:
+        """Take all returns of the deployed policy for its reference, unless they seem to be falling; again when there
+        are twice as many."""
+        if self._monitor is not None and self._monitor.level > 0:
+            return
+        reference, most = np.array(self._returns), self.settings.drift_reference
+        self._reference = min(2 * len(reference), most) if len(reference) < most else None
+        if not np.ptp(reference) > 0:
+            if self._reference is None:
+                self._forget_reference()
+            return
+        seed = int(self.terms.header["seed"])
+        self._monitor = DriftMonitor.of(reference, rate=self.settings.drift_rate, seed=seed)
+        limit = self._monitor.threshold
+        self._note("watching drift", tick, rate=self.settings.drift_rate, threshold=limit, reference=len(reference))
+
+    def _forget_reference(self) -> None:
+        """Begin to measure drift anew."""
+        self._monitor = None
+        self._returns.clear()
+        self._reference = min(FEWEST, self.settings.drift_reference)
 
     def _drop_outdated(self, tick: Tick) -> None:
         """A challenger from before the drift makes way for one that has seen it."""
         if self._contest is not None:
-            self._drop(tick, "the market has drifted since it was trained", self._contest)
+            self._drop(tick, _OUTDATED, self._contest)
 
     # ---------------------------------------------------------------- training
 
+    def _usable(self) -> int | None:
+        """Newest bars of each symbol that a training may use, None while there are too few: all of the window or, after
+        an alarm of drift, those since the estimated change and what features need before them."""
+        windows = self._windows.values()
+        if self._changed is not None:
+            since = min(window.since(self._changed) for window in windows)
+            if since < self.settings.window:
+                enough = since >= max(self.settings.fresh * self.settings.window, self._fewest)
+                count = since + self._warm_up
+                return count if enough and all(len(window) >= count for window in windows) else None
+            self._changed, self._why = None, SCHEDULE
+        return self._length if all(window.full for window in windows) else None
+
     def _may_train(self) -> bool:
-        due = self._alarmed or self._since_training >= self.settings.every
-        full = all(window.full for window in self._windows.values())
-        return due and full and self._trainings < self.settings.trainings_per_day
+        due = self._due or self._since_training >= self.settings.every
+        return due and self._trainings < self.settings.trainings_per_day
 
     def _begin_training(self, tick: Tick) -> None:
-        bars = tuple(window.bars() for window in self._windows.values())
-        self._since_training, self._trainings = 0, self._trainings + 1
-        why, self._alarmed = "drift" if self._alarmed else "schedule", False
+        count = self._usable()
+        if count is None:
+            return
+        bars = tuple(window.bars(count) for window in self._windows.values())
+        self._since_training, self._trainings, self._due = 0, self._trainings + 1, False
         still = max(float(np.mean(np.diff(one.close) == 0)) if len(one) > 1 else 1.0 for one in bars)
         if still >= self.settings.still:
             self._note("not trained", tick, why=f"{still:.0%} of the bars of a symbol did not move")
             return
         self._number += 1
-        job = ChallengerJob(
-            self.deployed.folder, bars, self.settings, self._number, self._folder_of(self._number), self._trust
-        )
-        self._ready_at = tick.n + self.settings.lead
-        self._note("training", tick, challenger=self._number, why=why, bars=[one.data_hash()[:16] for one in bars])
+        settings, self._purse = self.settings, self._why
+        if self._purse == DRIFT:
+            settings = settings.model_copy(update={"kl": settings.kl_after_drift})
+        out = self._folder_of(self._number)
+        job = ChallengerJob(self.deployed.folder, bars, settings, self._number, out, self._trust)
+        self._ready_at = tick.n + settings.lead
+        digests = [one.data_hash()[:16] for one in bars]
+        self._note("training", tick, challenger=self._number, why=self._purse, window=count, bars=digests)
         self.worker.begin(job)
 
     def _folder_of(self, number: int) -> Path:
@@ -306,6 +305,9 @@ class Learner:
         if challenger.digest == self.deployed.digest:
             self._note("dropped", tick, challenger=self._number, why="it is the deployed policy, unchanged")
             return
+        if self._due:
+            self._note("dropped", tick, challenger=self._number, why=_OUTDATED)
+            return
         bars = [window.bars() for window in self._windows.values()]
         pair = tuple(Shadow(one, self.terms, bars) for one in (trader, self.deployed.trader))
         if not all(shadow.begun and not shadow.ruined for shadow in pair) or not len(pair[1].past):
@@ -313,9 +315,10 @@ class Learner:
             return
         move = max(float(np.abs(np.diff(np.log(one.close))).max()) for one in bars)
         bound = self.settings.bound or _SAFETY * self._span * move
+        self._contests[self._purse] += 1
         self._contest = Contest.begin(
-            self._number,
-            alpha=self.settings.alpha,
+            self._contests[self._purse],
+            alpha=self.settings.alpha / PURSES,
             margin=self.settings.margin,
             level=float(np.quantile(pair[1].past.mean(axis=1), self.settings.tail)),
             bound=bound,
@@ -323,7 +326,8 @@ class Learner:
         self._challenger, self._pair, self._age = challenger, (pair[0], pair[1]), 0
         self._limits = self._limits_of(pair[0].past.mean(axis=1), pair[1].past.mean(axis=1))
         needed, level = self._contest.needed, self._contest.level
-        self._note("contest", tick, challenger=self._number, bound=bound, needed=needed, level=level)
+        paid = {"purse": self._purse, "place": self._contest.number}
+        self._note("contest", tick, challenger=self._number, bound=bound, needed=needed, level=level, **paid)
 
     def _limits_of(self, new: Floats, old: Floats) -> tuple[float, float]:
         """Those that are set, else what chance alone hardly does in a probation, by the returns on the window."""
@@ -400,9 +404,8 @@ class Learner:
 
     def _deploy(self, policy: Deployed, hidden: Hidden) -> None:
         self.deployed, self.change = policy, hidden
-        self._monitor = None  # what the other policy earned is no reference for this one
-        self._returns.clear()
-        self._since_training = 0
+        self._forget_reference()  # what the other policy earned is none for this one
+        self._since_training, self._due, self._why = 0, False, SCHEDULE
 
     def _note(self, kind: str, tick: Tick, **facts: Any) -> None:
         self.audit.write(kind, tick.n, tick.time, **facts)

@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 LARGEST_STAKE = 0.5  # of the wealth that is lost when a bar loses the bound
 _BELIEVED_BARS = 20  # bars of a typical size that the first stakes are computed with, so that they are small
 _BELIEVED_SIZE = 0.1  # that size, as a share of the bound
+PURSES = 2  # half of alpha is for challengers on schedule, half for those after an alarm of drift
 WAYS = 2  # of being promoted: better, or not worse with a smaller tail; each has half of a challenger's alpha
 
 

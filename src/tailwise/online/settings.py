@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tailwise.core.config import Section
+from tailwise.online.drift import FEWEST
 
 
 class LearnSettings(Section):
@@ -15,7 +16,7 @@ class LearnSettings(Section):
     lead: int = Field(
         1, ge=1, le=100_000, description="bars that a training may take; its challenger begins after them"
     )
-    updates: int = Field(20, ge=1, le=100_000, description="updates of a challenger")
+    updates: int = Field(100, ge=1, le=100_000, description="updates of a challenger")
     staleness: int = Field(
         4, ge=0, le=1000, description="updates since the policy that decided, after which its segments are not used"
     )
@@ -43,9 +44,15 @@ class LearnSettings(Section):
         description="largest log-return that a challenger can lose against the deployed policy in one bar; null: 1.5 "
         "times the largest move of the window times the widest difference of two exposures",
     )
+    kl_after_drift: float = Field(
+        100.0, gt=0, le=1000, description="the same for challengers after an alarm of drift, nats per decision"
+    )
+    fresh: float = Field(
+        0.5, gt=0, le=1, description="share of `window` since the estimated change that a training after an alarm needs"
+    )
     drift_rate: float = Field(0.1, gt=0, lt=1, description="false alarms of drift per 1,000 bars")
     drift_reference: int = Field(
-        1000, ge=1000, le=1_000_000, description="bars of a policy that drift is measured from"
+        1000, ge=FEWEST, le=1_000_000, description="bars of a policy that drift is measured from, as soon as there are"
     )
     roll_back: float | None = Field(
         None,

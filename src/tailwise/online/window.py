@@ -1,14 +1,22 @@
-"""A market of the newest bars, with the features, costs and account that a policy was trained with."""
+"""The newest bars of a session, and a market of them with the features, costs and account of a policy."""
 
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Literal
 
-from tailwise.bars.bars import Bars
+import numpy as np
+
+from tailwise.bars.bars import COLUMNS, Bars
+from tailwise.bars.frequency import Frequency
 from tailwise.core.errors import ConfigError
 from tailwise.core.streams import Streams
+from tailwise.live.lines import RawBar
+from tailwise.live.settings import LiveGuards
 from tailwise.market.dataset import Dataset, Loaded
 from tailwise.market.env import MarketEnv
 from tailwise.market.split import Window
@@ -17,6 +25,60 @@ from tailwise.run.decide import Decider, market_of
 from tailwise.run.envs import EnvDriver
 from tailwise.run.limits import in_units, scales_of
 from tailwise.run.worlds import MarketWorld
+
+
+class RecentBars:
+    """The newest `length` bars of one symbol; before: what to begin with, as far as it opens before `begin`, ns,
+    and adjoins it."""
+
+    def __init__(self, before: Bars, begin: int, length: int, frequency: Frequency) -> None:
+        self._like, self._length = before, length
+        times = before.time.astype("int64")
+        end = int(np.searchsorted(times, begin))
+        first, after = end, begin
+        while first > max(end - length, 0):  # back to a hole: bars from before it would stand beside those after it
+            if LiveGuards().missing(int(times[first - 1]), after, frequency.bar_ns, frequency.calendar):
+                break
+            first, after = first - 1, int(times[first - 1])
+        rows = slice(first, end)
+        self._times = deque(before.time[rows].astype("int64").tolist(), maxlen=length)
+        columns = np.stack([getattr(before, name)[rows] for name in COLUMNS], axis=1)
+        self._rows = deque(columns.tolist(), maxlen=length)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def full(self) -> bool:
+        return len(self._times) == self._length
+
+    def add(self, bar: RawBar) -> None:
+        """One more bar."""
+        self._times.append(bar.time)
+        self._rows.append(bar.to_list()[: len(COLUMNS)])
+
+    def since(self, time: int) -> int:
+        """How many of them opened at `time`, ns, or later."""
+        return sum(1 for _ in takewhile(lambda one: one >= time, reversed(self._times)))
+
+    def bars(self, newest: int | None = None) -> Bars:
+        """All of them, or the newest so many."""
+        begin = 0 if newest is None else max(len(self) - newest, 0)
+        columns = np.array(list(self._rows)[begin:], dtype=np.float64)
+        time = np.array(list(self._times)[begin:], dtype=np.int64).astype("datetime64[ns]")
+        opens, high, low, close, volume = (columns[:, k].copy() for k in range(len(COLUMNS)))
+        return replace(
+            self._like,
+            time=time,
+            open=opens,
+            high=high,
+            low=low,
+            close=close,
+            volume=volume,
+            dividends=None,
+            notes=(),
+            source="newest bars of the session",
+        )
 
 
 class NewestBars(MarketWorld):
