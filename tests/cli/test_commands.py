@@ -237,7 +237,7 @@ def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) 
     for name in ("policy", "buy and hold", "flat", "momentum", "random, same turnover"):
         assert page.count(f'"name":"{name}"') >= 2, name  # in the picture: equity and drawdown
     assert "Plotly.newPlot" in page
-    assert len(page) > 3_000_000  # the script is inside: the page opens without a network
+    assert 1_500_000 < len(page) < 3_000_000  # the script is inside: the page opens without a network
     assert 'src="http' not in page
     summary = json.loads(Path("d/evaluations/demo/summary.json").read_text())["symbols"][0]
     assert summary["label"] == "real" and summary["first_bar"].startswith("2013-01-02")
