@@ -1,4 +1,4 @@
-"""The examples of `examples/` run, cell by cell, and their notebooks hold what they show, each in under a minute of CPU."""
+"""The examples of `examples/` run, cell by cell, in under a minute of CPU each, and their notebooks show the same."""
 
 from __future__ import annotations
 
