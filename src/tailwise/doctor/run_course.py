@@ -16,11 +16,10 @@ from tailwise.evaluate.words import NEVER_ACTED
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
-from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
+from tailwise.run.run_files import ATTACKED, LARGE, EvaluationSummary, read_stored
 from tailwise.run.run_folder import read_health_events
 
 Rows = Sequence[dict[str, Any]]
-ATTACKED = "attack-"  # how the files of `tailwise attack` begin, which lie beside evaluations and are none
 JUDGED = 20  # newest updates, over which the limit is judged
 NEWEST = 0.2  # share of the run that says where it stands now
 SLOWER = 0.5  # of the speed at first; a lower one is a warning
