@@ -21,6 +21,8 @@ _LOOK = """() => ({
     }),
   })),
   divs: document.querySelectorAll('.plotly-graph-div').length,
+  outside: document.querySelectorAll('.js-plotly-plot').length
+    - document.querySelectorAll('section.panel .js-plotly-plot').length,
 })"""
 
 
@@ -62,4 +64,4 @@ def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> See
     panels = {panel["id"]: panel["plots"] for panel in found["panels"]}
     drawn = sum(len(plots) for plots in panels.values())
     heights = {panel["id"]: panel["height"] for panel in found["panels"]}
-    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn, unreadable)
+    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn - found["outside"], unreadable)

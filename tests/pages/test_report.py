@@ -333,7 +333,7 @@ def test_many_symbols_have_one_verdict_first_and_a_page_of_bounded_size(tmp_path
     page = {"title": "t", "how": "So.", "gamma": 0.99, "background": Background()}
     write_report(file, accounts, portfolio=together, **page)  # type: ignore[arg-type]
     text = file.read_text(encoding="utf-8")
-    assert len(text) < 4_500_000
+    assert len(text) < 3_000_000
     body = text.split("<body>")[1]
     assert body.index("equal-risk portfolio of 40 symbols") < body.index('id="panel-equity"') < body.index("S00")
     assert headline_of(together)[0].replace("&", "&amp;") in body[: body.index('id="panel-equity"')]

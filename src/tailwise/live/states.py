@@ -94,8 +94,9 @@ class Machine:
 
     def sentences(self) -> list[str]:
         """Each reason with what it does and how trading resumes."""
+        ends = {name: RULES[name].resume.format(name=name) for name in self.reasons}
         return [
-            f"{name} ({RULES[name].state.word}): {text} {RULES[name].resume.format(name=name)}."
+            f"{name} ({RULES[name].state.word}): {text} {ends[name][0].upper()}{ends[name][1:]}."
             for name, text in self.reasons.items()
         ]
 
