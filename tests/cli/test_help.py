@@ -26,7 +26,7 @@ def test_every_command_has_examples_that_parse() -> None:
 
 def test_help_shows_them_and_where_to_start(tailwise: Terminal) -> None:
     assert tailwise("tune", "--help") == 0
-    assert "$ tailwise tune btc.yaml --search random --jobs 2" in tailwise.out
+    assert "$ tailwise tune tailwise.yaml --search random --jobs 2" in tailwise.out
     tailwise()  # nothing but the name
     out = " ".join((tailwise.out + tailwise.error).split())
     assert "Start here: `tailwise demo` trains" in out and "tailwise init BARS.csv" in out

@@ -6,7 +6,7 @@ import typer
 
 START = (
     "Start here: `tailwise demo` trains on the S&P 500 and judges the policy on later years. "
-    "Your own bars: `tailwise init BARS.csv`, then `tailwise train BARS.yaml` and `tailwise report RUN`. "
+    "Your own bars: `tailwise init BARS.csv`, then `tailwise train tailwise.yaml` and `tailwise report RUN`. "
     "`tailwise COMMAND --help` has examples."
 )
 # Heading -> commands, in this order.
@@ -22,20 +22,20 @@ EXAMPLES = {
     "demo": ("tailwise demo", "tailwise demo --watch --explain"),
     "init": ("tailwise init btc.csv", "tailwise init EURUSD.csv GBPUSD.csv --out pair.yaml"),
     "presets": ("tailwise presets", "tailwise presets sp500"),
-    "train": ("tailwise train btc.yaml", "tailwise train sp500 -s run.total_steps=50000 --out runs/short"),
-    "resume": ("tailwise resume runs/btc-1",),
-    "tune": ("tailwise tune btc.yaml", "tailwise tune btc.yaml --search random --jobs 2"),
-    "frontier": ("tailwise frontier btc.yaml --limits=-0.02,-0.05,-0.1",),
-    "walk-forward": ("tailwise walk-forward btc.yaml", "tailwise walk-forward btc.yaml --folds 8 --seeds 5"),
-    "evaluate": ("tailwise evaluate runs/btc-1", "tailwise evaluate runs/a runs/b --ensemble average"),
-    "report": ("tailwise report runs/btc-1", "tailwise report runs/btc-1 --out report.html"),
-    "compare": ("tailwise compare runs/btc-1 runs/btc-2",),
-    "attack": ("tailwise attack runs/btc-1", "tailwise attack runs/btc-1 --kind path"),
-    "doctor": ("tailwise doctor runs/btc-1", "tailwise doctor --self"),
-    "watch": ("tailwise watch", "tailwise watch runs/btc-1 --port 8800"),
-    "decide": ("tailwise decide runs/btc-1 --bars btc.csv",),
-    "paper": ("tailwise paper runs/btc-1 --feed bars.jsonl",),
-    "export": ("tailwise export runs/btc-1 --onnx",),
+    "train": ("tailwise train tailwise.yaml", "tailwise train sp500 -s run.total_steps=50000 --out runs/short"),
+    "resume": ("tailwise resume runs/tailwise-1",),
+    "tune": ("tailwise tune tailwise.yaml", "tailwise tune tailwise.yaml --search random --jobs 2"),
+    "frontier": ("tailwise frontier tailwise.yaml --limits=-0.02,-0.05,-0.1",),
+    "walk-forward": ("tailwise walk-forward tailwise.yaml", "tailwise walk-forward tailwise.yaml --folds 8 --seeds 5"),
+    "evaluate": ("tailwise evaluate runs/tailwise-1", "tailwise evaluate runs/a runs/b --ensemble average"),
+    "report": ("tailwise report runs/tailwise-1", "tailwise report runs/tailwise-1 --out report.html"),
+    "compare": ("tailwise compare runs/tailwise-1 runs/tailwise-2",),
+    "attack": ("tailwise attack runs/tailwise-1", "tailwise attack runs/tailwise-1 --kind path"),
+    "doctor": ("tailwise doctor runs/tailwise-1", "tailwise doctor --self"),
+    "watch": ("tailwise watch", "tailwise watch runs/tailwise-1 --port 8800"),
+    "decide": ("tailwise decide runs/tailwise-1 --bars btc.csv",),
+    "paper": ("tailwise paper runs/tailwise-1 --feed bars.jsonl",),
+    "export": ("tailwise export runs/tailwise-1 --onnx",),
 }
 
 
