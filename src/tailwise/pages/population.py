@@ -86,7 +86,7 @@ def population_figure(view: PopulationView) -> Any:
     for row, name in enumerate([None, *view.keys], start=1):
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
-        if name in view.logarithmic:
+        if name is not None and name in view.logarithmic:
             ticks = log_ticks([float(one.values[name]) for one in view.points])
             texts = [f"{tick:g}" for tick in ticks]
             figure.update_yaxes(type="log", tickvals=ticks, ticktext=texts, row=row, col=1)
