@@ -43,7 +43,8 @@ def above_average(past: Bars) -> float:
 
 
 bars = sp500()
-rule = tailwise.backtest(above_average, bars, first=int((bars.time < path.time[0]).sum()))
+decided = int((bars.time < path.time[0]).sum()) - 1  # at the close before the first bar of the test
+rule = tailwise.backtest(above_average, bars, first=decided)
 rule.trades[["side", "first_time", "last_time", "entry_price", "exit_price", "return"]].tail()
 
 # %% [markdown]
