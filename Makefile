@@ -12,7 +12,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-generic browser check format bench-quick docs clean clean-cache
+.PHONY: help demo test test-all test-generic pythons browser check format bench-quick docs clean clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ $(BIN)/python:
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing tailwise (the first time takes a few minutes)"
-	@$(PIP_INSTALL) --editable .
+	@$(PIP_INSTALL) --editable '.[watch]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
@@ -38,8 +38,8 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@ $(VENV)/.base
 
-demo: $(VENV)/.base ## set up, then train a first policy and evaluate it
-	@$(BIN)/tailwise demo
+demo: $(VENV)/.base ## set up, then train a first policy beside its live page, and evaluate it
+	@$(BIN)/tailwise demo --watch
 
 test: $(VENV)/.dev ## set up, then the whole fast suite
 	@$(BIN)/python -m pytest -n $(JOBS)
@@ -51,6 +51,9 @@ test-all: $(VENV)/.dev ## the fast suite and the slow proofs
 test-generic: $(VENV)/.dev ## market and kernels compiled for any processor, against their plain twins
 	@NUMBA_CPU_NAME=generic $(BIN)/python -m pytest -n $(JOBS) tests/market/test_engine.py tests/market/test_reference.py \
 		tests/fused/test_products.py tests/fused/test_inference.py
+
+pythons: ## install the wheel into each Python from 3.11 to 3.13 that is here; it audits itself and trains
+	@.ci/pythons
 
 browser: ## Debian's Chromium for the tests that open pages (as root); without it they are skipped
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

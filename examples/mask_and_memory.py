@@ -1,10 +1,10 @@
-"""A Gymnasium task that needs a memory and has forbidden actions: a sign is shown once and asked for later.
+# %% [markdown]
+# # A task that needs a memory and has forbidden actions
+#
+# A sign is shown once and asked for three steps later. Before that only waiting is allowed: the environment says so in
+# `info["action_mask"]`, and nothing else is needed.
 
-python examples/mask_and_memory.py
-"""
-
-from __future__ import annotations
-
+# %%
 from typing import Any
 
 import gymnasium as gym
@@ -38,17 +38,27 @@ class Recall(gym.Env[np.ndarray, int]):
         return {"action_mask": np.array([asked, asked, not asked], dtype=np.int8)}
 
 
-def main(core: str = "lstm", steps: int = 20_000) -> float:
+# %%
+def train(core: dict[str, Any], steps: int) -> float:
     """Train with this core; the mean return of 100 episodes, of which 1 is perfect and 0.5 is chance."""
-    model = {"core": {"kind": core} if core == "none" else {"kind": core, "hidden": 16}, "encoder": {"hidden": [16]}}
-    config = {"model": model, "learner": {"gamma": 0.95, "learning_rate": 3e-3}, "seed": 0}
-    agent = tailwise.PPO(Recall, {**config, "run": {"environments": 16, "rollout_steps": 32}})
+    config = {
+        "seed": 0,
+        "model": {"core": core, "encoder": {"hidden": [16]}},
+        "learner": {"gamma": 0.95, "learning_rate": 3e-3},
+        "run": {"environments": 16, "rollout_steps": 32},
+    }
+    agent = tailwise.PPO(Recall, config)
     agent.learn(steps, progress=False)
-    mean = float(agent.evaluate(episodes=100).mean)
-    print(f"{core}: {mean:.2f} of 1")
-    return mean
+    return float(agent.evaluate(episodes=100).mean)
 
 
-if __name__ == "__main__":
-    main("none")
-    main("lstm")
+# %% [markdown]
+# Without a memory there is nothing to learn: chance is 0.5.
+
+# %%
+without = train({"kind": "none"}, steps=4096)
+print(f"without memory: {without:.2f} of 1")
+
+# %%
+remembered = train({"kind": "lstm", "hidden": 16}, steps=20_000)
+print(f"LSTM: {remembered:.2f} of 1")

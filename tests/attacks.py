@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tailwise.market.path import AccountPath
+from tests.pages.browser import wait_until_drawn
 
 HACKED = "hacked.example"
 
@@ -148,7 +149,7 @@ def outcome(running: Any, file: Path, numbers: Collection[int], *, policy: bool 
     try:
         page.add_init_script(PREPARE)
         page.goto(file.resolve().as_uri())
-        page.wait_for_timeout(200)
+        wait_until_drawn(page)
         return judge(page, numbers, errors, [url for url in requests if not url.startswith(("data:", "blob:"))])
     finally:
         page.close()

@@ -101,3 +101,29 @@ def test_versions_agree() -> None:
     assert f"Programming Language :: Python :: {python}" in project["classifiers"]
     assert project["requires-python"] == f">={python}"
     assert citation["authors"] == project["authors"]
+
+
+def left_out(root: Path, patterns: list[str]) -> list[str]:
+    """Files of the package that no pattern of the wheel matches."""
+    kept = {path for pattern in patterns for path in root.glob(pattern)}
+    files = {path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return sorted(str(path.relative_to(root)) for path in files - kept if path.suffix != ".py")
+
+
+def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+    """Templates, styles, scripts, presets, py.typed. Rejects a kind of file that pyproject.toml does not know of."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["tailwise"]
+    assert left_out(ROOT / "src/tailwise", patterns) == []
+    (tmp_path / "watch").mkdir()
+    (tmp_path / "watch" / "page.svg").touch()
+    assert left_out(tmp_path, patterns) == ["watch/page.svg"]
+
+
+def test_the_versions_of_python_are_those_that_are_tried() -> None:
+    """`make pythons` installs the wheel into each of them that is there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [one.rsplit(" ", 1)[1] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    tried = re.search(r"^for version in ([\d. ]+); do$", (ROOT / ".ci/pythons").read_text(), flags=re.MULTILINE)
+    assert tried is not None and tried[1].split() == said == ["3.11", "3.12", "3.13"]
+    assert (ROOT / ".ci/pythons").stat().st_mode & 0o111

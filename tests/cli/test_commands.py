@@ -218,8 +218,10 @@ def test_ctrl_c_keeps_the_update_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) -> None:
-    assert tailwise("demo", "--steps", "16384", "--out", "d") == 0
-    lines = tailwise.out.splitlines()
+    assert tailwise("demo", "--steps", "16384", "--out", "d", "--explain") == 0
+    explained = [line for line in tailwise.out.splitlines() if line.startswith("- ")]
+    assert len(explained) >= 5 and any("95% interval" in line for line in explained)
+    lines = [line for line in tailwise.out.splitlines() if line not in explained]
     assert lines[0] == (
         "data: S&P 500, real, trained on 1999 to 2009 (2,767 days), tested on 2013 to 2018 (1,510 days), "
         "after all costs"
@@ -231,13 +233,14 @@ def test_demo_trains_judges_out_of_sample_and_writes_a_page(tailwise: Terminal) 
     assert len(said) <= 12, said  # a stranger reads a dozen lines and a table
     assert "in the years of training" in tailwise.out and "verdict: No evidence" in tailwise.out
     assert said[-2] == "open d/evaluations/demo/report.html" and "tailwise evaluate d" in said[-1]
+    assert "tailwise watch d," in said[-1]
     assert read_config(Path("d-no-limit")).risk.mode == "report"
     assert read_config(Path("d")).env.base == read_config(Path("d-no-limit")).env.base, "only the limit differs"
     page = Path("d/evaluations/demo/report.html").read_text()
     for name in ("policy", "buy and hold", "flat", "momentum", "random, same turnover"):
         assert page.count(f'"name":"{name}"') >= 2, name  # in the picture: equity and drawdown
     assert "Plotly.newPlot" in page
-    assert len(page) > 3_000_000  # the script is inside: the page opens without a network
+    assert 1_500_000 < len(page) < 3_000_000  # the script is inside: the page opens without a network
     assert 'src="http' not in page
     summary = json.loads(Path("d/evaluations/demo/summary.json").read_text())["symbols"][0]
     assert summary["label"] == "real" and summary["first_bar"].startswith("2013-01-02")

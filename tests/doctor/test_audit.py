@@ -228,6 +228,8 @@ def test_evaluations_are_read(run: Path) -> None:
     found = {check.name: check for check in audit_run(run)}["evaluation"]
     assert found.verdict == "fail"
     assert "limit missed out of sample" in found.evidence
+    (folder / "attack-1.json").write_text(json.dumps({"kind": "path"}))  # newer, and no evaluation
+    assert {check.name: check for check in audit_run(run)}["evaluation"] == found
     # A limit that nobody enforced was neither kept nor missed: rejects the advice to tighten it.
     trained = {"updates": 2, "limit_acted": False}
     (market / "summary.json").write_text(json.dumps({"symbols": [judged], "trained": trained}))

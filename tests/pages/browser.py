@@ -21,6 +21,8 @@ _LOOK = """() => ({
     }),
   })),
   divs: document.querySelectorAll('.plotly-graph-div').length,
+  outside: document.querySelectorAll('.js-plotly-plot').length
+    - document.querySelectorAll('section.panel .js-plotly-plot').length,
 })"""
 
 
@@ -36,6 +38,13 @@ class Seen:
     faint: list[str]  # texts whose contrast is below 4.5
 
 
+def wait_until_drawn(tab: Any) -> None:
+    """Until the page of a report has drawn its pictures; one without any has a moment."""
+    if tab.locator("#plotly").count():
+        tab.wait_for_selector("html[data-drawn]", state="attached")
+    tab.wait_for_timeout(300)  # milliseconds
+
+
 def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> Seen:
     """Open the file at that window size and wait until its pictures are drawn."""
     tab = running.new_page(viewport={"width": size[0], "height": size[1]}, **context)
@@ -46,7 +55,7 @@ def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> See
     tab.on("request", lambda request: errors.append(request.url) if request.url.startswith("http") else None)
     try:
         tab.goto(page.resolve().as_uri())
-        tab.wait_for_timeout(300)
+        wait_until_drawn(tab)
         found = tab.evaluate(_LOOK)
         tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
         unreadable = faint(tab)
@@ -55,4 +64,4 @@ def look(running: Any, page: Path, size: tuple[int, int], **context: Any) -> See
     panels = {panel["id"]: panel["plots"] for panel in found["panels"]}
     drawn = sum(len(plots) for plots in panels.values())
     heights = {panel["id"]: panel["height"] for panel in found["panels"]}
-    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn, unreadable)
+    return Seen(errors, found["width"], panels, heights, found["divs"] - drawn - found["outside"], unreadable)

@@ -23,9 +23,12 @@ def test_the_page_shows_every_limit_and_opens_without_a_network(tmp_path: Path) 
     made = replace(frontier(*results), label="synthetic: a wave")
     write_frontier_page(tmp_path / "frontier.html", made)
     page = (tmp_path / "frontier.html").read_text()
-    assert len(page) > 3_000_000 and 'src="http' not in page
+    assert 1_500_000 < len(page) < 3_000_000 and 'src="http' not in page
     for text in ("limit -5%", "limit -2%", "unconstrained", "buy &lt;and&gt; hold", "synthetic: a wave"):
         assert text in page
+    first = page[page.index('class="headline"') :]  # before the picture
+    assert first.startswith('class="headline">Sampled actions: limit -5% kept, 2 of 2, -2% missed, 0 of 2; ')
+    assert "10.0% at the tightest, 10.0% without a limit." in first[:300]
     assert '<td class="kept">kept, 2 of 2</td>' in page and '<td class="missed">missed, 0 of 2</td>' in page
     told = json.loads(json.dumps(made.to_json()))
     assert told["references"] == {"buy <and> hold": {"mean_return": 0.3, "cvar_return": -0.3, "cvar_bar": -0.03}}

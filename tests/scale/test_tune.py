@@ -94,6 +94,7 @@ def test_a_population_copies_its_best_and_is_written_down(undisturbed: TuneResul
     assert undisturbed.best is not None and stored["best"] == undisturbed.best.member.folder
     page = (undisturbed.folder / "tune.html").read_text()
     assert "learner.entropy.weight" in page and "mean return, episodes of selection" in page
+    assert str(undisturbed.folder) not in page and undisturbed.best.member.folder in page  # it may be sent to others
 
 
 def test_a_member_that_is_never_replaced_trains_like_a_run_of_its_own(undisturbed: TuneResult, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tailwise.cli.demo import live_page
 from tests.chromium import browser
 from tests.watch.watched_runs import alert, line, serving, write_run
 
@@ -111,3 +113,14 @@ def test_a_phone_needs_no_sideways_scrolling_and_both_colours_work(tmp_path: Pat
         page.locator("#theme").click()  # auto -> light
         page.wait_for_timeout(100)
         assert sum(page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")) > 600
+
+
+def test_the_demo_has_a_live_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rejects an address that nobody serves, and a server that outlives the demo."""
+    run = write_run(tmp_path / "runs" / "demo-1", 3)
+    with live_page(run):
+        address = capsys.readouterr().out.removeprefix("live page, while it trains: ").strip()
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            assert answer.status == 200 and b"/watch.js" in answer.read()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=20)

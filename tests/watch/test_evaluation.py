@@ -65,6 +65,9 @@ def test_the_newest_evaluation_is_shown(tmp_path: Path) -> None:
     numbers = run / "evaluations" / "best-2.json"
     numbers.write_text(json.dumps({"episodes": 5, "mean_return": 12.5, "min_return": None}))
     os.utime(numbers, (old + 10, old + 10))
+    attacked = run / "evaluations" / "attack-1.json"  # the newest file, and no evaluation
+    attacked.write_text(json.dumps({"kind": "path"}))
+    os.utime(attacked, (old + 20, old + 20))
     told = reader_of(run).poll()
     assert told is not None
     assert (told["kind"], told["name"], told["mean_return"], told["min_return"]) == ("episodes", "best-2", 12.5, None)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from tailwise.cli.inspecting import require_watch
 from tailwise.cli.output import DONE, print_table
 from tailwise.cli.training import Started, begin, learn
 from tailwise.core.numerics import tail_horizon
-from tailwise.evaluate.findings import Findings, headline_of
+from tailwise.evaluate.findings import Findings, headline_of, meaning_of, verdict_sentences
 from tailwise.evaluate.judge import CAVEAT
 from tailwise.evaluate.judgement import POLICY, Judgement, always_in, judge_limit, judge_policy
 from tailwise.evaluate.opened_run import Team, open_team
@@ -69,14 +72,17 @@ class OneBar(Callback):
         self.done += 1
 
 
-def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
-    """Train twice, judge, print, write the page. The exit code says whether it ran, not whether the policy earned."""
+def run_demo(*, out: Path | None, steps: int | None, explain: bool, watched: bool, quiet: bool) -> int:
+    """Train twice, judge, print, write the page. The exit code says whether it ran, not whether the policy earned.
+
+    explain: print everything that the verdict rests on; watched: serve the live page meanwhile.
+    """
     config = effective_config(PRESET, [] if steps is None else [f"run.total_steps={steps}"]).config
     bar = OneBar(["with the limit", "without it"], config.run.total_steps, silent=quiet)
     limited = begin(config, out, "demo", silent=quiet, display=[bar])
     print(data_sentence(limited))
     print(limit_sentence(limited.agent.config), flush=True)
-    with bar:
+    with live_page(limited.folder) if watched else nullcontext(), bar:
         code = learn(limited).code
         bar.next()
         if code != DONE:
@@ -85,7 +91,23 @@ def run_demo(*, out: Path | None, steps: int | None, quiet: bool) -> int:
         free = begin(without_limit(limited.agent.config), place, "demo", silent=quiet, display=[bar])
         code = learn(free).code
         bar.next()
-    return code if code != DONE else _judge(limited, free)
+    return code if code != DONE else _judge(limited, free, explain=explain)
+
+
+@contextmanager
+def live_page(run: Path) -> Iterator[None]:
+    """Serve the live page on a run from a process of its own, and print its address."""
+    require_watch()
+    command = [sys.executable, "-m", "tailwise", "watch", str(run), "--port", "0", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            lines = [server.stdout.readline(), server.stdout.readline()]
+            address = lines[1].partition(" ")[2].partition(" (")[0].strip()
+            print(f"live page, while it trains: {address}" if address else "the live page did not start", flush=True)
+            yield
+        finally:
+            server.terminate()
 
 
 def without_limit(config: Config) -> Config:
@@ -118,7 +140,7 @@ def limit_sentence(config: Config) -> str:
     )
 
 
-def _judge(limited: Started, free: Started) -> int:
+def _judge(limited: Started, free: Started, *, explain: bool) -> int:
     place = limited.folder / EVALUATIONS / "demo"
     teams = [open_team([one.folder]) for one in (limited, free)]  # the checkpoints of the selection window
     findings = judge_team(teams[0], out=place, name="Tailwise demo: S&P 500, out of sample").accounts[0]
@@ -130,8 +152,11 @@ def _judge(limited: Started, free: Started) -> int:
     print(kept_sentence(teams[0], findings))
     print(f"verdict: {headline_of(findings)[0]}")
     print(CAVEAT)
+    for sentence in [*meaning_of(findings), *verdict_sentences(findings)] if explain else []:
+        print(f"- {sentence}")
     print(f"open {place / PAGE}")
-    print(f"next: tailwise evaluate {limited.folder}, or your own bars: tailwise init BARS.csv")
+    run = limited.folder
+    print(f"next: tailwise evaluate {run}, its live page: tailwise watch {run}, your own bars: tailwise init BARS.csv")
     return DONE
 
 

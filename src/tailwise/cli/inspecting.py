@@ -78,14 +78,19 @@ def print_checks(title: str, checks: Sequence[Check]) -> None:
     wide.print(table)
 
 
-def watch_runs(paths: Sequence[Path], *, host: str, port: int, token: str | None, browse: bool) -> None:
-    """Serve the live page until Ctrl-C."""
+def require_watch() -> None:
+    """Raise where the packages of the live page are missing."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise DataError(
             f"tailwise watch needs {' and '.join(missing)}, which the extra 'watch' brings: "
             "pip install 'tailwise[watch]'"
         )
+
+
+def watch_runs(paths: Sequence[Path], *, host: str, port: int, token: str | None, browse: bool) -> None:
+    """Serve the live page until Ctrl-C."""
+    require_watch()
     from tailwise.watch.server import serve
 
     def ready(address: str) -> None:

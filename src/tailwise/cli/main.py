@@ -13,6 +13,8 @@ import typer
 
 from tailwise.cli.config import config_app
 from tailwise.cli.data import data_app
+from tailwise.cli.first_steps import demo
+from tailwise.cli.help import START, with_examples
 from tailwise.cli.live_commands import decide, export, paper
 from tailwise.cli.options import (
     AddressOption,
@@ -47,13 +49,13 @@ app = typer.Typer(
     name="tailwise",
     help="Train trading agents that respect tail risk, on your bars or on any Gymnasium environment.",
     no_args_is_help=True,
-    add_completion=False,
+    epilog=START,
     pretty_exceptions_enable=False,
 )
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(runs_app, name="runs")
-for command in (decide, export, paper):
+for command in (demo, decide, export, paper):
     app.command()(command)
 
 
@@ -241,21 +243,6 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print the YAML of t
     width = max(len(preset.name) for preset in shipped)
     for preset in shipped:
         print(f"{preset.name:<{width}}  {preset.description}")
-
-
-@app.command()
-def demo(
-    out: Annotated[
-        Path | None,
-        typer.Option(parser=as_path, metavar="DIR", help="Folder of the run; default: runs/demo-N, the first free N."),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps to train; default: the preset's.")] = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Train on S&P 500 bars, judge the policy out of sample against simple rules, write a page (about two minutes)."""
-    from tailwise.cli.demo import run_demo
-
-    raise typer.Exit(run_demo(out=out, steps=steps, quiet=quiet))
 
 
 @app.command()
@@ -447,6 +434,9 @@ def doctor(
     from tailwise.cli.inspecting import run_doctor
 
     raise typer.Exit(run_doctor(run, itself=itself, full=full, trust=trust, as_json=json, page=page))
+
+
+with_examples(app)
 
 
 def main(arguments: list[str] | None = None) -> int:

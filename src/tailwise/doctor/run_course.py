@@ -16,7 +16,7 @@ from tailwise.evaluate.words import NEVER_ACTED
 from tailwise.learner.risk_config import RiskConstraint
 from tailwise.run.config import Config
 from tailwise.run.risk_words import training_verdict
-from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
+from tailwise.run.run_files import ATTACKED, LARGE, EvaluationSummary, read_stored
 from tailwise.run.run_folder import read_health_events
 
 Rows = Sequence[dict[str, Any]]
@@ -206,7 +206,8 @@ def check_evaluation(run: Path) -> Check:
     meaning = "a policy is judged on episodes or bars that neither trained nor selected it"
     folder = run / "evaluations"
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    kept = [path for path in entries if path.is_file() or (path / "summary.json").is_file()]
+    played = [path for path in entries if not path.name.startswith(ATTACKED)]
+    kept = [path for path in played if path.is_file() or (path / "summary.json").is_file()]
     if not kept:
         return Check("evaluation", "unknown", "never evaluated", meaning, f"tailwise evaluate {shlex.quote(str(run))}")
     newest = max(kept, key=lambda path: path.stat().st_mtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -270,6 +271,31 @@ def verdict(row: Row) -> str:
         return word
     acted = "" if row.seeds_acted == row.seeds else f"; it acted in {row.seeds_acted}"
     return f"{word}, {row.seeds_kept} of {row.seeds}{acted}"
+
+
+def headline(frontier: Frontier) -> list[str]:
+    """What came of the limits, a sentence for each way of playing, and what they cost where both can be measured."""
+    sentences = []
+    for played in (SAMPLED, MOST_LIKELY):
+        rows = [row for row in frontier.rows if row.played == played]
+        limited = [row for row in rows if row.limit is not None]
+        if not limited:
+            continue
+        words = ", ".join(f"{format_limit(row.limit, frontier)} {verdict(row)}" for row in limited)
+        sentences.append(f"{title(played)}: limit {words}{_cost(rows, limited, frontier)}.")
+    return sentences
+
+
+def _cost(rows: Sequence[Row], limited: Sequence[Row], frontier: Frontier) -> str:
+    """What the tightest limit took of the mean return, with both means; nothing where one of them is missing."""
+    free = next((row.mean_return.mean for row in rows if row.limit is None), None)
+    tightest = max(limited, key=lambda row: row.limit if row.limit is not None else -math.inf)
+    if free is None or tightest.mean_return.mean is None or not tightest.seeds_acted:
+        return ""
+    return (
+        f"; {headings(frontier)[1]} {format_value(tightest.mean_return.mean, frontier)} at the tightest, "
+        f"{format_value(free, frontier)} without a limit"
+    )
 
 
 def legend(frontier: Frontier) -> list[str]:

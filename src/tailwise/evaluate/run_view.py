@@ -13,7 +13,7 @@ from tailwise.evaluate.path_files import DECISIONS, EQUITY, TRADES, read_frame, 
 from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.config import Config
-from tailwise.run.run_files import LARGE, EvaluationSummary, read_stored
+from tailwise.run.run_files import ATTACKED, LARGE, EvaluationSummary, read_stored
 from tailwise.run.run_folder import CONFIG, read_config, read_manifest
 from tailwise.run.seeds import alerts_of, members_of, metrics_of, several
 from tailwise.run.trust import Trust
@@ -103,7 +103,8 @@ class Run:
     @property
     def scores(self) -> list[dict[str, Any]]:
         """What `tailwise evaluate` kept of episodes outside the market."""
-        return [_json(file, self.path) for file in sorted((self.path / EVALUATIONS).glob("*.json"))]
+        files = sorted((self.path / EVALUATIONS).glob("*.json"))
+        return [_json(file, self.path) for file in files if not file.name.startswith(ATTACKED)]
 
     @cached_property
     def _newest(self) -> Evaluation:

@@ -431,7 +431,7 @@ class Session:
         """So many lines in a row said nothing that could be used."""
         self._refused = count
         if count >= self.guards.bad_lines:
-            self._give("bad_lines", f"{self.guards.bad_lines} lines in a row were refused; one says: {reason[:200]}")
+            self._give("bad_lines", f"{self.guards.bad_lines} lines in a row were refused; one says: {reason[:200]}.")
 
     def compare_position(self, report: PositionReport) -> None:
         """A venue says what is held; what this account does not explain stops the session."""

@@ -13,11 +13,12 @@ import plotly.graph_objects as go
 from tailwise.core.errors import ConfigError, number
 from tailwise.evaluate.attack import ATTACKS, PATH_UNIT, AttackPlan, AttackResult, Outcome, Unit, attack_run
 from tailwise.evaluate.attack_path import PATH_ATTACKS, PathPlan, attack_path_run
-from tailwise.pages.figures import INK, LIMIT, OWN, QUIET, layout, legend, line
-from tailwise.pages.views import Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, write_page
+from tailwise.pages.figures import LIMIT, OWN, QUIET, dash_of, is_dotted, layout, line
+from tailwise.pages.views import Legend, Panel, Paragraphs, Part, Plot, ReportPage, Table, Top, Verdict, write_page
 
 COLOURS = {"random": QUIET, "critic": "#b8862b", "mad": "#8a6bb0", "pgd": "#3c8d5a", "learned": LIMIT}
 COLOURS |= dict(zip(PATH_ATTACKS, (QUIET, LIMIT), strict=True))
+BESIDE = {"without attack": OWN, "actions by chance": "#b0578d"}  # what the attacks are read against, level lines
 UNITS = {
     "std": "standard deviations of each entry",
     "bps": "basis points of each price",
@@ -27,13 +28,13 @@ Kind = Literal["observations", "path"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ADVERSARY_STEPS = AttackPlan.adversary_steps
 _OBSERVED = (
-    "Mean return over the budget, a line per attack; the upper line is the policy without attack, the lower one "
-    "actions by chance. The truth about the environment is never touched, only what the policy is shown."
+    "Mean return over the budget, a line per attack, beside the policy without attack and actions by chance. The truth "
+    "about the environment is never touched, only what the policy is shown."
 )
 _ON_PATH = (
     "Log-return of the test window over the budget: the worst of some random paths, and the worst path that was found "
-    "against this policy. The upper line is the window as it was, the lower one actions by chance. The bars themselves "
-    "are shifted, so everybody's returns change; the column 'market' says by how much."
+    "against this policy, beside the window as it was and actions by chance. The bars "
+    "themselves are shifted, so everybody's returns change; the column 'market' says by how much."
 )
 
 
@@ -168,13 +169,14 @@ def write_attack_page(path: Path, result: AttackResult) -> None:
     """Write the picture, the table and what is certain."""
     told, on_path = sentences(result), result.unit == PATH_UNIT
     moving = "Symbols whose bars move" if on_path else "Entries that move"
+    colours = {name: COLOURS[name] for name in dict.fromkeys(one.attack for one in result.outcomes)} | BESIDE
     panel = Panel(
         "attack",
         "Return on other paths" if on_path else "Return under attack",
         _ON_PATH if on_path else _OBSERVED,
         [
             Plot(figure(result)),
-            legend({name: COLOURS[name] for name in dict.fromkeys(one.attack for one in result.outcomes)}),
+            Legend(colours, [name for name in colours if is_dotted(name) or name in BESIDE]),
             Table(headings(result), table_rows(result)),
             Paragraphs([f"{moving}: {', '.join(result.entries)}."], "small"),
         ],
@@ -195,10 +197,10 @@ def figure(result: AttackResult) -> Any:
         x = [0.0, *(one.budget for one in ordered)]
         y = [result.clean.mean_return, *(one.mean_return for one in ordered)]
         errors = [result.clean.standard_error or 0.0, *(one.standard_error or 0.0 for one in ordered)]
-        trace = line(x, y, name, COLOURS[name], width=1.8)
+        trace = line(x, y, name, COLOURS[name], width=1.8, dash=dash_of(name))
         trace.update(mode="lines+markers", error_y={"type": "data", "array": errors, "thickness": 1.0, "width": 3})
         drawn.add_trace(trace)
-    for value, colour in ((result.clean.mean_return, OWN), (result.random_actions, INK)):
+    for value, colour in zip((result.clean.mean_return, result.random_actions), BESIDE.values(), strict=True):
         drawn.add_hline(y=value, line={"color": colour, "width": 1.2, "dash": "dot"})
     layout(drawn, height=420)
     drawn.update_xaxes(title_text=f"budget, {UNITS[result.unit]}")

@@ -32,6 +32,7 @@ from tailwise.market.path import AccountPath, round_trips, trips_frame
 from tailwise.pages.account_panels import Curve
 from tailwise.pages.figures import LIMIT, OWN, QUIET, layout, line, thin
 from tailwise.pages.report import write_report
+from tailwise.pages.views import Panel, Part, Plot, ReportPage, Top, write_page
 
 GAMMA = 0.99  # discount per bar of the long tail; a rule has none of its own
 
@@ -60,8 +61,10 @@ class Backtest(AccountPath):
         """Draw equity, drawdown and exposure beside buy and hold of the same bars before costs; `file`: write HTML."""
         figure = account_figure(self)
         if file is not None:
-            figure.write_html(str(file), include_plotlyjs=True)
-        return figure
+            drawn = Panel("account", "Equity, drawdown and exposure", repr(self)[1:-1], [Plot(figure)])
+            write_page(Path(file), ReportPage(self.symbol, Top([]), [Part([drawn])]))
+        opaque = {"paper_bgcolor": "white", "plot_bgcolor": "white"}  # shown by itself, whatever lies behind it
+        return figure.update_layout(title={"text": self.symbol, "x": 0.02}, **opaque)
 
 
 def account_figure(path: AccountPath) -> go.Figure:
@@ -80,9 +83,8 @@ def account_figure(path: AccountPath) -> go.Figure:
     figure.add_trace(line(path.time[kept], path.exposure[kept], "exposure", OWN), row=3, col=1)
     figure.update_traces(showlegend=False, row=2)
     figure.update_traces(showlegend=False, row=3)
-    opaque = {"paper_bgcolor": "white", "plot_bgcolor": "white"}  # shown by itself, whatever lies behind it
     legend = {"orientation": "h", "y": 1.06, "x": 1, "xanchor": "right"}
-    layout(figure, height=560, showlegend=True, legend=legend, title={"text": path.symbol, "x": 0.02}, **opaque)
+    layout(figure, height=560, showlegend=True, legend=legend)
     for row, (title, shape) in enumerate([("wealth", ".2f"), ("drawdown", ".0%"), ("exposure", ".2f")], start=1):
         figure.update_yaxes(title_text=title, tickformat=shape, row=row, col=1)
     return figure

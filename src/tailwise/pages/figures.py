@@ -14,12 +14,14 @@ from tailwise.pages.views import Legend
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
-MOST_POINTS = 2500  # of a drawn line; a longer one keeps the lowest and the highest value of each stretch
+# Of a drawn line, two for each pixel of its width; a longer one keeps the lowest and the highest of each stretch.
+MOST_POINTS = 2000
 INK, GRID = "#1b2733", "#e6eaee"
 OWN, QUIET, LIMIT = "#1f6fb2", "#7b8794", "#c2452d"  # what is judged, what it is judged by, what it must not cross
 _OWN_PALE = "#6fa8d6"
-_OTHERS = (QUIET, "#b8862b", "#8a6bb0", "#3c8d5a", "#b0578d", "#2f8f9d")
-_PALE = {"flat": "#b4bec7", "random, same turnover": "#c99f8f"}
+_OTHERS = ("#b8862b", "#8a6bb0", "#3c8d5a", "#b0578d", "#2f8f9d")
+# The market is grey on every page, whatever else is there.
+_KNOWN = {"buy and hold": QUIET, "flat": "#b4bec7", "random, same turnover": "#c99f8f"}
 
 
 def colours_of(names: Sequence[str], own: str) -> dict[str, str]:
@@ -31,7 +33,7 @@ def colours_of(names: Sequence[str], own: str) -> dict[str, str]:
         elif name.startswith(f"{own}, "):
             colours[name] = _OWN_PALE
         else:
-            colours[name] = _PALE.get(name) or free.pop(0)
+            colours[name] = _KNOWN.get(name) or free.pop(0)
             if not free:
                 free = list(_OTHERS)
     return colours
@@ -97,7 +99,8 @@ def is_dotted(name: str) -> bool:
 
 
 def line(x: Any, y: Any, name: str, colour: str, *, width: float = 1.3, **more: Any) -> go.Scatter:
-    """A line without markers; more: of the line itself (dash, shape)."""
+    """A line without markers, in single precision: finer than a pixel. more: of the line itself (dash, shape)."""
+    y = y.astype(np.float32) if isinstance(y, np.ndarray) and y.dtype == np.float64 else y
     return go.Scatter(x=x, y=y, name=name, mode="lines", line={"color": colour, "width": width, **more})
 
 

@@ -24,6 +24,7 @@ from tailwise.evaluate.frontier_result import (
     format_limit,
     format_value,
     headings,
+    headline,
     legend,
     table_rows,
     title,
@@ -107,7 +108,11 @@ def write_frontier_page(path: Path, frontier: Frontier) -> None:
         title(played): Table(headings(frontier), table_rows(frontier, played), marks=True)
         for played in (SAMPLED, MOST_LIKELY)
     }
-    facts = [Paragraphs(frontier.facts, "small"), Paragraphs(alarms, "warning")]
+    facts = [
+        Paragraphs(headline(frontier), "headline"),
+        Paragraphs(alarms, "warning"),
+        Paragraphs(frontier.facts, "small"),
+    ]
     write_page(path, FrontierPage(frontier.name, facts, figure(frontier), tables, " ".join(legend(frontier))))
 
 

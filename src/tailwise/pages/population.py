@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class PopulationView:
     """What the page shows. score: name of the score; logarithmic: keys with such an axis."""
 
     title: str
+    headline: Sequence[str]
     facts: Sequence[str]
     warnings: Sequence[str]
     score: str
@@ -56,7 +58,11 @@ class PopulationView:
 
 def write_population_page(path: Path, view: PopulationView) -> None:
     """Write the picture and the table."""
-    facts = [Paragraphs(view.facts, "small"), Paragraphs(view.warnings, "warning")]
+    facts = [
+        Paragraphs(view.headline, "headline"),
+        Paragraphs(view.warnings, "warning"),
+        Paragraphs(view.facts, "small"),
+    ]
     tables = {"Trained to the end, best first": Table(view.headings, view.rows, marks=True)}
     legend = (
         "A line joins a member to the one whose state it began from. Blue: the best member and those it descends from. "
@@ -80,8 +86,10 @@ def population_figure(view: PopulationView) -> Any:
     for row, name in enumerate([None, *view.keys], start=1):
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
-        if name in view.logarithmic:
-            figure.update_yaxes(type="log", row=row, col=1)
+        if name is not None and name in view.logarithmic:
+            ticks = log_ticks([float(one.values[name]) for one in view.points])
+            texts = [f"{tick:g}" for tick in ticks]
+            figure.update_yaxes(type="log", tickvals=ticks, ticktext=texts, row=row, col=1)
     figure.update_xaxes(gridcolor=GRID, zeroline=False, dtick=_tick(view.points))
     figure.update_xaxes(title_text="generation", row=rows, col=1)
     figure.update_yaxes(gridcolor=GRID, zeroline=False)
@@ -95,6 +103,13 @@ def population_figure(view: PopulationView) -> Any:
         showlegend=False,
     )
     return figure
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Marks of an axis of logarithms: 1, 2 and 5 of each decade, powers of ten alone where those would be many."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    marks = (1, 2, 5) if high - low <= 2 else (1,)
+    return [mark * 10.0**power for power in range(low, high + 1) for mark in marks]
 
 
 def _tick(points: Sequence[Point]) -> int:

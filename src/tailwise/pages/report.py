@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from tailwise.pages.views import (
     Part,
     ReportPage,
     Table,
+    Tile,
     Top,
     Verdict,
     with_suffixes,
@@ -83,7 +84,7 @@ def write_report(
     if portfolio is None and len(findings) == 1:
         (account,) = findings
         part = Part(_panels(account, gamma, [how, *outside]))
-        top = Top([*part.links, *last.links], verdict_of(account), table_of(account), equity_panel(account))
+        top = Top([*part.links, *last.links], verdict_of(account), tiles_of(account), equity_panel(account))
         write_page(path, ReportPage(title, top, [part, last]))
         return
     parts = []
@@ -91,7 +92,7 @@ def write_report(
         symbol, anchor = account.judged.symbol, f"account{suffix}"
         part = Part(_panels(account, gamma, [how]), suffix, symbol, anchor)
         lead = equity_panel(account)
-        parts.append(replace(part, top=Top(part.links, verdict_of(account), table_of(account), lead)))
+        parts.append(replace(part, top=Top(part.links, verdict_of(account), tiles_of(account), lead)))
     last = replace(last, heading="The run")
     if portfolio is None:
         raise ConfigError(f"{title}: {len(findings)} accounts have no verdict without their portfolio; give both.")
@@ -99,14 +100,14 @@ def write_report(
     top = Top(
         [*whole.links, *last.links],
         verdict_of(portfolio),
-        table_of(portfolio),
+        tiles_of(portfolio),
         equity_panel(portfolio),
     )
     write_page(path, ReportPage(title, top, [whole, *parts, last]))
 
 
 def equity_panel(account: Findings) -> Panel:
-    """What stands on the first screen below the verdict and its table."""
+    """What stands on the first screen below the verdict and its tiles."""
     return lines_panel(curves_of(account.judged.paths), POLICY, kind="equity")
 
 
@@ -130,7 +131,7 @@ def _panels(account: Findings, gamma: float, besides: Sequence[str]) -> list[Pan
 def _full_verdict(account: Findings, besides: Sequence[str]) -> Panel:
     """Every sentence behind the headline. besides: who decided, and what another judge says."""
     rhythm = account.rhythm or f"{account.judged.statistics[POLICY].periods_per_year:g} bars per year."
-    blocks = [Paragraphs([*verdict_sentences(account), *besides], "verdict")]
+    blocks = [table_of(account), Paragraphs([*verdict_sentences(account), *besides], "verdict")]
     return Panel(
         "verdict",
         "The verdict in full",
@@ -245,8 +246,34 @@ def verdict_of(account: Findings) -> Verdict:
     return Verdict(sentence, colour, [tested, *meaning_of(account)], below=below)
 
 
+def tiles_of(account: Findings) -> list[Tile]:
+    """Six numbers of the policy, each above that of the rule that is always in the market."""
+    judged, reference = account.judged, account.judged.reference
+    own, rule = judged.statistics[POLICY], judged.statistics[reference]
+    limit, beyond = judged.limits.get(POLICY), account.beyond.get(reference)
+    tail = [] if limit is None else [f"limit {percent(limit.limit)}"]
+    if beyond is None:
+        alpha = Tile("earned beyond its exposure, a year", "-", ["it held nothing, or the market never moved"])
+    else:
+        interval = bounds(beyond.alpha, signed_percent) if beyond.alpha.low is not None else "no interval"
+        estimate = signed_percent(beyond.alpha.estimate)
+        alpha = Tile("earned beyond its exposure, a year", estimate, [interval, f"beta {plain(beyond.beta.estimate)}"])
+
+    def tile(label: str, show: Callable[[PathStatistics], str], *notes: str) -> Tile:
+        return Tile(label, show(own), [*notes, f"{reference} {show(rule)}"])
+
+    return [
+        tile("return per year (log)", lambda one: percent(_log_return(one))),
+        alpha,
+        tile("Sharpe ratio", lambda one: plain(one.sharpe)),
+        tile("worst drawdown", lambda one: percent(-one.max_drawdown)),
+        tile(f"CVaR {100 * own.alpha:g}%, {own.horizon} bars", lambda one: percent(one.cvar_return), *tail),
+        tile("net exposure, mean", lambda one: plain(one.net_exposure)),
+    ]
+
+
 def table_of(account: Findings) -> Table:
-    """The policy, its base rule and the rule that is always in the market: what is looked at first."""
+    """The policy, its base rule and the rule that is always in the market, with what the tiles leave out."""
     judged, reference = account.judged, account.judged.reference
     names = [name for name in (POLICY, BASE_RULE, reference) if name in judged.statistics]
     numbers = {name: judged.statistics[name] for name in names}

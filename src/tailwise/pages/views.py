@@ -8,6 +8,7 @@ hash, and no other.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -27,6 +28,7 @@ from tailwise.core.atomic import write_text
 
 Account = TypeVar("Account")
 VERDICTS = ("kept", "missed", "better", "worse")  # words that a table may show in colour
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00:00(?:\.0+)?")  # midnight: the day says the same in half the place
 # Half of a surrogate pair, control characters.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # Plotly writes style attributes, hence inline styles.
@@ -163,17 +165,26 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """One number that is looked at first. notes: what stands below it, a line each."""
+
+    label: str
+    value: str
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Top:
     """What stands before the panels of a page or of an account: the first screen.
 
     links   to panels: anchor and title
-    table   numbers that are looked at first
+    tiles   numbers that are looked at first; with them the sentences of the verdict are folded
     lead    the panel that is looked at first
     """
 
     links: Sequence[tuple[str, str]]
     verdict: Verdict | None = None
-    table: Table | None = None
+    tiles: Sequence[Tile] = ()
     lead: Panel | None = None
 
 
@@ -212,12 +223,22 @@ def write_page(path: Path, page: Page) -> None:
 
 
 def page_text(page: Page) -> str:
-    """Return the HTML of a page, with its scripts inside and the policy that admits them."""
+    """Return the HTML of a page, with its scripts inside and the policy that admits them.
+
+    Plotly is packed, which makes a page a third as large: small enough to be sent. draw.js unpacks and starts it.
+    """
     scripts = [get_plotlyjs(), _draw_script()] if page.plots else []
     hashes = [f"'sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
     policy = _POLICY.format(scripts=f"script-src {' '.join(hashes)}; " if scripts else "")
     template = environment().get_template(page.template)
-    return template.render(page=page, policy=Markup(policy), scripts=[Markup(script) for script in scripts])
+    plots = {"packed": _packed_plotly(), "draw": Markup(_draw_script())} if page.plots else None
+    return template.render(page=page, policy=Markup(policy), plots=plots)
+
+
+@cache
+def _packed_plotly() -> str:
+    """Plotly's script, compressed, in base64; the same bytes at any time."""
+    return b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
 
 
 @cache
@@ -249,6 +270,8 @@ def figure_data(figure: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
+        if moment := _MOMENT.fullmatch(value):
+            return moment[1]
         return printable(value).replace("&", "&amp;").replace("<", "&lt;")
     if isinstance(value, list):
         return [_plain(one) for one in value]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
 SMALL = 2**20  # bytes of a manifest, an evaluation of a few numbers
+ATTACKED = "attack-"  # how the files of `tailwise attack` begin; they lie beside evaluations and are none
 LARGE = 2**28  # bytes of a log, a summary, a table
 LARGEST_TENSORS = 2**34  # bytes of the weights or of the training state
 LARGEST_COUNT = 2**53  # of steps, updates, rows: whole numbers that a float64 still tells apart

@@ -326,9 +326,12 @@ def _step_sentence(plan: TunePlan, done: Sequence[Step]) -> str:
 
 def keep_tune_page(result: TuneResult) -> Path:
     """Write the page of a search into its folder; its path."""
+    # The page may be sent to others: it names the run, not where it lies.
+    best, *others = result.verdict(None if result.best_run is None else result.best_run.name)
     view = PopulationView(
         title=f"{result.name}: search by {result.search}",
-        facts=[*result.facts, *result.verdict()],
+        headline=[best],
+        facts=[*others, *result.facts],
         warnings=result.space.absent,
         score="log-return per year, select window" if result.words.percent else "mean return, episodes of selection",
         points=result.points,

@@ -130,8 +130,8 @@ class TuneResult:
         """A return or a tail with its unit."""
         return "-" if value is None else self.words.amount(value)
 
-    def verdict(self) -> list[str]:
-        """What came out, and what it is not."""
+    def verdict(self, run: str | None = None) -> list[str]:
+        """What came out, and what it is not. run: what the best run is called; default: its path."""
         if self.best is None:
             return ["every member failed; narrow the space."]
         measured = self.best.measured
@@ -145,7 +145,7 @@ class TuneResult:
         return [
             f"best: member {self.best.member.number} with {self.amount(measured.value)}{per} on {where}{limit}",
             f"{self.trainings} trainings were compared by that number, so it flatters the best one; tailwise evaluate "
-            f"{self.best_run} tells what it does elsewhere",
+            f"{run or self.best_run} tells what it does elsewhere",
             *self._learnt(),
         ]
 

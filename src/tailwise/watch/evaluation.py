@@ -9,6 +9,7 @@ import numpy as np
 
 from tailwise.core.errors import DataError
 from tailwise.core.parsing import parse_json
+from tailwise.run.run_files import ATTACKED
 from tailwise.watch.files import (
     EQUITY,
     EVALUATIONS,
@@ -52,7 +53,8 @@ class EvaluationReader:
         if folder is None or not folder.is_dir():
             return None
         try:
-            names = [path.name for path in islice(folder.iterdir(), MOST_EVALUATIONS) if not path.name.startswith(".")]
+            files = [path.name for path in islice(folder.iterdir(), MOST_EVALUATIONS)]
+            names = [name for name in files if not name.startswith((".", ATTACKED))]
         except OSError:
             return None
         evaluations = []

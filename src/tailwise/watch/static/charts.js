@@ -119,7 +119,8 @@ const Charts = (function () {
     const mark = function (x, words, colour, dash, top) {
       if (x === null) { return; }
       shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: colour, width: 1.3, dash: dash } });
-      notes.push({ x: x, y: top, yref: "paper", xanchor: "left", xshift: 3, showarrow: false, text: words, font: { size: 11, color: colour }, bgcolor: css("--card"), borderpad: 1 });
+      const left = words === "CVaR" && forecast.limit !== null && x < forecast.limit;  // its word would cross the limit
+      notes.push({ x: x, y: top, yref: "paper", xanchor: left ? "right" : "left", xshift: left ? -3 : 3, showarrow: false, text: words, font: { size: 11, color: colour }, bgcolor: css("--card"), borderpad: 1 });
     };
     mark(forecast.limit, "limit", css("--bad"), "dash", 0.98);
     mark(forecast.cvar, "CVaR", css("--care"), "solid", 0.86);
