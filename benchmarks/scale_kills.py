@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.report import Check, Options
-from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start
+from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start, updates_in, wait_for
 
 KILLS, QUICK_KILLS = 20, 3
-LONGEST = 25.0  # seconds from the first training on, about the length of the search
+AFTER = 0.3  # a kill comes up to so many seconds after an update that was drawn
 GRACE = 40.0  # seconds that Ray's own processes have to notice that their driver is gone
 # (victim, where the search runs, what the command line of the victim holds)
 VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "cluster", "/raylet/raylet "))
@@ -27,21 +27,26 @@ def checks(options: Options) -> list[Check]:
     with tempfile.TemporaryDirectory() as name:
         whole = Path(name) / "whole"
         finish(start(str(whole), "one"))
-        for number in range(QUICK_KILLS if options.quick else KILLS):
+        updates, wanted, number = updates_in(whole), QUICK_KILLS if options.quick else KILLS, 0
+        while number < wanted:  # a kill that comes too late is none
             victim, place, words = VICTIMS[number % len(VICTIMS)]
-            folder = Path(name) / f"{number}-{victim}"
+            folder = Path(name) / f"{sum(happened.values())}-{victim}"
             started = start(str(folder), place)
-            killed = _kill(started, folder, words, after=draw.uniform(0.0, LONGEST))
+            moment = draw.randrange(updates)
+            alive = wait_for(started, folder, updates=moment, then=draw.uniform(0.0, AFTER))
+            killed = alive and _kill(started, words)
             happened[victim if killed else f"{victim}, too late"] += 1
+            number += killed
             if victim == "driver" and killed:
                 started.process.wait()
-                lost = max(lost, _updates_behind(folder))
                 orphans += _left_over(started, GRACE)
+                lost = max(lost, _updates_behind(folder))
                 started = start(str(folder), place)
             finish(started)
             orphans += _left_over(started, GRACE)
             wrong += lineage_of(folder) != lineage_of(whole)
-            options.say(f"  {number + 1}: {victim}{'' if killed else ', too late'}; {wrong} wrong, {orphans} orphans")
+            told = f"{victim} after {moment} of {updates} updates{'' if killed else ', too late'}"
+            options.say(f"  {number} of {wanted}: {told}; {wrong} wrong, {orphans} orphans")
     detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
     return [
         Check("kills: lineages that differ from the undisturbed one", wrong, "0", wrong == 0, detail),
@@ -56,22 +61,17 @@ def checks(options: Options) -> list[Check]:
     ]
 
 
-def _kill(started: Started, folder: Path, words: str, *, after: float) -> bool:
+def _kill(started: Started, words: str) -> bool:
     """Kill the driver, or the last process whose command line holds `words`; whether there was one."""
-    while not list(folder.glob("**/metrics.jsonl")) and started.process.poll() is None:
-        time.sleep(0.05)
-    until = time.monotonic() + after
-    while time.monotonic() < until and started.process.poll() is None:
-        time.sleep(0.05)
     if not words:
-        alive = started.process.poll() is None
         started.process.kill()
-        return alive
-    chosen = [pid for pid, line in sorted(started.family().items()) if words in line]
-    if started.process.poll() is not None or not chosen:
-        return False
-    os.kill(chosen[-1], signal.SIGKILL)
-    return True
+        return True
+    while started.process.poll() is None:
+        if chosen := [pid for pid, line in sorted(started.family().items()) if words in line]:
+            os.kill(chosen[-1], signal.SIGKILL)
+            return True
+        time.sleep(0.02)  # no task runs between two generations
+    return False
 
 
 def _left_over(started: Started, seconds: float) -> int:
