@@ -10,12 +10,13 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tailwise.pages.figures import GRID, INK, LIMIT, OWN
+from tailwise.pages.figures import GRID, INK, LIMIT, OWN, QUIET
 from tailwise.pages.frontier import FrontierPage
 from tailwise.pages.views import Paragraphs, Table, write_page
 
 PAGE = "tune.html"
 PALE = "#b9c2ca"
+NORMAL = 1.96  # standard errors on each side of a 95% interval
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Point:
     parent    member of the generation before whose state it began from; None at the beginning
     copied    whether that was another one, whose state it took over
     value     its score; None when it failed
+    error     standard error of the score; None where it has none
     kept      whether it keeps the limit; None without one
     ancestor  whether the best member descends from it, or is it
     """
@@ -35,13 +37,15 @@ class Point:
     copied: bool
     values: Mapping[str, float | int | str | bool]
     value: float | None
+    error: float | None
     kept: bool | None
     ancestor: bool
 
 
 @dataclass(frozen=True)
 class PopulationView:
-    """What the page shows. score: name of the score; logarithmic: keys with such an axis."""
+    """What the page shows. score: name of the score; logarithmic: keys with such an axis; configured: values of the
+    configuration; learnt: rows of key, configured value, value of the best member, rank correlation with the score."""
 
     title: str
     facts: Sequence[str]
@@ -50,6 +54,8 @@ class PopulationView:
     points: Sequence[Point]
     keys: Sequence[str]
     logarithmic: Sequence[str]
+    configured: Mapping[str, float | int | str | bool]
+    learnt: Sequence[Sequence[str]]
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -57,10 +63,17 @@ class PopulationView:
 def write_population_page(path: Path, view: PopulationView) -> None:
     """Write the picture and the table."""
     facts = [Paragraphs(view.facts, "small"), Paragraphs(view.warnings, "warning")]
-    tables = {"Trained to the end, best first": Table(view.headings, view.rows, marks=True)}
+    tables = {
+        "Trained to the end, best first": Table(view.headings, view.rows, marks=True),
+        "What it learnt": Table(
+            ["key", "configuration", "best member", "rank correlation with the score"], view.learnt
+        ),
+    }
     legend = (
         "A line joins a member to the one whose state it began from. Blue: the best member and those it descends from. "
-        "Dotted: a copy, which took over another member and moved to other values. Red: the limit is missed."
+        "Dotted: a copy, which took over another member and moved to other values. Red: the limit is missed. Bars: 95% "
+        "of one score, from its bars or episodes. Dashed: the value of the configuration, which nobody trained with "
+        "unless a point lies on it. A rank correlation near 0 does not say that a value does not matter."
     )
     write_page(path, FrontierPage(view.title, facts, population_figure(view), tables, legend))
 
@@ -80,6 +93,9 @@ def population_figure(view: PopulationView) -> Any:
     for row, name in enumerate([None, *view.keys], start=1):
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
+        if name in view.configured:
+            line = {"color": QUIET, "width": 1, "dash": "dash"}
+            figure.add_hline(view.configured[name], line=line, row=row, col=1)
         if name in view.logarithmic:
             figure.update_yaxes(type="log", row=row, col=1)
     figure.update_xaxes(gridcolor=GRID, zeroline=False, dtick=_tick(view.points))
@@ -125,6 +141,7 @@ def _traces(points: Sequence[Point], known: Mapping[tuple[int, int], Point], key
         go.Scatter(
             x=[one.generation for one in drawn],
             y=[_shown(one, key) for one in drawn],
+            error_y=_bars(drawn) if key is None else None,
             mode="markers",
             marker={"color": [_colour(one) for one in drawn], "size": [8 if one.ancestor else 6 for one in drawn]},
             hovertext=[_words(one) for one in drawn],
@@ -132,6 +149,12 @@ def _traces(points: Sequence[Point], known: Mapping[tuple[int, int], Point], key
         )
     )
     return traces
+
+
+def _bars(drawn: Sequence[Point]) -> dict[str, Any]:
+    """95% intervals of the scores."""
+    lengths = [NORMAL * (one.error or 0.0) for one in drawn]
+    return {"type": "data", "array": lengths, "color": PALE, "thickness": 1, "width": 3}
 
 
 def _shown(one: Point, key: str | None) -> Any:

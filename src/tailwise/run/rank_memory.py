@@ -123,7 +123,7 @@ class SharedMemory:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
             except OSError:  # it holds its lock, so it lives
                 if waited > self.patience:
-                    raise PeerGoneError(f"rank {rank} did not answer for {self.patience:.0f} seconds") from None
+                    raise PeerGoneError(f"rank {rank} did not answer for {self.patience:g} seconds") from None
                 continue
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, rank)
             if int(self._rounds[rank]) < self._round:  # else it wrote its last message and ended

@@ -153,7 +153,7 @@ class Ranks:
     def __init__(self, count: int, place: Place) -> None:
         self.count, self.place = count, place
         self.mine = shares_of(count, place.ranks)[place.rank]
-        self._agreed: bytes | None = None  # digest of the learner that all ranks have
+        self._agreed: np.ndarray | None = None  # the learner that all ranks have, see `_bits`
 
     def exchange(self, items: Sequence[Item]) -> list[Item]:
         """See `Shards.exchange`."""
@@ -170,15 +170,16 @@ class Ranks:
         tensors: dict[str, Tensor] | None = None
         if self.place.first:
             tensors = learner_tensors(backend)
-            tensors = None if digest_of(tensors) == self._agreed else tensors
+            if self._agreed is not None and np.array_equal(_bits(tensors), self._agreed):
+                tensors = None
         given = _broadcast(tensors)
         if given is not None and not self.place.first:
             load_learner(backend, given)
 
     def check_learner(self, backend: Backend) -> None:
         """See `Group.check_learner`."""
-        self._agreed = digest_of(learner_tensors(backend))
-        digests = _gather(self._agreed, self.place)
+        self._agreed = _bits(learner_tensors(backend))
+        digests = _gather(hashlib.sha256(self._agreed.data).digest(), self.place)
         other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if other:
             raise RankLostError(
@@ -196,13 +197,10 @@ def next_order() -> tuple[str, tuple[Any, ...]]:
     return name, arguments
 
 
-def digest_of(tensors: Mapping[str, Tensor]) -> bytes:
-    """Of names and bits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name].detach().numpy()).data)
-    return digest.digest()
+def _bits(tensors: Mapping[str, Tensor]) -> np.ndarray:
+    """All tensors [n bytes], in the order of their names, which are the same on all ranks."""
+    arrays = [np.ascontiguousarray(tensors[name].detach().numpy()) for name in sorted(tensors)]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
 
 # ---------------------------------------------------------------- transport

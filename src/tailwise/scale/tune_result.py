@@ -14,7 +14,7 @@ from tailwise.pages.population import Point
 from tailwise.run.config import Words
 from tailwise.scale.importance import rank_correlations
 from tailwise.scale.population import Ranking, Step, Trained
-from tailwise.scale.space import Range, Space, Value
+from tailwise.scale.space import Range, Space, Value, Values
 
 FILE = "tune.json"
 
@@ -40,6 +40,7 @@ class TuneResult:
     steps        everything that was trained, in order
     finalists    the members that were trained to the end
     best         the best of them; None when all failed
+    configured   the configuration's own values of the searched keys, which no member need have
     facts        sentences about the search
     folder       where its files are
     """
@@ -53,6 +54,7 @@ class TuneResult:
     steps: Sequence[Step]
     finalists: Step
     best: Trained | None
+    configured: Values
     facts: tuple[str, ...]
     folder: Path
 
@@ -83,6 +85,7 @@ class TuneResult:
                 copied=one.member.copied,
                 values=one.member.values,
                 value=one.measured.value,
+                error=one.measured.error,
                 kept=self.ranking.keeps(one.measured),
                 ancestor=(one.member.generation, one.member.number) in ancestors,
             )
@@ -129,6 +132,20 @@ class TuneResult:
     def amount(self, value: float | None) -> str:
         """A return or a tail with its unit."""
         return "-" if value is None else self.words.amount(value)
+
+    def learnt(self) -> list[list[str]]:
+        """By key: the configuration's value, the best member's, and how far the order of the members follows it."""
+        best = {} if self.best is None else self.best.member.values
+        importance = self.importance
+        return [
+            [
+                key,
+                shown(self.configured[key]) if key in self.configured else "-",
+                shown(best[key]) if key in best else "-",
+                f"{importance[key]:+.2f}" if key in importance else "-",
+            ]
+            for key in self.space.entries
+        ]
 
     def verdict(self) -> list[str]:
         """What came out, and what it is not."""
