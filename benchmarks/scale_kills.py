@@ -8,8 +8,12 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.journal import Outcome
 from benchmarks.report import Check, Options
 from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start, updates_in, wait_for
 
@@ -20,34 +24,41 @@ GRACE = 40.0  # seconds that Ray's own processes have to notice that their drive
 VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "cluster", "/raylet/raylet "))
 
 
+@dataclass(frozen=True)
+class Killed:
+    """What became of one search. killed: whether the kill came in time; wrong: whether its lineage differs; lost: most
+    updates between metrics and checkpoint of a run whose driver was killed; orphans: processes left behind."""
+
+    victim: str
+    killed: bool
+    wrong: bool
+    lost: int
+    orphans: int
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The search that nobody kills. updates: all that its trainings write down."""
+
+    lineage: Any
+    updates: int
+
+
 def checks(options: Options) -> list[Check]:
-    """Each kill is of one search, which is then brought to its end."""
-    draw, wrong, orphans, lost = random.Random(0), 0, 0, 0
-    happened: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as name:
-        whole = Path(name) / "whole"
-        finish(start(str(whole), "one"))
-        updates, wanted, number = updates_in(whole), QUICK_KILLS if options.quick else KILLS, 0
-        while number < wanted:  # a kill that comes too late is none
-            victim, place, words = VICTIMS[number % len(VICTIMS)]
-            folder = Path(name) / f"{sum(happened.values())}-{victim}"
-            started = start(str(folder), place)
-            moment = draw.randrange(updates)
-            alive = wait_for(started, folder, updates=moment, then=draw.uniform(0.0, AFTER))
-            killed = alive and _kill(started, words)
-            happened[victim if killed else f"{victim}, too late"] += 1
-            number += killed
-            if victim == "driver" and killed:
-                started.process.wait()
-                orphans += _left_over(started, GRACE)
-                lost = max(lost, _updates_behind(folder))
-                started = start(str(folder), place)
-            finish(started)
-            orphans += _left_over(started, GRACE)
-            wrong += lineage_of(folder) != lineage_of(whole)
-            told = f"{victim} after {moment} of {updates} updates{'' if killed else ', too late'}"
-            options.say(f"  {number} of {wanted}: {told}; {wrong} wrong, {orphans} orphans")
+    """Each kill is of one search, which is then brought to its end. With a journal, kills that were made are kept."""
+    found: list[Killed] = []
+    whole: Undisturbed = _kept(options, "undisturbed", _undisturbed)
+    wanted = QUICK_KILLS if options.quick else KILLS
+    while (number := sum(one.killed for one in found)) < wanted:  # a kill that comes too late is none
+        attempt, kind = len(found), number % len(VICTIMS)
+        one: Killed = _kept(options, f"attempt {attempt}", lambda a=attempt, k=kind: _attempt(a, k, whole))
+        found.append(one)
+        told = f"{one.victim}{'' if one.killed else ', too late'}; {'wrong' if one.wrong else 'the same lineage'}"
+        options.say(f"  {number + one.killed} of {wanted}: {told}, {one.orphans} orphans")
+    happened = Counter(one.victim if one.killed else f"{one.victim}, too late" for one in found)
     detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
+    wrong, orphans = sum(one.wrong for one in found), sum(one.orphans for one in found)
+    lost = max(one.lost for one in found)
     return [
         Check("kills: lineages that differ from the undisturbed one", wrong, "0", wrong == 0, detail),
         Check("kills: processes left behind", orphans, "0", orphans == 0, f"after {GRACE:g} s at most"),
@@ -59,6 +70,45 @@ def checks(options: Options) -> list[Check]:
             f"run.checkpoint_every is {CHECKPOINT_EVERY}",
         ),
     ]
+
+
+def _kept(options: Options, name: str, work: Callable[[], Any]) -> Any:
+    """The result of some work, from the journal where it was done before."""
+    journal = options.journal
+    if journal is None:
+        return work()
+    name = f"kills, {name}"
+    outcome = journal.read(name)
+    if outcome is None:
+        outcome = Outcome(work(), 0.0)
+        journal.write(name, outcome)
+    return outcome.result
+
+
+def _undisturbed() -> Undisturbed:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "whole"
+        finish(start(str(folder), "one"))
+        return Undisturbed(lineage_of(folder), updates_in(folder))
+
+
+def _attempt(attempt: int, kind: int, whole: Undisturbed) -> Killed:
+    """Start a search, kill a part of it at a moment that was drawn, bring it to its end."""
+    draw, (victim, place, words) = random.Random(attempt), VICTIMS[kind]
+    lost = orphans = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "search"
+        started = start(str(folder), place)
+        moment = draw.randrange(whole.updates)
+        killed = wait_for(started, folder, updates=moment, then=draw.uniform(0.0, AFTER)) and _kill(started, words)
+        if victim == "driver" and killed:
+            started.process.wait()
+            orphans += _left_over(started, GRACE)
+            lost = _updates_behind(folder)
+            started = start(str(folder), place)
+        finish(started)
+        orphans += _left_over(started, GRACE)
+        return Killed(victim, killed, lineage_of(folder) != whole.lineage, lost, orphans)
 
 
 def _kill(started: Started, words: str) -> bool:

@@ -94,8 +94,7 @@ def population_figure(view: PopulationView) -> Any:
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
         if name in view.configured:
-            line = {"color": QUIET, "width": 1, "dash": "dash"}
-            figure.add_hline(view.configured[name], line=line, row=row, col=1)
+            figure.add_trace(_configured(view.points, view.configured[name]), row=row, col=1)
         if name in view.logarithmic:
             figure.update_yaxes(type="log", row=row, col=1)
     figure.update_xaxes(gridcolor=GRID, zeroline=False, dtick=_tick(view.points))
@@ -149,6 +148,13 @@ def _traces(points: Sequence[Point], known: Mapping[tuple[int, int], Point], key
         )
     )
     return traces
+
+
+def _configured(points: Sequence[Point], value: float | int | str | bool) -> go.Scatter:
+    """A dashed line at the configuration's value, which widens the axis where nobody is near it."""
+    ends = [min(one.generation for one in points) - 0.25, max(one.generation for one in points) + 0.25]
+    line = {"color": QUIET, "width": 1, "dash": "dash"}
+    return go.Scatter(x=ends, y=[value, value], mode="lines", line=line, hoverinfo="skip")
 
 
 def _bars(drawn: Sequence[Point]) -> dict[str, Any]:
