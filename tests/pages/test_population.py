@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tailwise.pages.population import Point, PopulationView, population_figure, write_population_page
 from tests.chromium import browser
 from tests.pages.browser import DESKTOP, PHONE, look
@@ -23,7 +21,6 @@ def point(generation: int, member: int, value: float | None, *, parent: int | No
         copied=parent is not None and parent != member,
         values={RATE: rate},
         value=value,
-        error=None if value is None else 0.1 * (member + 1),
         kept=None,
         ancestor=member == 1,
     )
@@ -35,7 +32,7 @@ VIEW = PopulationView(
     warnings=[],
     score="log-return per year, select window",
     points=[
-        point(0, 0, 0.1, rate=1e-4),
+        point(0, 0, 0.1, rate=1e-5),
         point(0, 1, 0.3, rate=1e-3),
         point(1, 0, None, parent=1, rate=2e-3),
         point(1, 1, 0.5, parent=1, rate=1e-3),
@@ -44,16 +41,17 @@ VIEW = PopulationView(
     logarithmic=[RATE],
     configured={RATE: 5e-2},
     learnt=[[RATE, "0.05", "0.001", "+0.80"]],
-    headings=["member", "return", RATE, "run"],
-    rows=[["1", "+50.0%", "0.001", "generation-001-member-001"], ["0", "failed", "0.002", "generation-001-member-000"]],
+    headings=["member", "return", "95%", RATE, "run"],
+    rows=[["1", "50%", "30% to 70%", "0.001", "generation-001-member-001"], ["0", "failed", "-", "0.002", "other"]],
 )
 
 
-def test_scores_have_intervals_and_the_configured_value_is_drawn() -> None:
-    """Rejects points without bars, bars of one standard error, and a line that lies outside of the axis."""
-    traces = population_figure(VIEW).data
-    scores = next(one for one in traces if one.mode == "markers" and list(one.y) == [0.1, 0.3, 0.5])
-    assert list(scores.error_y.array) == pytest.approx([1.96 * 0.1, 1.96 * 0.2, 1.96 * 0.2])
+def test_the_configured_value_is_drawn_and_widens_its_axis() -> None:
+    """Rejects a line beside the traces, which lies outside of the axis where no member is near it; and ticks between
+    the powers of ten, which lie upon one another."""
+    figure = population_figure(VIEW)
+    assert figure.layout.yaxis2.type == "log" and figure.layout.yaxis2.dtick == 1
+    traces = figure.data
     dashed = [one for one in traces if one.mode == "lines" and one.line.dash == "dash"]
     assert [list(one.y) for one in dashed] == [[5e-2, 5e-2]]
     assert dashed[0].x[0] < 0 and dashed[0].x[1] > 1

@@ -33,9 +33,10 @@ def message_of(rank: int, turn: int) -> dict[str, Any]:
     return {"rank": rank, "turn": turn, "values": np.arange(count, dtype=np.float64) + rank}
 
 
-def talk(path: Path, rank: int, ranks: int, turns: int, answer: Connection) -> None:
+def talk(path: Path, rank: int, ranks: int, turns: int, all_there: Any, answer: Connection) -> None:
     """Exchange so many messages; say how many arrived wrong."""
     memory, wrong = SharedMemory(path, rank, ranks, patience=60.0), 0
+    all_there.wait(60)
     for turn in range(turns):
         for other, data in enumerate(memory.exchange(encode(message_of(rank, turn)))):
             wanted = message_of(other, turn)
@@ -58,12 +59,14 @@ def test_messages_of_every_size_arrive_whole_and_in_turn(ranks: int) -> None:
     message that is cut where its place ends: 40 MB go through places of 5 and 8."""
     path = SharedMemory.create(ranks)
     assert path is not None
-    pipes = [SPAWN.Pipe(duplex=False) for _ in range(ranks)]
+    pipes, all_there = [SPAWN.Pipe(duplex=False) for _ in range(ranks)], SPAWN.Barrier(ranks)
     processes = [
-        SPAWN.Process(target=talk, args=(path, rank, ranks, 400, sender)) for rank, (_, sender) in enumerate(pipes)
+        SPAWN.Process(target=talk, args=(path, rank, ranks, 400, all_there, sender))
+        for rank, (_, sender) in enumerate(pipes)
     ]
     for process in processes:
         process.start()
+    assert all(receiver.poll(120) for receiver, _ in pipes)
     assert [receiver.recv() for receiver, _ in pipes] == [0] * ranks
     for process in processes:
         process.join()
@@ -79,7 +82,7 @@ def test_a_rank_that_was_killed_is_noticed() -> None:
     receiver, sender = SPAWN.Pipe(duplex=False)
     other = SPAWN.Process(target=wait_for_ever, args=(path, 1, 2, sender))
     other.start()
-    assert receiver.recv() == 1
+    assert receiver.poll(60) and receiver.recv() == 1
     rank_memory.discard(path)
     assert other.pid is not None
     os.kill(other.pid, signal.SIGKILL)
@@ -97,7 +100,7 @@ def test_a_rank_that_lives_and_says_nothing_is_given_up() -> None:
     receiver, sender = SPAWN.Pipe(duplex=False)
     other = SPAWN.Process(target=wait_for_ever, args=(path, 1, 2, sender))
     other.start()
-    assert receiver.recv() == 1
+    assert receiver.poll(60) and receiver.recv() == 1
     rank_memory.discard(path)
     with pytest.raises(PeerGoneError, match=r"rank 1 did not answer for 0\.5 seconds"):
         memory.exchange(encode(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from tailwise.pages.views import Paragraphs, Table, write_page
 
 PAGE = "tune.html"
 PALE = "#b9c2ca"
-NORMAL = 1.96  # standard errors on each side of a 95% interval
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class Point:
     parent    member of the generation before whose state it began from; None at the beginning
     copied    whether that was another one, whose state it took over
     value     its score; None when it failed
-    error     standard error of the score; None where it has none
     kept      whether it keeps the limit; None without one
     ancestor  whether the best member descends from it, or is it
     """
@@ -37,7 +36,6 @@ class Point:
     copied: bool
     values: Mapping[str, float | int | str | bool]
     value: float | None
-    error: float | None
     kept: bool | None
     ancestor: bool
 
@@ -71,9 +69,10 @@ def write_population_page(path: Path, view: PopulationView) -> None:
     }
     legend = (
         "A line joins a member to the one whose state it began from. Blue: the best member and those it descends from. "
-        "Dotted: a copy, which took over another member and moved to other values. Red: the limit is missed. Bars: 95% "
-        "of one score, from its bars or episodes. Dashed: the value of the configuration, which nobody trained with "
-        "unless a point lies on it. A rank correlation near 0 does not say that a value does not matter."
+        "Dotted: a copy, which took over another member and moved to other values. Red: the limit is missed. "
+        "Dashed: the value of the configuration, which nobody trained with unless a point lies on it. 95%: of one "
+        "score, from its bars or episodes; members share those, so differences between them are known better than "
+        "that. A rank correlation near 0 does not say that a value does not matter."
     )
     write_page(path, FrontierPage(view.title, facts, population_figure(view), tables, legend))
 
@@ -96,7 +95,9 @@ def population_figure(view: PopulationView) -> Any:
         if name in view.configured:
             figure.add_trace(_configured(view.points, view.configured[name]), row=row, col=1)
         if name in view.logarithmic:
-            figure.update_yaxes(type="log", row=row, col=1)
+            figure.update_yaxes(type="log", exponentformat="e", row=row, col=1)
+            if _decades(view.points, str(name)) >= 1:
+                figure.update_yaxes(dtick=1, row=row, col=1)  # the ticks between them are too many for the panel
     figure.update_xaxes(gridcolor=GRID, zeroline=False, dtick=_tick(view.points))
     figure.update_xaxes(title_text="generation", row=rows, col=1)
     figure.update_yaxes(gridcolor=GRID, zeroline=False)
@@ -110,6 +111,12 @@ def population_figure(view: PopulationView) -> Any:
         showlegend=False,
     )
     return figure
+
+
+def _decades(points: Sequence[Point], key: str) -> float:
+    """How many powers of ten the values of a key span."""
+    values = [float(one.values[key]) for one in points]
+    return math.log10(max(values) / min(values))
 
 
 def _tick(points: Sequence[Point]) -> int:
@@ -140,7 +147,6 @@ def _traces(points: Sequence[Point], known: Mapping[tuple[int, int], Point], key
         go.Scatter(
             x=[one.generation for one in drawn],
             y=[_shown(one, key) for one in drawn],
-            error_y=_bars(drawn) if key is None else None,
             mode="markers",
             marker={"color": [_colour(one) for one in drawn], "size": [8 if one.ancestor else 6 for one in drawn]},
             hovertext=[_words(one) for one in drawn],
@@ -155,12 +161,6 @@ def _configured(points: Sequence[Point], value: float | int | str | bool) -> go.
     ends = [min(one.generation for one in points) - 0.25, max(one.generation for one in points) + 0.25]
     line = {"color": QUIET, "width": 1, "dash": "dash"}
     return go.Scatter(x=ends, y=[value, value], mode="lines", line=line, hoverinfo="skip")
-
-
-def _bars(drawn: Sequence[Point]) -> dict[str, Any]:
-    """95% intervals of the scores."""
-    lengths = [NORMAL * (one.error or 0.0) for one in drawn]
-    return {"type": "data", "array": lengths, "color": PALE, "thickness": 1, "width": 3}
 
 
 def _shown(one: Point, key: str | None) -> Any:

@@ -36,7 +36,8 @@ class PeerGoneError(RuntimeError):
 
 
 class SharedMemory:
-    """One file, mapped by every rank: numbers of rounds [ranks], and two places for messages of each rank.
+    """One file, mapped by every rank before any of them exchanges something: numbers of rounds [ranks], and two places
+    for messages of each rank.
 
     A message is exchanged in rounds: each rank writes a piece of its own and then the number of the round, waits until
     all have written it, and reads theirs. Who has written round k has read round k - 1 to its end, so two places, taken

@@ -13,10 +13,11 @@ from tailwise.core.parsing import Stored
 from tailwise.pages.population import Point
 from tailwise.run.config import Words
 from tailwise.scale.importance import rank_correlations
-from tailwise.scale.population import Ranking, Step, Trained
+from tailwise.scale.population import Measured, Ranking, Step, Trained
 from tailwise.scale.space import Range, Space, Value, Values
 
 FILE = "tune.json"
+NORMAL = 1.96  # standard errors on each side of a 95% interval
 
 
 class TuneFile(Stored):
@@ -85,7 +86,6 @@ class TuneResult:
                 copied=one.member.copied,
                 values=one.member.values,
                 value=one.measured.value,
-                error=one.measured.error,
                 kept=self.ranking.keeps(one.measured),
                 ancestor=(one.member.generation, one.member.number) in ancestors,
             )
@@ -113,7 +113,14 @@ class TuneResult:
     def headings(self) -> list[str]:
         """Of `table`."""
         tail = ["tail", "limit"] if self.ranking.limit is not None else []
-        return ["member", self.words.reward if self.words.percent else "return", *tail, *self.space.entries, "run"]
+        return [
+            "member",
+            self.words.reward if self.words.percent else "return",
+            "95%",
+            *tail,
+            *self.space.entries,
+            "run",
+        ]
 
     def table(self) -> list[list[str]]:
         """The members that were trained to the end, best first."""
@@ -127,7 +134,14 @@ class TuneResult:
             tail = [self.amount(measured.tail), "" if measured.value is None else "kept" if kept else "missed"]
         values = [shown(one.member.values[key]) for key in self.space.entries]
         value = "failed" if measured.value is None else self.amount(measured.value)
-        return [str(one.member.number), value, *tail, *values, one.member.folder]
+        return [str(one.member.number), value, self._interval(measured), *tail, *values, one.member.folder]
+
+    def _interval(self, measured: Measured) -> str:
+        """95% interval of a score, over the bars of the window or over the episodes."""
+        if measured.value is None or measured.error is None:
+            return "-"
+        low, high = (self.amount(measured.value + side * NORMAL * measured.error) for side in (-1, 1))
+        return f"{low} to {high}"
 
     def amount(self, value: float | None) -> str:
         """A return or a tail with its unit."""
