@@ -92,7 +92,7 @@ def population_figure(view: PopulationView) -> Any:
     for row, name in enumerate([None, *view.keys], start=1):
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
-        if name in view.configured:
+        if name is not None and name in view.configured:
             figure.add_trace(_configured(view.points, view.configured[name]), row=row, col=1)
         if name in view.logarithmic:
             figure.update_yaxes(type="log", exponentformat="e", row=row, col=1)

@@ -24,7 +24,7 @@ from tailwise.run.run_files import LARGE, LARGEST_COUNT, SMALL, read_file, read_
 
 if TYPE_CHECKING:
     import pandas
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import FileWriter
 
 FILE, TABLE, TENSORBOARD = "metrics.jsonl", "metrics.parquet", "tensorboard"
 _AXES = ("update", "steps")
@@ -43,7 +43,7 @@ class MetricStore:
         self._accepted: set[str] = set()  # names that were checked before: the check is too slow for every line
         self._tensorboard = tensorboard
         self._file: BinaryIO | None = None
-        self._writer: SummaryWriter | None = None
+        self._writer: FileWriter | None = None
         self._last: tuple[int, int] | None = None
 
     def append(self, update: int, steps: int, metrics: Mapping[str, float]) -> None:
@@ -127,14 +127,17 @@ class MetricStore:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         entries = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._open_writer(steps).file_writer.add_summary(Summary(value=entries), steps)
+        self._open_writer(steps).add_summary(Summary(value=entries), steps)
 
-    def _open_writer(self, steps: int) -> SummaryWriter:
+    def _open_writer(self, steps: int) -> FileWriter:
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from torch.utils.tensorboard import FileWriter
 
+            self._writer = FileWriter(str(self.run_dir / TENSORBOARD))
             # What an earlier process wrote from this step on was cut back in our file and is hidden there as well.
-            self._writer = SummaryWriter(str(self.run_dir / TENSORBOARD), purge_step=steps)
+            self._writer.add_event(Event(step=steps, file_version="brain.Event:2"))
+            self._writer.add_event(Event(step=steps, session_log=SessionLog(status=SessionLog.START)))
         return self._writer
 
 
