@@ -141,7 +141,7 @@ def _updates_behind(folder: Path) -> int:
     from tailwise.run.run_list import newest_rows
 
     behind = 0
-    for metrics in folder.glob("**/metrics.jsonl"):
+    for metrics in folder.glob("*/metrics.jsonl"):
         rows = newest_rows(metrics.parent, 1)
         newest, _ = latest_good(metrics.parent)
         kept = 0 if newest is None else int(read_training(newest).json["update"])
