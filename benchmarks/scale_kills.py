@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of,
 
 KILLS, QUICK_KILLS = 20, 3
 AFTER = 0.3  # a kill comes up to so many seconds after an update that was drawn
+LONGEST_LINE = 60  # characters of a command line that is shown
 GRACE = 40.0  # seconds that Ray's own processes have to notice that their driver is gone
 # (victim, where the search runs, what the command line of the victim holds)
 VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "cluster", "/raylet/raylet "))
@@ -27,13 +29,13 @@ VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "c
 @dataclass(frozen=True)
 class Killed:
     """What became of one search. killed: whether the kill came in time; wrong: whether its lineage differs; lost: most
-    updates between metrics and checkpoint of a run whose driver was killed; orphans: processes left behind."""
+    updates between metrics and checkpoint of a run whose driver was killed; orphans: command lines of what is left."""
 
     victim: str
     killed: bool
     wrong: bool
     lost: int
-    orphans: int
+    orphans: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,16 @@ def checks(options: Options) -> list[Check]:
         one: Killed = _kept(options, f"attempt {attempt}", lambda a=attempt, k=kind: _attempt(a, k, whole))
         found.append(one)
         told = f"{one.victim}{'' if one.killed else ', too late'}; {'wrong' if one.wrong else 'the same lineage'}"
-        options.say(f"  {number + one.killed} of {wanted}: {told}, {one.orphans} orphans")
+        options.say(f"  {number + one.killed} of {wanted}: {told}, {len(one.orphans)} orphans {one.orphans or ''}")
     happened = Counter(one.victim if one.killed else f"{one.victim}, too late" for one in found)
     detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
-    wrong, orphans = sum(one.wrong for one in found), sum(one.orphans for one in found)
+    wrong, left = sum(one.wrong for one in found), [line for one in found for line in one.orphans]
     lost = max(one.lost for one in found)
     return [
         Check("kills: lineages that differ from the undisturbed one", wrong, "0", wrong == 0, detail),
-        Check("kills: processes left behind", orphans, "0", orphans == 0, f"after {GRACE:g} s at most"),
+        Check(
+            "kills: processes left behind", len(left), "0", not left, "; ".join([f"after {GRACE:g} s at most", *left])
+        ),
         Check(
             "kills: updates between metrics and checkpoint of a killed driver's runs",
             lost,
@@ -95,7 +99,7 @@ def _undisturbed() -> Undisturbed:
 def _attempt(attempt: int, kind: int, whole: Undisturbed) -> Killed:
     """Start a search, kill a part of it at a moment that was drawn, bring it to its end."""
     draw, (victim, place, words) = random.Random(attempt), VICTIMS[kind]
-    lost = orphans = 0
+    lost, orphans = 0, list[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "search"
         started = start(str(folder), place)
@@ -108,7 +112,7 @@ def _attempt(attempt: int, kind: int, whole: Undisturbed) -> Killed:
             started = start(str(folder), place)
         finish(started)
         orphans += _left_over(started, GRACE)
-        return Killed(victim, killed, lineage_of(folder) != whole.lineage, lost, orphans)
+        return Killed(victim, killed, lineage_of(folder) != whole.lineage, lost, tuple(orphans))
 
 
 def _kill(started: Started, words: str) -> bool:
@@ -124,15 +128,16 @@ def _kill(started: Started, words: str) -> bool:
     return False
 
 
-def _left_over(started: Started, seconds: float) -> int:
-    """Processes of an ended search that still live after so many seconds; they are ended."""
+def _left_over(started: Started, seconds: float) -> list[str]:
+    """Command lines of the processes of an ended search that still live after so many seconds; they are ended."""
     until = time.monotonic() + seconds
     while started.family() and time.monotonic() < until:
         time.sleep(0.5)
     left = started.family()
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    return len(left)
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, signal.SIGKILL)
+    return [line[:LONGEST_LINE] for line in left.values()]
 
 
 def _updates_behind(folder: Path) -> int:
