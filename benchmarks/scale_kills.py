@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def checks(options: Options) -> list[Check]:
     wanted = QUICK_KILLS if options.quick else KILLS
     while (number := sum(one.killed for one in found)) < wanted:  # a kill that comes too late is none
         attempt, kind = len(found), number % len(VICTIMS)
-        one: Killed = _kept(options, f"attempt {attempt}", lambda a=attempt, k=kind: _attempt(a, k, whole))
+        one: Killed = _kept(options, f"attempt {attempt}", partial(_attempt, attempt, kind, whole))
         found.append(one)
         told = f"{one.victim}{'' if one.killed else ', too late'}; {'wrong' if one.wrong else 'the same lineage'}"
         options.say(f"  {number + one.killed} of {wanted}: {told}, {len(one.orphans)} orphans {one.orphans or ''}")
