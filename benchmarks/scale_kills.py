@@ -2,50 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from benchmarks.journal import Outcome
 from benchmarks.report import Check, Options
-from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start
+from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start, updates_in, wait_for
 
 KILLS, QUICK_KILLS = 20, 3
-LONGEST = 25.0  # seconds from the first training on, about the length of the search
+AFTER = 0.3  # a kill comes up to so many seconds after an update that was drawn
+LONGEST_LINE = 60  # characters of a command line that is shown
 GRACE = 40.0  # seconds that Ray's own processes have to notice that their driver is gone
 # (victim, where the search runs, what the command line of the victim holds)
 VICTIMS = (("driver", "ray", ""), ("worker", "ray", "ray::_work"), ("raylet", "cluster", "/raylet/raylet "))
 
 
+@dataclass(frozen=True)
+class Killed:
+    """What became of one search. killed: whether the kill came in time; wrong: whether its lineage differs; lost: most
+    updates between metrics and checkpoint of a run whose driver was killed; orphans: command lines of what is left."""
+
+    victim: str
+    killed: bool
+    wrong: bool
+    lost: int
+    orphans: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The search that nobody kills. updates: all that its trainings write down."""
+
+    lineage: Any
+    updates: int
+
+
 def checks(options: Options) -> list[Check]:
-    """Each kill is of one search, which is then brought to its end."""
-    draw, wrong, orphans, lost = random.Random(0), 0, 0, 0
-    happened: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as name:
-        whole = Path(name) / "whole"
-        finish(start(str(whole), "one"))
-        for number in range(QUICK_KILLS if options.quick else KILLS):
-            victim, place, words = VICTIMS[number % len(VICTIMS)]
-            folder = Path(name) / f"{number}-{victim}"
-            started = start(str(folder), place)
-            killed = _kill(started, folder, words, after=draw.uniform(0.0, LONGEST))
-            happened[victim if killed else f"{victim}, too late"] += 1
-            if victim == "driver" and killed:
-                started.process.wait()
-                lost = max(lost, _updates_behind(folder))
-                orphans += _left_over(started, GRACE)
-                started = start(str(folder), place)
-            finish(started)
-            orphans += _left_over(started, GRACE)
-            wrong += lineage_of(folder) != lineage_of(whole)
-            options.say(f"  {number + 1}: {victim}{'' if killed else ', too late'}; {wrong} wrong, {orphans} orphans")
+    """Each kill is of one search, which is then brought to its end. With a journal, kills that were made are kept."""
+    found: list[Killed] = []
+    whole: Undisturbed = _kept(options, "undisturbed", _undisturbed)
+    wanted = QUICK_KILLS if options.quick else KILLS
+    while (number := sum(one.killed for one in found)) < wanted:  # a kill that comes too late is none
+        attempt, kind = len(found), number % len(VICTIMS)
+        one: Killed = _kept(options, f"attempt {attempt}", partial(_attempt, attempt, kind, whole))
+        found.append(one)
+        told = f"{one.victim}{'' if one.killed else ', too late'}; {'wrong' if one.wrong else 'the same lineage'}"
+        options.say(f"  {number + one.killed} of {wanted}: {told}, {len(one.orphans)} orphans {one.orphans or ''}")
+    happened = Counter(one.victim if one.killed else f"{one.victim}, too late" for one in found)
     detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
+    wrong, left = sum(one.wrong for one in found), [line for one in found for line in one.orphans]
+    lost = max(one.lost for one in found)
     return [
         Check("kills: lineages that differ from the undisturbed one", wrong, "0", wrong == 0, detail),
-        Check("kills: processes left behind", orphans, "0", orphans == 0, f"after {GRACE:g} s at most"),
+        Check(
+            "kills: processes left behind", len(left), "0", not left, "; ".join([f"after {GRACE:g} s at most", *left])
+        ),
         Check(
             "kills: updates between metrics and checkpoint of a killed driver's runs",
             lost,
@@ -56,33 +77,68 @@ def checks(options: Options) -> list[Check]:
     ]
 
 
-def _kill(started: Started, folder: Path, words: str, *, after: float) -> bool:
+def _kept(options: Options, name: str, work: Callable[[], Any]) -> Any:
+    """The result of some work, from the journal where it was done before."""
+    journal = options.journal
+    if journal is None:
+        return work()
+    name = f"kills, {name}"
+    outcome = journal.read(name)
+    if outcome is None:
+        outcome = Outcome(work(), 0.0)
+        journal.write(name, outcome)
+    return outcome.result
+
+
+def _undisturbed() -> Undisturbed:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "whole"
+        finish(start(str(folder), "one"))
+        return Undisturbed(lineage_of(folder), updates_in(folder))
+
+
+def _attempt(attempt: int, kind: int, whole: Undisturbed) -> Killed:
+    """Start a search, kill a part of it at a moment that was drawn, bring it to its end."""
+    draw, (victim, place, words) = random.Random(attempt), VICTIMS[kind]
+    lost, orphans = 0, list[str]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "search"
+        started = start(str(folder), place)
+        moment = draw.randrange(whole.updates)
+        killed = wait_for(started, folder, updates=moment, then=draw.uniform(0.0, AFTER)) and _kill(started, words)
+        if victim == "driver" and killed:
+            started.process.wait()
+            orphans += _left_over(started, GRACE)
+            lost = _updates_behind(folder)
+            started = start(str(folder), place)
+        finish(started)
+        orphans += _left_over(started, GRACE)
+        return Killed(victim, killed, lineage_of(folder) != whole.lineage, lost, tuple(orphans))
+
+
+def _kill(started: Started, words: str) -> bool:
     """Kill the driver, or the last process whose command line holds `words`; whether there was one."""
-    while not list(folder.glob("**/metrics.jsonl")) and started.process.poll() is None:
-        time.sleep(0.05)
-    until = time.monotonic() + after
-    while time.monotonic() < until and started.process.poll() is None:
-        time.sleep(0.05)
     if not words:
-        alive = started.process.poll() is None
         started.process.kill()
-        return alive
-    chosen = [pid for pid, line in sorted(started.family().items()) if words in line]
-    if started.process.poll() is not None or not chosen:
-        return False
-    os.kill(chosen[-1], signal.SIGKILL)
-    return True
+        return True
+    while started.process.poll() is None:
+        if chosen := [pid for pid, line in sorted(started.family().items()) if words in line]:
+            os.kill(chosen[-1], signal.SIGKILL)
+            return True
+        time.sleep(0.02)  # no task runs between two generations
+    return False
 
 
-def _left_over(started: Started, seconds: float) -> int:
-    """Processes of an ended search that still live after so many seconds; they are ended."""
+def _left_over(started: Started, seconds: float) -> list[str]:
+    """Command lines of the processes of an ended search that still live after so many seconds; they are ended."""
     until = time.monotonic() + seconds
     while started.family() and time.monotonic() < until:
         time.sleep(0.5)
     left = started.family()
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    return len(left)
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, signal.SIGKILL)
+    return [line[:LONGEST_LINE] for line in left.values()]
 
 
 def _updates_behind(folder: Path) -> int:
@@ -91,7 +147,7 @@ def _updates_behind(folder: Path) -> int:
     from tailwise.run.run_list import newest_rows
 
     behind = 0
-    for metrics in folder.glob("**/metrics.jsonl"):
+    for metrics in folder.glob("*/metrics.jsonl"):
         rows = newest_rows(metrics.parent, 1)
         newest, _ = latest_good(metrics.parent)
         kept = 0 if newest is None else int(read_training(newest).json["update"])

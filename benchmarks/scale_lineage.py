@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks.report import Check, Options
-from benchmarks.scale_work import finish, lineage_of, start
+from benchmarks.scale_work import finish, lineage_of, start, updates_in, wait_for
 
-KILLS, LONGEST = 3, 12.0  # seconds before a kill
+KILLS, AFTER = 3, 0.3  # kills of one search, each up to so many seconds after an update that was drawn
 
 
 def checks(options: Options) -> list[Check]:
@@ -24,15 +23,13 @@ def checks(options: Options) -> list[Check]:
             if lineage_of(folder / place) != lineage_of(folder / "one"):
                 differing.append(place)
         draw, killed = random.Random(0), 0
-        while killed < KILLS:  # those that come too late are none
+        # Drawn among updates, not among seconds, so that every kill comes while the search goes on.
+        moments = sorted(draw.sample(range(updates_in(folder / "one") - 1), KILLS))
+        for updates in moments:
             started = start(str(folder / "killed"), "one")
-            time.sleep(draw.uniform(1.0, LONGEST))
-            alive = started.process.poll() is None
+            killed += wait_for(started, folder / "killed", updates=updates, then=draw.uniform(0.0, AFTER))
             started.process.kill()
             started.process.wait()
-            killed += alive
-            if not alive:
-                break
         finish(start(str(folder / "killed"), "one"))
         options.say(f"  killed {killed} times and resumed")
         if lineage_of(folder / "killed") != lineage_of(folder / "one"):
@@ -41,4 +38,13 @@ def checks(options: Options) -> list[Check]:
         copies = sum(one["member"]["copied"] for step in lineage_of(folder / "one") for one in step)
     detail = f"{members} trainings, {copies} copies; local, Ray, killed {killed} times"
     detail += f"; different: {', '.join(differing)}" if differing else ""
-    return [Check("lineage: searches that differ from one process", len(differing), "0", not differing, detail)]
+    return [
+        Check("lineage: searches that differ from one process", len(differing), "0", not differing, detail),
+        Check(
+            "lineage: kills of the search that was resumed",
+            killed,
+            str(KILLS),
+            killed == KILLS,
+            f"after {moments} updates",
+        ),
+    ]

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 import warnings
 from contextlib import nullcontext
@@ -91,6 +92,21 @@ def finish(started: Started) -> str:
     if started.process.returncode != 0:
         raise SystemExit(f"benchmarks.scale_work ended with {started.process.returncode}; run it by hand to see why.")
     return out
+
+
+def updates_in(folder: Path) -> int:
+    """Updates that all trainings of a search have written down; folders below theirs come and go."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/metrics.jsonl"))
+
+
+def wait_for(started: Started, folder: Path, *, updates: int, then: float) -> bool:
+    """Wait until a search has written down so many updates, and so many seconds more; whether it still goes on."""
+    while started.process.poll() is None and updates_in(folder) < updates:
+        time.sleep(0.02)
+    until = time.monotonic() + then
+    while started.process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    return started.process.poll() is None
 
 
 def lineage_of(folder: Path) -> Any:

@@ -29,6 +29,7 @@ BARS = ("bars", "features", "market")
 MARKET = ("core", *BARS)
 PRESETS = "run/presets"  # a part of its own: most benchmarks have their own settings
 EVERYTHING = (*TRAINING, PRESETS, *BARS, "evaluate", "cli")
+SEARCHED = (*TRAINING, *BARS, "evaluate", "scale")
 FUSED = ("fused",)
 RECORDS = ("report", "measured", "sources", "reachable")  # how checks are printed and kept
 _NAMED = re.compile(r"benchmarks\.(\w+)(?::\w+)?")  # a module of benchmarks/, or a function of one
@@ -132,7 +133,13 @@ SUBJECTS = {
         backends=FUSED,
     ),
     "Live learning": Subject("live_learning", (*TRAINING, *BARS, "live", "online")),
-    "Scale": Subject("scale", (*TRAINING, *BARS, "scale"), timed=True),
+    # A part each: together they take longer than anybody wants to keep a machine for.
+    "Scale: exploit": Subject("scale", (*TRAINING, "scale"), ("exploit",)),
+    "Scale: lineage": Subject("scale", SEARCHED, ("lineage",)),
+    "Scale: kills": Subject("scale", SEARCHED, ("kills",)),
+    "Scale: ranks": Subject("scale", (*TRAINING, *BARS), ("ranks",), timed=True),
+    "Scale: overhead": Subject("scale", TRAINING, ("overhead",), timed=True),
+    "Scale: search": Subject("scale", SEARCHED, ("search",), timed=True),
     "Speed": Subject("speed", (*TRAINING, *BARS), timed=True),
     "Speed: mlp": Subject("speed", (*TRAINING, *BARS), ("mlp64",), timed=True),
     "Speed: lstm": Subject("speed", (*TRAINING, *BARS), ("lstm64", "lstm128"), timed=True),

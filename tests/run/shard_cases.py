@@ -1,10 +1,12 @@
-"""Trainings in shards, and a program that torchrun starts on several ranks to do them: `shard_cases.py FOLDER`."""
+"""Trainings in shards, and a program that torchrun starts on several ranks to do them:
+`shard_cases.py FOLDER [gloo]`; with gloo the ranks share no memory, and fewer cases are trained."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ CASES: dict[str, dict[str, Any]] = {
     "market, lstm, torch": {**MARKET, "backend": "torch", "model": {"core": LSTM}, "risk": LIMIT, "run": {"shards": 2}},
     "market, lstm, fused": {**MARKET, "backend": "fused", "model": {"core": LSTM}, "risk": LIMIT, "run": {"shards": 2}},
 }
+
+WITHOUT_MEMORY = ("gym, lstm, torch", "market, lstm, fused")
 
 
 def config_of(case: str, **run: Any) -> dict[str, Any]:
@@ -70,8 +74,8 @@ def train(case: str, folder: Path) -> None:
     agent.trainer.driver.close()
 
 
-def main(folder: Path) -> None:
-    """On the first rank train all cases; on the others follow it."""
+def main(folder: Path, cases: Iterable[str]) -> None:
+    """On the first rank train the cases; on the others follow it."""
     from tailwise.run.follower import follow
     from tailwise.run.ranks import joined, place_of
 
@@ -81,9 +85,15 @@ def main(folder: Path) -> None:
         if not place.first:
             follow()
             return
-        for case in CASES:
+        for case in cases:
             train(case, folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[2:] == ["gloo"]:
+        from tailwise.run import rank_memory
+
+        rank_memory.MEMORY = Path("/there-is-none")
+        main(Path(sys.argv[1]), WITHOUT_MEMORY)
+    else:
+        main(Path(sys.argv[1]), CASES)

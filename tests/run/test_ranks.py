@@ -24,7 +24,7 @@ from tailwise.run.metric_store import FILE, differences_without_time
 from tailwise.run.progress import Recorder
 from tailwise.run.ranks import STARTED_BY, RankLostError, group_for, place_of
 from tailwise.run.sharded import Alone, shares_of
-from tests.run.shard_cases import CASES, config_of, train
+from tests.run.shard_cases import CASES, WITHOUT_MEMORY, config_of, train
 from tests.support import bits
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(["src", *sys.path])}
@@ -47,17 +47,19 @@ def same_run(one: Path, other: Path) -> None:
 @pytest.mark.timeout(900)
 def test_ranks_have_the_bits_of_one_process(tmp_path: Path) -> None:
     """Two ranks of torchrun against one process with the same shards: MLP and LSTM, market and Gymnasium, both
-    backends. With four shards on two ranks a wrong order of sums shows: a rank that adds up its own first."""
+    backends, through memory that they share and through gloo. With four shards on two ranks a wrong order of sums
+    shows: a rank that adds up its own first."""
     program = str(Path(__file__).with_name("shard_cases.py"))
-    done = subprocess.run(
-        [*TORCHRUN, program, str(tmp_path / "ranks")], env=ENVIRONMENT, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr
+    for way in ("memory", "gloo"):
+        words = [*TORCHRUN, program, str(tmp_path / way), *([way] if way == "gloo" else [])]
+        done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr
     for case in CASES:
         train(case, tmp_path / "one")
-    for case in CASES:
-        folder = case.replace(", ", "-")
-        same_run(tmp_path / "one" / folder, tmp_path / "ranks" / folder)
+    for way, cases in (("memory", CASES), ("gloo", WITHOUT_MEMORY)):
+        for case in cases:
+            folder = case.replace(", ", "-")
+            same_run(tmp_path / "one" / folder, tmp_path / way / folder)
 
 
 def test_gradients_are_added_in_the_order_of_the_shards() -> None:

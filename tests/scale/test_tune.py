@@ -16,6 +16,7 @@ import pytest
 
 import tailwise
 from tailwise.core.errors import ConfigError, ConfigWarning, DataError
+from tailwise.evaluate.frontier import play_rewards
 from tailwise.evaluate.study import StudyStopped
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.controllers import Hyperparameters
@@ -95,6 +96,25 @@ def test_a_population_copies_its_best_and_is_written_down(undisturbed: TuneResul
     page = (undisturbed.folder / "tune.html").read_text()
     assert "learner.entropy.weight" in page and "mean return, episodes of selection" in page
     assert str(undisturbed.folder) not in page and undisturbed.best.member.folder in page  # it may be sent to others
+
+
+def test_scores_have_intervals_and_values_stand_beside_the_configurations(undisturbed: TuneResult) -> None:
+    """Two episodes a, b have the standard error |a - b| / 2. Rejects the deviation of episodes in its place."""
+    best = undisturbed.best
+    assert best is not None and best.measured.value is not None and best.measured.error is not None
+    agent = tailwise.load(undisturbed.folder / best.member.folder)
+    world = agent.world()
+    driver = world.eval_env("select", episodes=2, seed=0)
+    played = play_rewards(agent, driver, episodes=world.episodes(2), deterministic=False, seed=0)
+    driver.close()
+    first, second = (float(one.rewards.sum()) for one in played)
+    assert (first + second) / 2 == best.measured.value
+    assert best.measured.error == pytest.approx(abs(first - second) / 2)
+    place = undisturbed.headings().index("95%")
+    assert all(" to " in row[place] for row in undisturbed.table())
+    learnt = {row[0]: row[1:] for row in undisturbed.learnt()}
+    assert learnt.keys() == SPACE.keys() and learnt["learner.learning_rate"][0] == "0.0003"
+    assert learnt["learner.gamma"][1] == f"{best.member.values['learner.gamma']:.4g}"
 
 
 def test_a_member_that_is_never_replaced_trains_like_a_run_of_its_own(undisturbed: TuneResult, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ class FusedEpochs:
 
     def kl_after(self) -> float:
         """See `Epochs.kl_after`."""
-        return policy_kl(self.backend, self.rows, self.rollout.steps)
+        return policy_kl(self.backend, self.rollout, self.rows)
 
 
 def _prior_of(model: ActorCritic) -> np.ndarray:
@@ -276,22 +276,26 @@ def _units_of(parts: list[batches.Part]) -> list[np.ndarray]:
     return [rows]
 
 
-def policy_kl(backend: FusedBackend, rows: Rows, steps: int) -> float:
-    """Mean of KL(old || new) over all valid rows, nats."""
-    read, workers = (backend.parameters, backend.log_std, rows), backend.workers
-    sums = [0.0] * len(workers.scratches)
+def policy_kl(backend: FusedBackend, rollout: Rollout, rows: Rows) -> float:
+    """Mean of KL(old || new) over all valid rows, nats; each process looks at the rows of its own shards."""
+    read, workers, shards = (backend.parameters, backend.log_std, rows), backend.workers, backend.shards
+    recurrent = backend.bound.network.core != NO_CORE
+    units = batches.units_of_shards(rollout.valid, recurrent=recurrent, shards=shards.count)
+    memories = workers.step_memories(rows.envs) if recurrent else []
     backend.lay_out(backend.bound.laid.to_act)
 
-    def of_rows(part: np.ndarray, k: int) -> None:
-        sums[k] = sum_kl(*read, part, workers.scratches[k])
+    def sum_of(shard: int) -> float:
+        sums = [0.0] * len(workers.scratches)
 
-    def of_sequences(part: np.ndarray, k: int) -> None:
-        order = sequence_rows(steps, rows.envs, part).reshape(steps, -1)
-        sums[k] = sum_kl_along(*read, order, rows.state[part], memories[k])
+        def of_rows(part: np.ndarray, k: int) -> None:
+            sums[k] = sum_kl(*read, part, workers.scratches[k])
 
-    if backend.bound.network.core == NO_CORE:
-        workers.run(np.flatnonzero(rows.valid), of_rows)
-    else:
-        memories = workers.step_memories(rows.envs)
-        workers.run(np.arange(rows.envs), of_sequences)
-    return sum(sums) / int(np.count_nonzero(rows.valid))
+        def of_sequences(part: np.ndarray, k: int) -> None:
+            order = sequence_rows(rollout.steps, rows.envs, part).reshape(rollout.steps, -1)
+            sums[k] = sum_kl_along(*read, order, rows.state[part], memories[k])
+
+        workers.run(units[shard], of_sequences if recurrent else of_rows)
+        return sum(sums)
+
+    every = shards.exchange([sum_of(shard) for shard in shards.mine])
+    return sum(every) / int(np.count_nonzero(rows.valid))

@@ -494,14 +494,18 @@ class TorchEpochs:
     @torch.no_grad()
     def kl_after(self) -> float:
         """Exact KL(old||new) over all valid rows of the rollout, in as many parts as training used."""
-        model, config, valid = self.backend.model, self.backend.config, self.rollout.valid
-        recurrent = model.core is not None
-        units = batches.all_units(valid, recurrent=recurrent)
+        valid, shards = self.rollout.valid, self.backend.shards
+        units = batches.units_of_shards(valid, recurrent=self.backend.model.core is not None, shards=shards.count)
+        sums = shards.exchange([self._kl_sum(units[shard]) for shard in shards.mine])
+        return sum(sums) / int(np.count_nonzero(valid.numpy(force=True)))
+
+    def _kl_sum(self, units: npt.NDArray[np.int64]) -> float:
+        """Sum of KL(old||new) over the rows of a shard."""
+        model, config = self.backend.model, self.backend.config
         old = self.rollout.params.reshape(-1, self.rollout.params.shape[-1])
-        rows, kl = 0, 0.0
-        parts = batches.parts(units, valid, microbatches=config.minibatches * config.microbatches, recurrent=recurrent)
+        count, total = config.minibatches * config.microbatches, 0.0
+        parts = batches.parts(units, self.rollout.valid, microbatches=count, recurrent=model.core is not None)
         for part in map(self._placed, parts):
             new = model.policy(self._features(part), self.prepared.mask_rows(part.rows))
-            kl += float(law_kl(model.law, old[part.rows], new).sum())
-            rows += part.size
-        return kl / rows
+            total += float(law_kl(model.law, old[part.rows], new).sum())
+        return total

@@ -24,7 +24,7 @@ from tailwise.run.run_files import LARGE, LARGEST_COUNT, SMALL, read_file, read_
 
 if TYPE_CHECKING:
     import pandas
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import FileWriter
 
 FILE, TABLE, TENSORBOARD = "metrics.jsonl", "metrics.parquet", "tensorboard"
 _AXES = ("update", "steps")
@@ -43,7 +43,7 @@ class MetricStore:
         self._accepted: set[str] = set()  # names that were checked before: the check is too slow for every line
         self._tensorboard = tensorboard
         self._file: BinaryIO | None = None
-        self._writer: SummaryWriter | None = None
+        self._writer: FileWriter | None = None
         self._last: tuple[int, int] | None = None
 
     def append(self, update: int, steps: int, metrics: Mapping[str, float]) -> None:
@@ -63,10 +63,7 @@ class MetricStore:
         file.flush()
         self._last = (int(update), int(steps))
         if self._tensorboard:
-            writer = self._open_writer(steps)
-            for name, value in row.items():
-                if name not in _AXES and value is not None:
-                    writer.add_scalar(name, value, global_step=steps)
+            self._show({name: value for name, value in row.items() if name not in _AXES and value is not None}, steps)
 
     def cut_back(self, update: int) -> int:
         """Drop all lines after `update`, and a torn last line; returns how many lines were dropped.
@@ -125,12 +122,22 @@ class MetricStore:
             self._file = open(self.path, "ab")  # noqa: SIM115  (stays open from line to line; close() closes it)
         return self._file
 
-    def _open_writer(self, steps: int) -> SummaryWriter:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+    def _show(self, values: Mapping[str, float], steps: int) -> None:
+        """Hand one update to TensorBoard: one record of all values takes a tenth of the time of a record each."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
+        entries = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._open_writer(steps).add_summary(Summary(value=entries), steps)
+
+    def _open_writer(self, steps: int) -> FileWriter:
+        if self._writer is None:
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from torch.utils.tensorboard import FileWriter
+
+            self._writer = FileWriter(str(self.run_dir / TENSORBOARD))
             # What an earlier process wrote from this step on was cut back in our file and is hidden there as well.
-            self._writer = SummaryWriter(str(self.run_dir / TENSORBOARD), purge_step=steps)
+            self._writer.add_event(Event(step=steps, file_version="brain.Event:2"))
+            self._writer.add_event(Event(step=steps, session_log=SessionLog(status=SessionLog.START)))
         return self._writer
 
 

@@ -1,19 +1,17 @@
-"""The processes that torchrun starts for one run: who they are, and how they talk (gloo, over TCP).
+"""The processes that torchrun starts for one run: who they are, and how they talk.
 
-All that they send one another is what Python pickles: ranks trust each other, as torch's own do (docs/security.md).
+Ranks of one machine talk through memory that they share (`rank_memory.py`), others through gloo, over TCP.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import datetime
 import hashlib
-import io
 import os
-import pickle
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,10 +23,14 @@ from torch import Tensor
 from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.learner.backend import Backend
 from tailwise.learner.shards import Item
+from tailwise.run.rank_memory import SharedMemory, discard
+from tailwise.run.rank_messages import decode, encode, size_of
 from tailwise.run.sharded import Alone, Group, learner_tensors, load_learner, shares_of
 
 PATIENCE = datetime.timedelta(hours=2)  # of a rank for the others: one of them may be evaluating
 STARTED_BY = "TORCHELASTIC_RUN_ID"  # torchrun sets it
+#: What the ranks of this process group share, as torch keeps the group itself; None where they are not on one machine.
+_MEMORY: ContextVar[SharedMemory | None] = ContextVar("memory", default=None)
 
 
 class RankLostError(TailwiseError):
@@ -71,12 +73,13 @@ def joined(place: Place) -> Iterator[None]:
             dist.init_process_group("gloo", timeout=PATIENCE)
         except (RuntimeError, ValueError) as error:
             raise RankLostError(f"rank {place.rank} cannot reach the others: {_short(error)}") from error
-        yield
-        if place.first:
-            _broadcast(("end", ()))
-        # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
-        with _told():
-            dist.barrier()
+        with _shared_memory(place):
+            yield
+            if place.first:
+                _broadcast(("end", ()))
+            # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
+            with _told():
+                dist.barrier()
         for number, handler in before.items():
             signal.signal(number, handler)
     except BaseException:
@@ -86,6 +89,29 @@ def joined(place: Place) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _shared_memory(place: Place) -> Iterator[None]:
+    """Within this context the ranks talk through memory, if all of them see the same; else through gloo."""
+    path = _broadcast(SharedMemory.create(place.ranks) if place.first else None)
+    memory = None
+    if path is not None:
+        with contextlib.suppress(OSError):  # another machine's, or a container's own
+            memory = SharedMemory(path, place.rank, place.ranks, patience=PATIENCE.total_seconds())
+        all_see_it = all(_gather(memory is not None, place))
+        if place.first:
+            discard(path)
+        if memory is not None and not all_see_it:
+            memory.close()
+            memory = None
+    token = _MEMORY.set(memory)
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+        if memory is not None:
+            memory.close()
 
 
 def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
@@ -127,11 +153,11 @@ class Ranks:
     def __init__(self, count: int, place: Place) -> None:
         self.count, self.place = count, place
         self.mine = shares_of(count, place.ranks)[place.rank]
-        self._agreed: bytes | None = None  # digest of the learner that all ranks have
+        self._agreed: np.ndarray | None = None  # the learner that all ranks have, see `_bits`
 
     def exchange(self, items: Sequence[Item]) -> list[Item]:
         """See `Shards.exchange`."""
-        every: list[list[Item]] = _gather(list(items), self.place.ranks)
+        every: list[list[Item]] = _gather(list(items), self.place)
         return [item for own in every for item in own]
 
     def order(self, name: str, *arguments: Any) -> None:
@@ -144,15 +170,16 @@ class Ranks:
         tensors: dict[str, Tensor] | None = None
         if self.place.first:
             tensors = learner_tensors(backend)
-            tensors = None if digest_of(tensors) == self._agreed else tensors
+            if self._agreed is not None and np.array_equal(_bits(tensors), self._agreed):
+                tensors = None
         given = _broadcast(tensors)
         if given is not None and not self.place.first:
             load_learner(backend, given)
 
     def check_learner(self, backend: Backend) -> None:
         """See `Group.check_learner`."""
-        self._agreed = digest_of(learner_tensors(backend))
-        digests = _gather(self._agreed, self.place.ranks)
+        self._agreed = _bits(learner_tensors(backend))
+        digests = _gather(hashlib.sha256(self._agreed.data).digest(), self.place)
         other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if other:
             raise RankLostError(
@@ -170,71 +197,60 @@ def next_order() -> tuple[str, tuple[Any, ...]]:
     return name, arguments
 
 
-def digest_of(tensors: Mapping[str, Tensor]) -> bytes:
-    """Of names and bits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name].detach().numpy()).data)
-    return digest.digest()
+def _bits(tensors: Mapping[str, Tensor]) -> np.ndarray:
+    """All tensors [n bytes], in the order of their names, which are the same on all ranks."""
+    arrays = [np.ascontiguousarray(tensors[name].detach().numpy()) for name in sorted(tensors)]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
 
 # ---------------------------------------------------------------- transport
 
 
-class _Pickler(pickle.Pickler):
-    """Tensors go as arrays, which takes a tenth of the time of their own way."""
-
-    dispatch_table = copyreg.dispatch_table.copy()
-    dispatch_table[Tensor] = lambda tensor: _packed(tensor)  # type: ignore[index]
-
-
-def _packed(tensor: Tensor) -> Any:
-    """How a tensor is built again; one number that shows everywhere stays one number."""
-    own = tensor.detach()
-    if own.numel() > 1 and not any(own.stride()):
-        return _spread, (own.flatten()[0].numpy(), tuple(own.shape))
-    return torch.from_numpy, (own.contiguous().numpy(),)
-
-
-def _spread(value: Any, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(np.array(value)).expand(shape)
-
-
-def _bytes_of(value: Any) -> Tensor:
-    buffer = io.BytesIO()
-    _Pickler(buffer, protocol=5).dump(value)
-    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-
-
-def _value_of(data: Tensor) -> Any:
-    return pickle.loads(data.numpy().tobytes())
-
-
-def _gather(value: Any, ranks: int) -> list[Any]:
-    """The value of every rank, in their order."""
-    own = _bytes_of(value)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+def _gather(value: Any, place: Place) -> list[Any]:
+    """The value of every rank, in their order; the own one is the same object."""
+    memory = _MEMORY.get()
     with _told():
-        dist.all_gather(sizes, torch.tensor([len(own)]))
-        counts = [int(size) for size in sizes]
-        padded = torch.zeros(max(counts), dtype=torch.uint8)
-        padded[: len(own)] = own
-        every = [torch.empty(max(counts), dtype=torch.uint8) for _ in range(ranks)]
-        dist.all_gather(every, padded)
-    return [_value_of(data[:count]) for data, count in zip(every, counts, strict=True)]
+        message = encode(value)
+        others = _gather_by_gloo(message, place.ranks) if memory is None else memory.exchange(message)
+    return [value if rank == place.rank else decode(data) for rank, data in enumerate(others)]
+
+
+def _gather_by_gloo(message: list[memoryview], ranks: int) -> list[np.ndarray]:
+    """The messages uint8 [n] of all ranks."""
+    own = _joined(message)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(sizes, torch.tensor([len(own)]))
+    counts = [int(size) for size in sizes]
+    padded = torch.zeros(max(counts), dtype=torch.uint8)
+    padded[: len(own)] = own
+    every = [torch.empty(max(counts), dtype=torch.uint8) for _ in range(ranks)]
+    dist.all_gather(every, padded)
+    return [data[:count].numpy() for data, count in zip(every, counts, strict=True)]
+
+
+def _joined(message: list[memoryview]) -> Tensor:
+    whole = bytearray(size_of(message))
+    at = 0
+    for part in message:
+        whole[at : at + part.nbytes] = part
+        at += part.nbytes
+    return torch.frombuffer(whole, dtype=torch.uint8)
 
 
 def _broadcast(value: Any) -> Any:
     """The value of the first rank, on every rank."""
-    first = dist.get_rank() == 0
-    data = _bytes_of(value) if first else torch.zeros(0, dtype=torch.uint8)
-    size = torch.tensor([len(data)])
+    first, memory = dist.get_rank() == 0, _MEMORY.get()
     with _told():
-        dist.broadcast(size, 0)
-        data = data if first else torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0)
-    return value if first else _value_of(data)
+        if memory is not None:
+            data = memory.exchange(encode(value) if first else [])[0]
+        else:
+            own = _joined(encode(value)) if first else torch.zeros(0, dtype=torch.uint8)
+            size = torch.tensor([len(own)])
+            dist.broadcast(size, 0)
+            own = own if first else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(own, 0)
+            data = own.numpy()
+    return value if first else decode(data)
 
 
 @contextlib.contextmanager

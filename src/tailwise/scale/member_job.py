@@ -18,11 +18,13 @@ import torch
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.numerics import known_forward_returns
+from tailwise.evaluate.bootstrap import standard_error
 from tailwise.evaluate.frontier import play_rewards
 from tailwise.evaluate.statistics import forward_returns
 from tailwise.evaluate.study import StudyJob
 from tailwise.learner.risk import utility_at
 from tailwise.learner.risk_config import CvarMeasure, RiskConstraint
+from tailwise.market.path import AccountPath
 from tailwise.run import checkpoint as ckpt
 from tailwise.run.agent import PPO
 from tailwise.run.config import Config
@@ -74,6 +76,7 @@ class MemberJob(StudyJob[Measured]):
             steps=steps,
             value=score.value,
             tail=score.tail,
+            error=score.error,
             weights=digest_of(newest),
             checkpoint=newest.name,
         )
@@ -81,10 +84,12 @@ class MemberJob(StudyJob[Measured]):
 
 @dataclass(frozen=True)
 class Score:
-    """value: what is maximised; tail: what a limit speaks of, None where it could not be measured."""
+    """value: what is maximised; tail: what a limit speaks of, None where it could not be measured; error: standard
+    error of value, None where it has none."""
 
     value: float
     tail: float | None
+    error: float | None
 
 
 def score_of(agent: PPO, *, seed: int) -> Score:
@@ -105,6 +110,8 @@ def score_of(agent: PPO, *, seed: int) -> Score:
         return Score(
             float(np.mean([value / unit for value, unit in zip(yearly, units, strict=True)])),
             tail_of(config, [values / unit for values, unit in zip(forward, units, strict=True)]),
+            # Accounts live through the same time: as if they moved together, which is never too little.
+            float(np.mean([_yearly_error(path) / unit for path, unit in zip(paths, units, strict=True)])),
         )
     return _episodes(agent, world, config, seed=seed)
 
@@ -119,7 +126,15 @@ def _episodes(agent: PPO, world: World, config: Config, *, seed: int) -> Score:
     finally:
         driver.close()
     forward = [known_forward_returns(one.rewards, config.learner.gamma, over=one.over) for one in played]
-    return Score(float(np.mean([one.rewards.sum() for one in played])), tail_of(config, forward))
+    returns = np.array([one.rewards.sum() for one in played])
+    error = float(returns.std(ddof=1)) / len(returns) ** 0.5 if len(returns) > 1 else None
+    return Score(float(returns.mean()), tail_of(config, forward), error)
+
+
+def _yearly_error(path: AccountPath) -> float:
+    """Standard error of the log-return per year of a path, which allows for dependence between its bars."""
+    returns = path.log_returns
+    return float(standard_error(returns - returns.mean())) * len(returns) * path.periods_per_year / path.planned
 
 
 def tail_of(config: Config, forward: Sequence[Floats]) -> float | None:

@@ -51,6 +51,7 @@ class Measured(Stored):
     value      log-return per year of a market, mean over its accounts; else mean return of an episode. None: it failed
     tail       measure of `risk.limit` on what was realised; None where nothing is as long as the horizon, or no tail
                is measured
+    error      standard error of value, over the bars of the window or over the episodes; None where it has none
     smoothed   value, and smoothed_tail: tail, averaged over the generations of its lineage
     failed     why it has no value, a sentence
     weights    sha256 of the policy's tensors
@@ -60,6 +61,7 @@ class Measured(Stored):
     steps: int = Field(ge=0)
     value: float | None
     tail: float | None
+    error: float | None = None
     smoothed: float | None = None
     smoothed_tail: float | None = None
     failed: str | None = None

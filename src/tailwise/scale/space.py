@@ -212,6 +212,14 @@ def why_absent(config: Config, key: str) -> str | None:
     return f"{key} is null" if tree is None else None
 
 
+def value_of(config: Config, key: str) -> Value | None:
+    """The value that a configuration has under a key; None where it has no single one."""
+    tree: Any = config.model_dump(mode="json")
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, float | int | str | bool) else None
+
+
 def with_values(config: Config, values: Values) -> Config:
     """The configuration with these values. What may change in a run goes through the setter that changes it there."""
     live = {key: float(value) for key, value in values.items() if key in KEYS}

@@ -32,7 +32,7 @@ from tailwise.scale.member_job import MemberJob
 from tailwise.scale.optuna_search import OptunaProposer, load_optuna
 from tailwise.scale.pbt import PbtSettings, PopulationBasedTraining, check_changeable
 from tailwise.scale.population import Member, Ranking, Search, Step, Trained
-from tailwise.scale.space import Space, read_space, with_values
+from tailwise.scale.space import Space, read_space, value_of, with_values
 from tailwise.scale.trials import GridProposer, RandomProposer, TrialSearch, TrialSettings, checked_grid
 from tailwise.scale.tune_result import FILE, TuneFile, TuneResult
 
@@ -152,6 +152,7 @@ class TunePlan:
             steps=tuple(done),
             finalists=finalists,
             best=self.ranking.best(finalists),
+            configured={key: value for key, _ in self.space if (value := value_of(self.base, key)) is not None},
             facts=self.facts,
             folder=folder,
         )
@@ -337,6 +338,8 @@ def keep_tune_page(result: TuneResult) -> Path:
         points=result.points,
         keys=list(result.space.entries),
         logarithmic=result.logarithmic,
+        configured=result.configured,
+        learnt=result.learnt(),
         headings=result.headings(),
         rows=result.table(),
     )

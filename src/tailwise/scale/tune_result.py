@@ -13,10 +13,11 @@ from tailwise.core.parsing import Stored
 from tailwise.pages.population import Point
 from tailwise.run.config import Words
 from tailwise.scale.importance import rank_correlations
-from tailwise.scale.population import Ranking, Step, Trained
-from tailwise.scale.space import Range, Space, Value
+from tailwise.scale.population import Measured, Ranking, Step, Trained
+from tailwise.scale.space import Range, Space, Value, Values
 
 FILE = "tune.json"
+NORMAL = 1.96  # standard errors on each side of a 95% interval
 
 
 class TuneFile(Stored):
@@ -40,6 +41,7 @@ class TuneResult:
     steps        everything that was trained, in order
     finalists    the members that were trained to the end
     best         the best of them; None when all failed
+    configured   the configuration's own values of the searched keys, which no member need have
     facts        sentences about the search
     folder       where its files are
     """
@@ -53,6 +55,7 @@ class TuneResult:
     steps: Sequence[Step]
     finalists: Step
     best: Trained | None
+    configured: Values
     facts: tuple[str, ...]
     folder: Path
 
@@ -110,7 +113,14 @@ class TuneResult:
     def headings(self) -> list[str]:
         """Of `table`."""
         tail = ["tail", "limit"] if self.ranking.limit is not None else []
-        return ["member", self.words.reward if self.words.percent else "return", *tail, *self.space.entries, "run"]
+        return [
+            "member",
+            self.words.reward if self.words.percent else "return",
+            "95%",
+            *tail,
+            *self.space.entries,
+            "run",
+        ]
 
     def table(self) -> list[list[str]]:
         """The members that were trained to the end, best first."""
@@ -124,11 +134,32 @@ class TuneResult:
             tail = [self.amount(measured.tail), "" if measured.value is None else "kept" if kept else "missed"]
         values = [shown(one.member.values[key]) for key in self.space.entries]
         value = "failed" if measured.value is None else self.amount(measured.value)
-        return [str(one.member.number), value, *tail, *values, one.member.folder]
+        return [str(one.member.number), value, self._interval(measured), *tail, *values, one.member.folder]
+
+    def _interval(self, measured: Measured) -> str:
+        """95% interval of a score, over the bars of the window or over the episodes."""
+        if measured.value is None or measured.error is None:
+            return "-"
+        low, high = (self.amount(measured.value + side * NORMAL * measured.error) for side in (-1, 1))
+        return f"{low} to {high}"
 
     def amount(self, value: float | None) -> str:
         """A return or a tail with its unit."""
         return "-" if value is None else self.words.amount(value)
+
+    def learnt(self) -> list[list[str]]:
+        """By key: the configuration's value, the best member's, and how far the order of the members follows it."""
+        best = {} if self.best is None else self.best.member.values
+        importance = self.importance
+        return [
+            [
+                key,
+                shown(self.configured[key]) if key in self.configured else "-",
+                shown(best[key]) if key in best else "-",
+                f"{importance[key]:+.2f}" if key in importance else "-",
+            ]
+            for key in self.space.entries
+        ]
 
     def verdict(self, run: str | None = None) -> list[str]:
         """What came out, and what it is not. run: what the best run is called; default: its path."""
