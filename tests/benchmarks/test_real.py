@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from tailwise.market.costs import CostConfig
 from tailwise.market.dataset import build_dataset
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.run.config import parse_config
+from tailwise.run.limits import units_of
+from tailwise.run.worlds import MarketWorld
 
 
 def test_splits_are_causal_and_do_not_overlap(tmp_path: Path) -> None:
@@ -146,6 +149,29 @@ def test_pooled_members_have_bars_in_every_window() -> None:
     bars = {"AAPL": BY_NAME["AAPL"].load(), "SP500": sp500(), "GOOG": BY_NAME["GOOG"].load()}
     members, others = pooled_members(bars)
     assert members == ["AAPL", "SP500"] and list(others) == ["GOOG"]
+
+
+@pytest.mark.parametrize("which", ["init", "old"])
+def test_a_member_that_init_leaves_out_is_pooled_on_the_windows_of_the_protocol(
+    which: real_recipes.Recipe, tmp_path: Path
+) -> None:
+    """The S&P 500 begins in 1999: by its own cut of the years to 2006 `init` leaves it out, and the first split gives
+    it two years to train on. Its limit is measured there, like that of the share beside it."""
+    names = ("AAPL", "XOM", "SP500")
+    bars = [BY_NAME[name].load() for name in names]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        config = split_config(names, bars, 0, which, tmp_path).seeded(0)
+    assert [str(one.message)[:25] for one in told if "left out" in str(one.message)] == (
+        ["left out: SP500 has 159 b"] if which == "init" else []
+    )
+    world = MarketWorld(config)
+    lengths = {
+        one.symbol: w.end - w.first for one, w in zip(world.dataset.bars, world.dataset.window("train"), strict=True)
+    }
+    assert lengths["SP500"] > real_recipes.FEWEST_POOLED and lengths["AAPL"] > 5 * lengths["SP500"]
+    if which == "init":
+        assert set(units_of(world.config)) == set(names)
 
 
 def test_the_protocol_names_the_constants() -> None:

@@ -199,6 +199,36 @@ def test_several_symbols_share_one_pooled_policy(tailwise: Terminal) -> None:
     assert set(units) == {"a", "b", "old"}, "the numbers stand in the run's configuration"
 
 
+def test_a_symbol_that_begins_too_late_to_be_trained_is_left_out_and_named(tailwise: Terminal) -> None:
+    """274 train bars are too few and 275 enough, whether or not a tail can be measured on them; `young` has none.
+
+    The windows of the others are as without it. Rejects a limit that is measured on a handful of bars, and an error
+    about the tail of a rule.
+    """
+    for name, seed in (("a", 1), ("b", 2), ("whole", 3)):
+        write_bars(f"{name}.csv", seed=seed, rows=2000)
+    assert tailwise("init", "a.csv", "b.csv", "--out", "two.yaml") == 0
+    end = next(line for line in Path("two.yaml").read_text().splitlines() if line.startswith("  #   train")).split()[4]
+    lines = Path("whole.csv").read_text().splitlines()
+    trained = next(row for row, line in enumerate(lines) if line.startswith(end))  # the last train bar
+    for name, rows in (("late", 274), ("enough", 275), ("young", -300)):
+        Path(f"{name}.csv").write_text("\n".join(lines[:1] + lines[trained + 1 - rows :]) + "\n")
+    assert tailwise("init", "late.csv", "a.csv", "young.csv", "b.csv", "--out", "four.yaml") == 0, tailwise.error
+    told = [line for line in tailwise.out.splitlines() if line.startswith("left out: ")]
+    assert [line.partition(",")[0] for line in told] == [
+        "left out: young has 0 bars in the train window",
+        "left out: late has 274 bars in the train window",
+    ]
+    assert read("four.yaml")["data"] == read("two.yaml")["data"] and read("four.yaml")["data"]["paths"] == [
+        "a.csv",
+        "b.csv",
+    ]
+    assert all(f"# left out: {name} has" in Path("four.yaml").read_text() for name in ("late", "young"))
+    assert tailwise("init", "enough.csv", "a.csv", "--out", "enough.yaml") == 0
+    assert read("enough.yaml")["data"]["paths"] == ["enough.csv", "a.csv"]
+    assert tailwise("train", "enough.yaml", *SMALL, "--out", "run") == 0, tailwise.error
+
+
 def test_closes_alone_are_read_as_asked_and_every_artefact_says_so(tailwise: Terminal) -> None:
     write_bars("gold.csv", rows=900)
     pd.read_csv("gold.csv")[["time", "close"]].to_csv("gold.csv", index=False)

@@ -184,6 +184,17 @@ def test_histories_of_different_length_are_pooled(files: Path, tmp_path: Path) -
         MarketWorld(parse_config(moved, source="test"), features=again.features)
 
 
+def test_a_symbol_too_young_for_a_tail_of_its_own_is_refused_by_name(files: Path, tmp_path: Path) -> None:
+    """With what can be done about it; under one limit for all it trains. Rejects advice to give more bars."""
+    young = jump_diffusion(seed=4, length=1500, bar="1d").slice(900 - 40, None)  # 40 train bars, 20 of them warm up
+    save_bars(young, tmp_path / "young.parquet")
+    paths = [str(files / "calm.parquet"), str(tmp_path / "young.parquet")]
+    with pytest.raises(DataError, match=r"train bars of .* are shorter than the 30 bars .* leave the symbol out"):
+        MarketWorld(config(files, data={"paths": paths}))
+    one = MarketWorld(config(files, data={"paths": paths, "pool": {"tails": "pooled"}}))
+    assert len(one.dataset.tables("train")) == 2
+
+
 @pytest.mark.parametrize("world", ["resample", "pool"])
 def test_a_resumed_run_equals_an_uninterrupted_one(files: Path, tmp_path: Path, world: str) -> None:
     """Worlds and units are found again, bit for bit, from the configuration of the run."""

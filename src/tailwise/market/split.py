@@ -68,12 +68,34 @@ def ended_before(bars: Sequence[Bars], split: Split) -> list[Bars]:
         judged = [one for one in judged if not any(one is other for other in gone)]
 
 
+def began_late(bars: Sequence[Bars], split: SharesSplit, fewest: int) -> dict[str, int]:
+    """Symbols with fewer than `fewest` bars to train on, and how many they have; never all of them.
+
+    The one with the fewest goes first: without its bars the windows of the others may begin earlier or later.
+    """
+    kept: list[Bars] = list(bars)
+    late: dict[str, int] = {}
+    while len(kept) > 1:
+        helping = ended_before(kept, split)
+        judged = [one for one in kept if not any(one is other for other in helping)]
+        _, end = window_limits(judged, split)["train"]
+        rows = [_bars_between(one, None, end) for one in kept]
+        least = int(np.argmin(rows))
+        if rows[least] >= fewest:
+            break
+        late[kept.pop(least).symbol] = rows[least]
+    return late
+
+
 def _has_bars(bars: Bars, first: Moment | None, end: Moment | None) -> bool:
+    return _bars_between(bars, first, end) > 0
+
+
+def _bars_between(bars: Bars, first: Moment | None, end: Moment | None) -> int:
     try:
-        bars.between(first, end)
+        return len(bars.between(first, end))
     except DataError:
-        return False
-    return True
+        return 0
 
 
 def window_limits(bars: Sequence[Bars], split: Split) -> dict[Purpose, tuple[Moment | None, Moment | None]]:

@@ -234,9 +234,15 @@ class _Tail:
         returns = rule_returns(tables, self.settings, self.costs)
         forward = np.concatenate([known_forward_returns(one, self.gamma, over=over) for one, over in returns])
         if not len(forward):
+            mend = (
+                "give more bars or lower gamma."
+                if symbol is None
+                else "leave the symbol out of data.paths, name windows under data.split in which it trains for longer, "
+                "use data.pool.tails pooled, or lower gamma."
+            )
             raise DataError(
                 f"the train bars{'' if symbol is None else f' of {symbol}'} are shorter than the "
                 f"{tail_horizon(self.gamma)} bars over which learner.gamma {self.gamma:g} discounts, so the tail of a "
-                "rule cannot be measured; give more bars or lower gamma."
+                f"rule cannot be measured; {mend}"
             )
         return utility_at(self.risk.measure, torch.from_numpy(forward), self.risk.alpha).value

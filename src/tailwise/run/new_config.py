@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +16,14 @@ from tailwise.bars.check_bars import Reading
 from tailwise.bars.data_config import SharesSplit
 from tailwise.core.atomic import write_text
 from tailwise.core.config import load_yaml
-from tailwise.core.errors import ConfigError
+from tailwise.core.errors import ConfigError, ConfigWarning
 from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.spec import columns_of, longest_warm_up
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
 from tailwise.market.dataset import Dataset, build_dataset
 from tailwise.market.env_config import MarketEnvConfig
-from tailwise.market.split import ended_before, split_windows
+from tailwise.market.split import began_late, ended_before, split_windows
 from tailwise.run.config import Config, parse_config
 from tailwise.run.limits import with_numbers
 
@@ -32,6 +33,7 @@ BARS_PER_UPDATE = 55  # of a select window that are played in less than a quarte
 MOST_PURGED = 1 / 3  # of the select window
 TOTAL_STEPS = 200_000  # more raised the result on train bars and lowered it on those that follow
 FEWEST_BARS = 500  # below, a test window would say nothing
+FEWEST_TRAINED = 275  # of each of several symbols: what a single file of FEWEST_BARS has left to train on
 
 _TEMPLATE = """# Written by `tailwise init`; `tailwise config explain KEY` tells more about every key.
 # {found}
@@ -97,34 +99,43 @@ def write_config(paths: Sequence[Path], how: Reading | None = None, *, out: Path
         raise ConfigError(
             f"{short[0].source} has {len(short[0])} bars; at least {FEWEST_BARS} are needed to train, select and test."
         )
-    names = [_from_folder_of(out, path) for path in paths]
-    text = config_text(bars, names, how)
+    late = _late(bars)
+    for sentence in late.values():
+        warnings.warn(sentence, ConfigWarning, stacklevel=2)  # the command prints what is returned
+    names = [_from_folder_of(out, path) for path, one in zip(paths, bars, strict=True) if one.symbol not in late]
+    bars, left_out = [one for one in bars if one.symbol not in late], tuple(late.values())
+    text = config_text(bars, names, how, left_out=left_out)
     dataset = _dataset(text, out)  # what cannot be built is said now, not after training began
     constant = dataset.spec.constant
     if constant:
-        text = config_text(bars, names, how, constant=constant)
+        text = config_text(bars, names, how, constant=constant, left_out=left_out)
         dataset = _dataset(text, out)
     write_text(out, text)
     doubt = _volume_doubt(bars)
     return [
         *dataset.describe(),
+        *left_out,
         *([f"left out, constant in the train bars: {', '.join(constant)}"] if constant else []),
         *([] if doubt is None else [f"costs.impact_bps is 0: {doubt}"]),
     ]
 
 
-def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: tuple[str, ...] = ()) -> str:
-    """The YAML with its comments, without the features that are `constant`."""
+def config_text(
+    bars: list[Bars],
+    paths: list[str],
+    how: Reading,
+    *,
+    constant: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
+) -> str:
+    """The YAML with its comments, without the features that are `constant`; left_out: sentences about other bars."""
     first = bars[0]
     round_the_clock = first.frequency.calendar == "24/7"
-    split = SharesSplit()
-    traded = [float(np.mean(one.volume > 0)) for one in bars]
-    names = [name for name in DEFAULT_COLUMNS if min(traded) > 0.5 or "volume" not in name]
-    left_out = "" if min(traded) > 0.5 else "; volume is mostly missing, so nothing is made of it"
+    names = [name for name in _columns(bars) if name not in constant]
+    missing = "" if _has_volume(bars) else "; volume is mostly missing, so nothing is made of it"
     if constant:
-        names = [name for name in names if name not in constant]
-        left_out += f"; left out, constant in the train bars: {', '.join(constant)}"
-    split = split.model_copy(update={"purge": _purge(bars, names, split)})
+        missing += f"; left out, constant in the train bars: {', '.join(constant)}"
+    split = _split(bars, names)
     helping = ended_before(bars, split)
     judged = [one for one in bars if not any(one is other for other in helping)]
     shown = judged[0]
@@ -148,7 +159,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         "close_only": how.close_only if how.close_only != "refuse" else None,
     }
     return _TEMPLATE.format(
-        found="\n# ".join(f"{one.symbol}: {one.frequency.sentence}" for one in bars),
+        found="\n# ".join([*(f"{one.symbol}: {one.frequency.sentence}" for one in bars), *left_out]),
         paths=yaml.safe_dump(paths, default_flow_style=True, width=10_000).strip(),
         reading="".join(f"  {key}: {value}\n" for key, value in options.items() if value is not None),
         windows="\n".join(spans),
@@ -160,7 +171,7 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
         seeds=SEEDS,
         every=every,
         patience=max(2, -(-PATIENT // every)),
-        left_out=left_out,
+        left_out=missing,
         features=", ".join(names),
         episode=int(np.clip(first.frequency.periods_per_year, 128, 512)),
         costs_note=_costs_note(pair, round_the_clock=round_the_clock),
@@ -173,6 +184,31 @@ def config_text(bars: list[Bars], paths: list[str], how: Reading, *, constant: t
 
 
 _SCALES = "  scales: symbol # each symbol in its own means and deviations; shared: one for all, also for new symbols\n"
+
+
+def _has_volume(bars: list[Bars]) -> bool:
+    return min(float(np.mean(one.volume > 0)) for one in bars) > 0.5
+
+
+def _columns(bars: list[Bars]) -> list[str]:
+    """Features that can be made of all these bars."""
+    return [name for name in DEFAULT_COLUMNS if _has_volume(bars) or "volume" not in name]
+
+
+def _split(bars: list[Bars], names: Sequence[str]) -> SharesSplit:
+    split = SharesSplit()
+    return split.model_copy(update={"purge": _purge(bars, names, split)})
+
+
+def _late(bars: list[Bars]) -> dict[str, str]:
+    """Symbol -> a sentence why it is left out: too few of its bars are older than the windows that judge the others."""
+    late = began_late(bars, _split(bars, _columns(bars)), FEWEST_TRAINED) if len(bars) > 1 else {}
+    return {
+        symbol: f"left out: {symbol} has {own} bars in the train window, and at least {FEWEST_TRAINED} are needed: it "
+        "begins too late to be trained with the others; give it a configuration of its own, or name later windows "
+        "under data.split and add its file to data.paths."
+        for symbol, own in late.items()
+    }
 
 
 def _purge(bars: list[Bars], names: Sequence[str], split: SharesSplit) -> int:
