@@ -15,7 +15,8 @@ from tailwise.cli.main import main
 from tailwise.doctor import self_check
 from tailwise.doctor.check import counts
 from tailwise.doctor.formulas import FORMULAS, check_formulas
-from tailwise.doctor.self_check import TOLERANCE, relative_gaps
+from tailwise.doctor.self_check import TOLERANCE, relative_gaps, tiny_config
+from tailwise.run.agent import PPO
 
 
 def test_the_formulas_pass_here() -> None:
@@ -54,6 +55,18 @@ def test_streams_pass_here_and_another_digest_does_not(monkeypatch: pytest.Monke
     assert self_check.check_streams().verdict == "fail"
 
 
+def test_kernels_pass_here_and_another_discount_does_not() -> None:
+    """Gradients and not parameters: one weight of a critic has no gradient but rounding, and Adam moves it by a whole
+    step, up with one backend and down with the other. A discount of .98 for .99 is a mistake that must be seen."""
+    plain, fused = (PPO(config=tiny_config(backend=backend)) for backend in ("torch", "fused"))
+    other = tiny_config(backend="fused")
+    wrong = PPO(config=other.model_copy(update={"learner": other.learner.model_copy(update={"gamma": 0.98})}))
+    for agent in (plain, fused, wrong):
+        agent.learn(progress=False)
+    assert self_check._compared("kernels", plain, fused, 0.0).verdict == "ok"
+    assert self_check._compared("kernels", plain, wrong, 0.0).verdict == "fail"
+
+
 @pytest.mark.slow
 def test_the_whole_self_check_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--self", "--full", "--json"]) == 0
@@ -88,7 +101,7 @@ def test_gaps_are_relative_to_the_largest_entry_of_each_tensor() -> None:
             layer.weight.fill_(2.0)
             layer.bias.copy_(torch.tensor([1e-3, 0.0]))
         second.bias[1] = 1e-6
-    gaps = relative_gaps(first, second)
+    gaps = relative_gaps(*(dict(layer.named_parameters()) for layer in (first, second)))
     assert gaps["weight"] == 0.0 and gaps["bias"] == pytest.approx(1e-3)
     assert max(gaps.values()) > TOLERANCE
 
