@@ -63,6 +63,23 @@ def test_equals_the_same_in_numpy(sizes: list[int], masked: bool) -> None:
     np.testing.assert_allclose(found[rollouts.ENTROPY], entropy, rtol=1e-12)
 
 
+@pytest.mark.parametrize("count", ["compiled", "plain"])
+def test_actions_that_are_not_categorical_have_rewards_alone(count: str) -> None:
+    """No component, and no choice anywhere: nothing is divided by 0, which plain Python does not survive."""
+    kernel = rollouts.count_rollout
+    if count == "plain":
+        kernel = getattr(kernel, "py_func", kernel)
+    reward, valid = np.array([1.0, 3.0], dtype=np.float32), np.ones(2, dtype=bool)
+    params, none = np.zeros((2, 4), dtype=np.float32), np.empty((0, 0), dtype=np.int64)
+    nothing, found = np.empty(0, dtype=np.int64), np.empty(rollouts.FOUND)
+    kernel(valid, reward, params, none, np.empty((0, 0), dtype=bool), nothing, 128, FORBIDDEN, nothing, found)
+    assert found[rollouts.KEPT] == 2 and found[rollouts.TOTAL] == 4.0 and np.isnan(found[rollouts.TOP_SHARE])
+    mask, sizes = np.array([[True, False], [False, True]]), np.array([2])
+    action, scratch = np.array([[0], [1]]), np.empty(2, dtype=np.int64)
+    kernel(valid, reward, params[:, :2], action, mask, sizes, 128, FORBIDDEN, scratch, found)
+    assert np.isnan(found[rollouts.TOP_SHARE]) and found[rollouts.LOGIT_NORM] == 0.0
+
+
 def test_numbers_that_are_not_finite_are_seen() -> None:
     """A reward that is NaN, and a logit. Rejects comparisons by which NaN counts as forbidden."""
     _, given = counted([3], masked=False)

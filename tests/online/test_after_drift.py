@@ -79,6 +79,21 @@ def test_windows_grow_from_the_change_until_they_are_whole(tmp_path: Path) -> No
     assert [line["why"] for line in later] == ["drift" if width < whole else "schedule" for width in widths]
 
 
+def test_an_alarm_pays_for_the_training_it_asked_for_also_with_a_whole_window(tmp_path: Path) -> None:
+    """fresh = 1: the first training after the alarm has the whole window. It is the alarm's all the same, the next one
+    is on schedule. Rejects a purse and a budget of KL that are never used with such settings."""
+    long, same = holder(0.9), holder(0.92)
+    before, more = bars_with(long, [(FLIP, 0.004), (300, -0.01)])
+    worker = Noted(lambda _: same)
+    played(long, before, more, tmp_path, worker=worker, **{**SETTINGS, "fresh": 1.0, "every": 60})
+    lines = read_audit(tmp_path / AUDIT)
+    alarm = next(line for line in lines if line["kind"] == "drift")
+    later = [line for line in lines if line["kind"] == "training" and line["n"] > alarm["n"]]
+    assert [line["why"] for line in later[:2]] == ["drift", "schedule"]
+    jobs = {one.number: one for one in worker.jobs}
+    assert [jobs[line["challenger"]].settings.kl for line in later[:2]] == [77.0, 100.0]
+
+
 def test_a_reference_is_taken_again_when_it_has_doubled(tmp_path: Path) -> None:
     """A market without a change: 250 bars, then at least 500 while the statistic is 0."""
     long = holder(0.9)

@@ -68,9 +68,19 @@ def write_population(file: Path) -> None:
         for m in range(3)
     ]
     rows = [["2", "20%", "kept"], ["0", "0%", "missed"]]
-    best = ["best: member 2"]
     view = PopulationView(
-        "A search", best, ["a fact"], ["a warning"], "score", points, ["learner.clip"], ["learner.clip"], "mrl", rows
+        title="A search",
+        headline=["best: member 2"],
+        facts=["a fact"],
+        warnings=["a warning"],
+        score="score",
+        points=points,
+        keys=["learner.clip"],
+        logarithmic=["learner.clip"],
+        configured={"learner.clip": 0.2},
+        learnt=[["learner.clip", "0.2", "0.3", "+0.80"]],
+        headings=["member", "return", "limit"],
+        rows=rows,
     )
     write_population_page(file, view)
 

@@ -77,6 +77,8 @@ def run_demo(*, out: Path | None, steps: int | None, explain: bool, watched: boo
 
     explain: print everything that the verdict rests on; watched: serve the live page meanwhile.
     """
+    if watched:
+        require_watch()  # before a run folder is made
     config = effective_config(PRESET, [] if steps is None else [f"run.total_steps={steps}"]).config
     bar = OneBar(["with the limit", "without it"], config.run.total_steps, silent=quiet)
     limited = begin(config, out, "demo", silent=quiet, display=[bar])

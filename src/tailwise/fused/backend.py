@@ -38,10 +38,9 @@ from tailwise.learner.backend import Knobs, MixAdvantages, UpdateReport
 from tailwise.learner.batches import Prepared
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs
-from tailwise.learner.decisions import Ahead, Decisions
+from tailwise.learner.decisions import Ahead, Decisions, action_noise
 from tailwise.learner.losses import AuxiliaryLoss
 from tailwise.learner.optimisers import first_non_finite
-from tailwise.learner.ppo import action_noise
 from tailwise.learner.return_laws import return_law
 from tailwise.learner.returns import mix_advantages
 from tailwise.learner.risk import RiskSettings
@@ -216,7 +215,7 @@ class FusedBackend:
 
     def begin(self, update: int, environments: np.ndarray, steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`; the noise of a Box policy is normal already, the weights are laid out for all steps."""
-        noise = action_noise(self, update, environments, steps)
+        noise = action_noise(self.model, self.streams, update, environments, steps)
         self.lay_out(self.bound.laid.to_act)
         return Decisions(self.model, noise if self._discrete else ndtri(noise), state)
 

@@ -9,7 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tailwise.core.streams import Streams
 from tailwise.model.actor_critic import ActorCritic, Decision
+
+
+def action_noise(
+    model: ActorCritic, streams: Streams, update: int, environments: npt.NDArray[np.int64], steps: int
+) -> npt.NDArray[np.float64]:
+    """Uniforms in (0, 1) [T, B, draws] that decide the actions of a rollout."""
+    return streams.uniforms("action", update=update, environments=environments, steps=steps, draws=model.law.noise)
 
 
 class Decisions:

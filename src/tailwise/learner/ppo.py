@@ -25,7 +25,7 @@ from tailwise.learner.backend import Backend, Epochs, Knobs, MixAdvantages, Upda
 from tailwise.learner.batches import Prepared, Targets, build_targets, particle_returns, prepare
 from tailwise.learner.config import LearnerConfig
 from tailwise.learner.credit import CreditInputs, risk_credit
-from tailwise.learner.decisions import Ahead, Decisions
+from tailwise.learner.decisions import Ahead, Decisions, action_noise
 from tailwise.learner.losses import AuxiliaryLoss, Inputs, Losses, compute_losses, law_kl
 from tailwise.learner.optimisers import (
     ModelOptimiser,
@@ -104,32 +104,23 @@ def update(backend: Backend, rollout: Rollout, knobs: Knobs) -> UpdateReport:
         reason = too_far
     metrics |= {"policy/kl_after": kl_after, "policy/epochs": float(epochs.done)}
     metrics |= {"policy/stopped_early": float(epochs.stopped), "policy/first_log_ratio": epochs.first_log_ratio}
-    if reason is not None:
-        backend.restore(snapshot)
-        return UpdateReport(
-            False,
-            reason,
-            epochs.stopped,
-            kl_after,
-            metrics,
-            epochs.term_gradients,
-            went_too_far=too_far is not None,
-            before=snapshot,
-        )
-    absorbed = model.normaliser.absorb(rollout.of_valid(rollout.obs))
-    metrics["obs/outlier_fraction"] = absorbed.outliers
-    noise = {} if epochs.noise is None else epochs.noise.measured()
-    return UpdateReport(
-        True,
-        None,
+    report = UpdateReport(
+        reason is None,
+        reason,
         epochs.stopped,
         kl_after,
         metrics,
         epochs.term_gradients,
-        observed=absorbed.moments,
-        gradient_noise=noise,
+        went_too_far=too_far is not None,
         before=snapshot,
     )
+    if reason is not None:
+        backend.restore(snapshot)
+        return report
+    absorbed = model.normaliser.absorb(rollout.of_valid(rollout.obs))
+    metrics["obs/outlier_fraction"] = absorbed.outliers
+    noise = {} if epochs.noise is None else epochs.noise.measured()
+    return dataclasses.replace(report, observed=absorbed.moments, gradient_noise=noise)
 
 
 def targets_of(backend: Backend, rollout: Rollout) -> Targets:
@@ -276,7 +267,7 @@ class TorchBackend:
 
     def begin(self, update: int, environments: npt.NDArray[np.int64], steps: int, state: Tensor) -> Decisions:
         """See `Backend.begin`."""
-        decisions = Decisions(self.model, action_noise(self, update, environments, steps), state)
+        decisions = Decisions(self.model, action_noise(self.model, self.streams, update, environments, steps), state)
         decisions.prepared = self.model.normaliser.standard(torch.get_default_dtype())
         return decisions
 
@@ -340,14 +331,6 @@ class TorchBackend:
         """See `Backend.epochs`."""
         self.optimiser.use(knobs.step_size)
         return TorchEpochs(self, self.optimiser, rollout, prepared, knobs)
-
-
-def action_noise(
-    backend: Backend, update: int, environments: npt.NDArray[np.int64], steps: int
-) -> npt.NDArray[np.float64]:
-    """Uniforms in (0, 1) [T, B, draws] that decide the actions of a rollout."""
-    draws = backend.model.law.noise
-    return backend.streams.uniforms("action", update=update, environments=environments, steps=steps, draws=draws)
 
 
 class TorchEpochs:

@@ -81,14 +81,17 @@ class _Standard:
 
 
 class _Stack:
-    """Layers of `networks.hidden_stack` on ROWS rows, of which the first `count` are read."""
+    """Layers of `networks.hidden_stack` on ROWS rows, of which the first `count` are read.
 
-    def __init__(self, module: nn.Module) -> None:
+    custom: an encoder of one's own, which is called: its layers may have hooks that make their weights.
+    """
+
+    def __init__(self, module: nn.Module, *, custom: bool = False) -> None:
         children = list(module) if type(module) is nn.Sequential else [module]
         known = {nn.Linear, nn.LayerNorm, *_IN_PLACE}
         ours = all(type(one) in known and (type(one) is not nn.Linear or one.bias is not None) for one in children)
         ours &= not children or type(children[0]) is nn.Linear  # nothing is written into what is given
-        self._own = None if ours else module
+        self._own = None if ours and not custom else module
         self._layers, step = list[tuple[type[nn.Module], nn.Module, int]](), 1
         for layer in children:
             if isinstance(layer, nn.Linear):
@@ -202,7 +205,8 @@ class PaddedPolicy:
     def __init__(self, model: ActorCritic) -> None:
         self.model = model
         self._inputs: dict[str, _Padded] = {}
-        self._encoder, self._actor = _Stack(model.encoder), _Stack(model.actor.body)
+        custom = model.config.encoder.kind == "custom"
+        self._encoder, self._actor = _Stack(model.encoder, custom=custom), _Stack(model.actor.body)
         self._core = None if model.core is None else _PaddedCore(model.core)
         self._statistics: tuple[bytes, bytes] | None = None  # of the normaliser, to which `_standard` belongs
         self._standard: _Standard | None = None

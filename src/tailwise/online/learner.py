@@ -125,6 +125,7 @@ class Learner:
         self._times: deque[int] = deque(maxlen=HORIZON)  # of the ticks that had a return, ns
         self._since_training = 0
         self._changed: int | None = None  # when the mean changed by the newest alarm, ns; windows begin there
+        self._since_change = 0  # ticks
         self._due = False  # whether an alarm asks for a training before its time
         self._why = SCHEDULE  # of the next training
         self._purse = SCHEDULE  # that pays for the newest challenger: why it was trained
@@ -168,6 +169,7 @@ class Learner:
             self._windows[name].add(bar)
         value = self._account(tick)
         self._since_training += 1
+        self._since_change += 1
         if tick.time // _DAY != self._day:
             self._day, self._trainings, self._promotions = tick.time // _DAY, 0, 0
         if value is not None:
@@ -200,6 +202,7 @@ class Learner:
         self._returns.append(value)
         if self._monitor is not None and self._monitor.look(value):
             self._changed, self._due, self._why = self._times[-self._monitor.since], True, DRIFT
+            self._since_change = self._monitor.since
             self._note("drift", tick, rate=self.settings.drift_rate, since=self._monitor.since)
             self._forget_reference()
             self._drop_outdated(tick)
@@ -238,15 +241,18 @@ class Learner:
 
     def _usable(self) -> int | None:
         """Newest bars of each symbol that a training may use, None while there are too few: all of the window or, after
-        an alarm of drift, those since the estimated change and what features need before them."""
+        an alarm of drift, those since the estimated change and what features need before them. A symbol that gives no
+        more bars holds nothing up for longer than a window."""
         windows = self._windows.values()
         if self._changed is not None:
             since = min(window.since(self._changed) for window in windows)
-            if since < self.settings.window:
+            if since < self.settings.window and self._since_change < self.settings.window:
                 enough = since >= max(self.settings.fresh * self.settings.window, self._fewest)
                 count = since + self._warm_up
                 return count if enough and all(len(window) >= count for window in windows) else None
-            self._changed, self._why = None, SCHEDULE
+            self._changed = None
+            if not self._due:  # the training that the alarm asked for is still paid from its purse
+                self._why = SCHEDULE
         return self._length if all(window.full for window in windows) else None
 
     def _may_train(self) -> bool:
@@ -259,12 +265,15 @@ class Learner:
             return
         bars = tuple(window.bars(count) for window in self._windows.values())
         self._since_training, self._trainings, self._due = 0, self._trainings + 1, False
+        why = self._why
+        if self._changed is None:
+            self._why = SCHEDULE
         still = max(float(np.mean(np.diff(one.close) == 0)) if len(one) > 1 else 1.0 for one in bars)
         if still >= self.settings.still:
             self._note("not trained", tick, why=f"{still:.0%} of the bars of a symbol did not move")
             return
         self._number += 1
-        settings, self._purse = self.settings, self._why
+        settings, self._purse = self.settings, why
         if self._purse == DRIFT:
             settings = settings.model_copy(update={"kl": settings.kl_after_drift})
         out = self._folder_of(self._number)

@@ -251,7 +251,7 @@ def tiles_of(account: Findings) -> list[Tile]:
     judged, reference = account.judged, account.judged.reference
     own, rule = judged.statistics[POLICY], judged.statistics[reference]
     limit, beyond = judged.limits.get(POLICY), account.beyond.get(reference)
-    tail = [] if limit is None else [f"limit {percent(limit.limit)}"]
+    tail = [f"limit {percent(limit.limit)}"] if limit is not None and limit.measure == "cvar" else []
     if beyond is None:
         alpha = Tile("earned beyond its exposure, a year", "-", ["it held nothing, or the market never moved"])
     else:

@@ -99,6 +99,10 @@ def write_config(paths: Sequence[Path], how: Reading | None = None, *, out: Path
         raise ConfigError(
             f"{short[0].source} has {len(short[0])} bars; at least {FEWEST_BARS} are needed to train, select and test."
         )
+    symbols = [one.symbol for one in bars]
+    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
+    if twice:
+        raise ConfigError(f"two of the files are of the symbol {twice[0]} by their names; give each symbol once.")
     late = _late(bars)
     for sentence in late.values():
         warnings.warn(sentence, ConfigWarning, stacklevel=2)  # the command prints what is returned

@@ -243,9 +243,8 @@ class Trainer:
             target_kl=self.config.learner.target_kl,
             observed=report.observed,
         )
-        alerts, intervention = self.health.judge(
-            self.update, metrics, report, health_factor=self.controllers.health_factor
-        )
+        factor = self.controllers.health_factor
+        alerts, intervention = self.health.judge(self.update, metrics, report, health_factor=factor)
         if intervention is not None:
             with self.health.timed:
                 self._carry_out(intervention, rollout, metrics, alerts, before)

@@ -75,7 +75,7 @@ def count_rollout(
                     if not params[i, k] <= forbidden:  # NaN counts, and is seen in the result
                         number += 1
                         mean += params[i, k]
-                mean /= number
+                mean /= max(number, 1)
                 for k in range(first, end):
                     if not params[i, k] <= forbidden:
                         square += (params[i, k] - mean) ** 2
@@ -89,9 +89,9 @@ def count_rollout(
         most = 0
         for k in range(first, first + sizes[c]):
             most = max(most, counts[k])
-        share = min(share, most / choosing)
+        share = min(share, most / max(choosing, 1))
         first += sizes[c]
     found[KEPT], found[SMALLEST], found[LARGEST], found[TOTAL] = kept, low, high, total
-    found[LOGIT_NORM] = distance / looked
+    found[LOGIT_NORM] = distance / looked if looked > 0 else np.nan
     found[TOP_SHARE] = share if choosing > 0 else np.nan
     found[ENTROPY] = logs / place if masked else np.nan
