@@ -90,6 +90,7 @@ def first_tested(bars: Bars, trader: Trader) -> np.datetime64:
 def play(trader: Trader, bars: list[Bars], folder: Path, since: np.datetime64, speed: float | None = None) -> None:
     """Play a session from where it is to the last bar; speed: bars per second once it trades."""
     session = session_of(trader, bars, folder, since=since)
+    session.state_every = 16  # so that killed ones go on from states of their middle
     session.open()
     paper, after = Paper(session), session.time
     if after is None:  # the warm-up at once, however slowly the rest comes

@@ -104,6 +104,7 @@ def test_kill_9_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
 
     def play(folder: Path, speed: float | None) -> None:
         session = session_of(trader, bars, folder, since=since)
+        session.state_every = 16  # so that sessions go on from states of their middle
         session.open()
         paper, after = Paper(session), session.time
         if after is None:  # the warm-up at once, however slowly the rest comes

@@ -102,6 +102,7 @@ class Session:
         ]
         self.machine, self.journal = Machine(), Journal(folder)
         self.bar_ns = terms.frequency.bar_ns
+        self.state_every = STATE_EVERY  # ticks between two states in the journal
         self.ticks = 0  # since the beginning of trading
         self.time: int | None = None  # of the newest tick, ns
         self.last: dict[str, RawBar] = {}  # newest bar of each symbol
@@ -234,7 +235,7 @@ class Session:
         made = self._play(time, bars, state)
         if self.trading:
             self._write_tick(time, state, made)
-            if first or self.ticks % STATE_EVERY == 0:
+            if first or self.ticks % self.state_every == 0:
                 self._write_state()
         if self.trading:
             self._arrived = self._clock()
