@@ -132,6 +132,7 @@ SUBJECTS = {
         ),
         backends=FUSED,
     ),
+    "Processes": Subject("processes", TRAINING, timed=True),
     "Live learning": Subject("live_learning", (*TRAINING, *BARS, "live", "online")),
     # A part each: together they take longer than anybody wants to keep a machine for.
     "Scale: exploit": Subject("scale", (*TRAINING, "scale"), ("exploit",)),

@@ -330,6 +330,7 @@ EFFECTS: dict[str, Effect] = {
         env=RECALL_MASKED,
     ),
     "env[gym].hide": Effect(shapes, {"env": {"hide": [1, 3]}}),
+    "env[gym].processes": Effect(lambda done: type(done.trainer.driver.venv).__name__, {"env": {"processes": 2}}),
     "env[gym].time_limit": Effect(metric("episode/length"), {"env": {"time_limit": 3}}),
     # model
     "model.observations[running]": Effect(weights, {}, model(observations={"kind": "none"})),
@@ -636,7 +637,8 @@ def finished(env: str, changes: Any, folder: Path | None) -> Done:
 
 def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
     """A field that somebody adds without an effect is named here."""
-    # test_market_option_effects.py, test_notify.py, test_geometry.py, test_demonstrations.py, test_seeds.py
+    # test_market_option_effects.py, test_notify.py, test_geometry.py, test_demonstrations.py, test_seeds.py,
+    # test_device.py
     on_markets = (
         "data",
         "features",
@@ -648,7 +650,7 @@ def test_table_has_every_option_of_the_configuration_and_no_other() -> None:
         "learner.adversary[path]",
     )
     files = tuple(f"learner.imitation[demonstrations].source[{kind}]" for kind in ("files", "minari"))
-    elsewhere = (*on_markets, *files, "notify", "run.geometry", "run.seeds")
+    elsewhere = (*on_markets, *files, "notify", "run.device", "run.geometry", "run.seeds")
     tree = {key for key in leaves(Config) if not key.startswith(elsewhere)} - {"env[gym]"}  # all of them run on it
     assert len(tree) > 100
     assert sorted(tree - EFFECTS.keys()) == []
