@@ -290,9 +290,14 @@ def test_an_interrupted_get_state_can_be_repeated() -> None:
 
 def test_ctrl_c_comes_after_what_must_not_be_cut() -> None:
     handler, done = signal.getsignal(signal.SIGINT), []
-    with pytest.raises(KeyboardInterrupt), sigint_deferred():
-        signal.raise_signal(signal.SIGINT)
-        done.append("the rest")
+
+    def uncut() -> None:
+        with sigint_deferred():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        uncut()
     assert done == ["the rest"] and signal.getsignal(signal.SIGINT) is handler
 
 
