@@ -439,7 +439,8 @@ def test_no_process_outlives_its_parent(stop: signal.Signals, tmp_path: Path) ->
         process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert errors.count("Traceback") == (1 if stop is signal.SIGINT else 0), errors
+    chained = errors.count("During handling of the above exception")  # Ctrl-C may come inside an except
+    assert errors.count("Traceback") - chained == (1 if stop is signal.SIGINT else 0), errors
     assert gone(workers)
 
 
