@@ -16,11 +16,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from benchmarks.toy_envs import DICT_REACH, RECALL_MASKED
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
+from tailwise.run import env_processes
 from tailwise.run.agent import PPO
 from tailwise.run.callbacks import Callback, Progress
 from tailwise.run.env_processes import EnvProcesses
@@ -29,7 +31,8 @@ from tailwise.run.envs import EnvDriver, StepResult
 from tailwise.run.make_env import make_driver
 from tailwise.run.metric_store import FILE as METRICS
 from tailwise.run.metric_store import differences_without_time
-from tests.run.odd_env import Odd
+from tailwise.run.processes import sigint_deferred
+from tests.run.odd_env import Lasting, Numbering, Odd, OddActions, OddState, Unreadable
 from tests.support import bits, merged, small_run
 
 
@@ -47,6 +50,16 @@ def driving(env: Any, processes: int, rows: int = 6, **kwargs: Any) -> Iterator[
         yield driver
     finally:
         driver.close()
+
+
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """What is done inside is ended by Ctrl-C after so many seconds."""
+    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
 
 
 def play(driver: EnvDriver, steps: int, seed: int = 0) -> list[StepResult]:
@@ -202,16 +215,140 @@ def test_an_interrupted_step_leaves_no_answer_behind() -> None:
     with driving(Odd, 2, wrong="sleeps") as driver:
         driver.reset()
         play(driver, 2)  # compiles, which must not be what is interrupted
-        timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(0.3):
             play(driver, 5)
-        timer.join()
+        with pytest.raises(EnvironmentContractError, match="did not come to the end of a step; call reset"):
+            driver.get_state()
         obs, infos = driver.venv.reset()
         assert infos == {} and obs[:, 0].tolist() == [0] * 6
         driver.reset()
         step = play(driver, 1)[0]
         assert step.obs[:, 0].tolist() == step.infos["steps"].tolist() == [1] * 6
+
+
+def test_each_process_begins_with_the_function_as_it_was_passed() -> None:
+    """Rejects sending it after its first call, which would leave call 0 to nobody."""
+    with driving(Numbering(), 2) as driver:
+        assert driver.venv.reset()[1]["call"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", ["get_state", "set_state"])
+def test_an_error_of_a_state_is_that_of_its_environment(wrong: str) -> None:
+    """Rejects taking a connection that the environment lost for the pipe to the parent."""
+    with driving(OddState, 2) as whole:
+        whole.reset()
+        state = whole.get_state()
+    for processes in (1, 2):
+        with driving(OddState, processes, wrong=wrong) as driver:
+            driver.reset()
+            sentence = rf"Environment 4 failed in {wrong}: ConnectionResetError: {wrong} \(odd_env.py, line"
+            with pytest.raises(EnvironmentContractError, match=sentence):
+                driver.get_state() if wrong == "get_state" else driver.set_state(state)
+            play(driver, 1)
+
+
+def test_an_error_of_the_function_names_its_environment() -> None:
+    for processes in (1, 2):
+        with (
+            pytest.raises(EnvironmentContractError, match=r"Environment 2 failed in .*: ConnectionResetError: refused"),
+            driving(Numbering(at=2), processes) as driver,
+        ):
+            driver.reset()
+
+
+def test_an_error_that_is_nobody_s_ends_the_process_with_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """Rejects ending as if the parent had closed the pipe: silently, with exit code 0."""
+    with (
+        driving(Unreadable(), 2) as driver,
+        pytest.raises(DataError, match=r"environments 0 to 2 ended \(exit code 1\)"),
+    ):
+        driver.reset()
+    assert "ConnectionResetError: not here" in capfd.readouterr().err
+
+
+def test_an_interrupted_get_state_can_be_repeated() -> None:
+    """The environments are where they were: no reset is asked for, and no stale answer is read."""
+    with driving(OddState, 2, wrong="slow") as driver, driving(OddState, 1) as plain:
+        for one in (driver, plain):
+            one.reset()
+            play(one, 2)
+        before = driver.venv.process_ids
+        with interrupted(0.3):
+            driver.get_state()
+        assert_same(play(driver, 1, 1), play(plain, 1, 1))
+        with interrupted(0.3):
+            driver.get_state()
+        ours, theirs = (one.get_state()["vector"]["environments"] for one in (driver, plain))
+        assert ours == theirs and ours["4"]["inner"]["steps"] == 3
+        with interrupted(0.3):
+            driver.get_state()
+        assert driver.venv.process_ids == before
+        driver.reset()
+        plain.reset()
+        assert_same(play(driver, 3, 2), play(plain, 3, 2))
+
+
+def test_ctrl_c_comes_after_what_must_not_be_cut() -> None:
+    handler, done = signal.getsignal(signal.SIGINT), []
+
+    def uncut() -> None:
+        with sigint_deferred():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        uncut()
+    assert done == ["the rest"] and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_processes_that_do_not_close_are_ended_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejects waiting for one after the other, which takes 4 s."""
+    monkeypatch.setattr(env_processes, "END_SECONDS", 1.0)
+    with driving(Lasting, 4, rows=4, wrong="close") as driver:
+        driver.reset()
+        play(driver, 1)
+        workers, started = driver.venv.process_ids, time.monotonic()
+        driver.close()
+        assert 1.0 <= time.monotonic() - started < 3.0
+        assert gone(workers)
+
+
+def test_a_process_that_does_not_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_processes, "END_SECONDS", 0.5)
+    with driving(Lasting, 2, wrong="exit") as driver:
+        driver.reset()
+        with pytest.raises(
+            DataError, match=r"environments 0 to 2 ended \(it closed its pipe but still ran 0.5 s later\)"
+        ):
+            play(driver, 1)
+
+
+def test_nothing_starts_after_close() -> None:
+    with driving(Odd, 2) as driver:
+        driver.reset()
+        state = driver.get_state()
+        driver.close()
+        for call in (driver.reset, lambda: play(driver, 1), driver.get_state, lambda: driver.set_state(state)):
+            with pytest.raises(EnvironmentContractError, match="environments are closed; build new ones"):
+                call()
+        assert driver.venv.process_ids == []
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (2,)))),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Text(4),
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(0, 1, (2,))}),
+        spaces.Graph(spaces.Box(0, 1, (2,)), None),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_an_action_space_that_is_not_supported_is_the_usual_sentence(space: gym.Space[Any]) -> None:
+    for processes in (1, 2):
+        with pytest.raises(EnvironmentContractError, match=f"action space is a {type(space).__name__}, which Tailwise"):
+            make_driver(lambda: OddActions(space), num_envs=2, streams=Streams(0), processes=processes)
 
 
 def test_a_restore_that_is_not_exact_begins_new_episodes_everywhere() -> None:
@@ -302,7 +439,8 @@ def test_no_process_outlives_its_parent(stop: signal.Signals, tmp_path: Path) ->
         process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert errors.count("Traceback") == (1 if stop is signal.SIGINT else 0), errors
+    chained = errors.count("During handling of the above exception")  # Ctrl-C may come inside an except
+    assert errors.count("Traceback") - chained == (1 if stop is signal.SIGINT else 0), errors
     assert gone(workers)
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import pickle
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from ctypes import c_bool, c_double
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -26,14 +28,14 @@ from gymnasium.vector.utils import CloudpickleWrapper, create_shared_memory
 
 from tailwise.core.errors import ConfigError, DataError, EnvironmentContractError
 from tailwise.core.streams import Streams
-from tailwise.run.env_results import cause, join_infos
+from tailwise.run.env_results import build_one, cause, join_infos
 from tailwise.run.env_worker import Built, Failure, SharedMemory, StepArrays, Work, WorkerTraceback, work
-from tailwise.run.processes import describe_exit, start_ignoring_sigint
+from tailwise.run.processes import describe_exit, sigint_deferred, start_ignoring_sigint
 from tailwise.run.seeded_envs import SeededEnvs, State
 from tailwise.run.seeded_vector import has_state
 
-STEP = pickle.dumps(("step", None))
-END_SECONDS = 5.0  # how long a process may take to close its environments
+GET_STATE = "get_state"  # the command that changes no environment, so that nothing is lost with its answers
+END_SECONDS = 5.0  # how long processes may take to close their environments
 
 
 @dataclass(frozen=True)
@@ -50,27 +52,43 @@ class _Worker:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self.lost() from error
 
-    def receive(self) -> Any:
-        try:
-            return self.connection.recv()
-        except (EOFError, ConnectionResetError) as error:
-            raise self.lost() from error
+    def receive(self, number: int, *, whole: bool = False) -> Any:
+        """The answer to command `number`; those to commands before, which nobody waited for, are thrown away.
+
+        whole   whether an interrupt leaves no answer half read: it comes while one is waited for, or after it
+        """
+        while True:
+            try:
+                if whole:
+                    self.connection.poll(None)
+                with sigint_deferred() if whole else nullcontext():
+                    answered, answer = self.connection.recv()
+            except (EOFError, ConnectionResetError) as error:
+                raise self.lost() from error
+            if answered == number:
+                return answer
 
     def lost(self) -> DataError:
         self.process.join(END_SECONDS)
+        code = self.process.exitcode
+        how = f"it closed its pipe but still ran {END_SECONDS:g} s later" if code is None else describe_exit(code)
         return DataError(
-            f"The process of environments {self.rows.start} to {self.rows.stop - 1} ended "
-            f"({describe_exit(self.process.exitcode)}); what it printed is above. A script that trains with "
-            'env.processes does so under `if __name__ == "__main__":`. A run goes on from its last checkpoint when it '
-            "is resumed."
+            f"The process of environments {self.rows.start} to {self.rows.stop - 1} ended ({how}); what it printed is "
+            'above. A script that trains with env.processes does so under `if __name__ == "__main__":`. A run goes on '
+            "from its last checkpoint when it is resumed."
         )
 
 
 class EnvProcesses(SeededEnvs):
     """N environments in `processes` processes, which start with the first reset; see `SeededVectorEnv`.
 
+    `build` must build an equal environment at every call: each process has its own copy of it, as it was passed, and
+    calls it once for each of its environments; it is called here once more, for the spaces. What it counts (ports,
+    files) differs from one process.
+
     Observations are in memory that the next step overwrites. After an exception in the middle of a step (Ctrl-C, a
-    process that was killed) only `reset` and `set_state` go on, with new processes.
+    process that was killed) only `reset` and `set_state` go on, with new processes; an interrupted `get_state` leaves
+    everything as it was.
     """
 
     def __init__(
@@ -87,12 +105,12 @@ class EnvProcesses(SeededEnvs):
             raise ConfigError(
                 f"env.processes is {processes} and there are {num_envs} environments to share; use at most {num_envs}."
             )
-        first = build()  # for its spaces; the processes build their own
-        super().__init__(first, num_envs, streams, name=name, first_environment=first_environment)
-        self._restores_by = "state" if has_state(first) else "replay"
-        spec = None if first.spec is None else gym.registry.get(first.spec.id)
-        built = Built(build, spec, self.single_observation_space, self.single_action_space, self._restores_by)
-        first.close()
+        sent = _pickled(build)  # before it is called, which may change it
+        with closing(build_one(0, build)) as first:  # for its spaces; the processes build their own
+            super().__init__(first, num_envs, streams, name=name, first_environment=first_environment)
+            self._restores_by = "state" if has_state(first) else "replay"
+            spec = None if first.spec is None else gym.registry.get(first.spec.id)
+            built = Built(sent, spec, self.single_observation_space, self.single_action_space, self._restores_by)
         self._built = _pickled(built)
         self._context = cast(Any, multiprocessing.get_context("spawn"))  # a fork would copy the locks of other threads
         base, longer = divmod(num_envs, processes)
@@ -107,7 +125,8 @@ class EnvProcesses(SeededEnvs):
         )
         self._arrays: StepArrays = self._memory.arrays(built, num_envs)
         self._workers: list[_Worker] = []
-        self._in_step = True  # whether answers are outstanding that nobody waits for: no processes, or not these
+        self._number = 0  # of the newest command
+        self._unanswered = "start"  # the newest command while its answers are not all read; "" afterwards
 
     @property
     def restores_by(self) -> str:
@@ -125,7 +144,7 @@ class EnvProcesses(SeededEnvs):
         """See `SeededVectorEnv.reset`."""
         self._check_reset(seed, options)
         self._run_processes()
-        infos = self._infos(pickle.dumps(("reset", (self.streams, options))))
+        infos = self._infos("reset", (self.streams, options))
         self._started = True
         return self._arrays.observations, infos
 
@@ -134,13 +153,13 @@ class EnvProcesses(SeededEnvs):
         self._check_step(actions)
         arrays = self._arrays
         arrays.actions[:] = actions
-        infos = self._infos(STEP)
+        infos = self._infos("step")
         return arrays.observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def get_state(self) -> State:
         """See `SeededEnvs.get_state`."""
         self._check_started()
-        parts: list[State] = self._exchange([pickle.dumps(("get_state", None))] * len(self._rows))
+        parts: list[State] = self._exchange(GET_STATE, [None] * len(self._rows))
         state: State = {
             "kind": self.restores_by,
             "num_envs": self.num_envs,
@@ -166,29 +185,30 @@ class EnvProcesses(SeededEnvs):
     def restore(self, state: Mapping[str, Any]) -> str:
         """See `SeededEnvs.restore`."""
         self._run_processes()
-        problems: list[str] = self._exchange(
-            [pickle.dumps(("restore", self._part(state, rows))) for rows in self._rows]
-        )
+        problems: list[str] = self._exchange("restore", [self._part(state, rows) for rows in self._rows])
         return next(filter(None, problems), "")
 
     def begin_next_episodes(self) -> tuple[Any, dict[str, Any]]:
         """See `SeededEnvs.begin_next_episodes`."""
-        return self._arrays.observations, self._infos(pickle.dumps(("begin_next_episodes", None)))
+        return self._arrays.observations, self._infos("begin_next_episodes")
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the processes."""
         for worker in self._workers:
             worker.connection.close()  # which they notice
+        deadline = time.monotonic() + END_SECONDS
         for worker in self._workers:
-            worker.process.join(END_SECONDS)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-        self._workers, self._in_step = [], True
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+        for worker in self._workers:
+            worker.process.kill()  # those that have not ended
+        for worker in self._workers:
+            worker.process.join()
+        self._workers, self._unanswered = [], "start"
 
     def _run_processes(self) -> None:
         """Have processes that wait for a command; new ones where these still have another to answer."""
-        if not self._in_step:
+        self._check_open()
+        if not self._unanswered:
             return
         self.close_extras()
         for rows in self._rows:
@@ -198,27 +218,33 @@ class EnvProcesses(SeededEnvs):
             start_ignoring_sigint(process)
             there.close()  # its other end is in the process now: when that dies, reading here ends
             self._workers.append(_Worker(process, here, rows))
-        self._in_step = False
+        self._unanswered = ""
 
-    def _exchange(self, commands: Sequence[bytes]) -> list[Any]:
-        """A pickled command to each process; their answers, or the error of the first environment that has one."""
-        if self._in_step:
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EnvironmentContractError("The environments are closed; build new ones.")
+
+    def _exchange(self, command: str, arguments: Sequence[Any]) -> list[Any]:
+        """A command to each process; their answers, or the error of the first environment that has one."""
+        self._check_open()
+        if self._unanswered not in ("", GET_STATE):
             raise EnvironmentContractError(
                 "The environments did not come to the end of a step; call reset or set_state before anything else."
             )
-        self._in_step = True
-        for worker, command in zip(self._workers, commands, strict=True):
-            worker.send(command)
-        answers = [worker.receive() for worker in self._workers]
-        self._in_step = False
+        self._unanswered = command
+        self._number += 1
+        for worker, argument in zip(self._workers, arguments, strict=True):
+            worker.send(pickle.dumps((self._number, command, argument)))
+        answers = [worker.receive(self._number, whole=command == GET_STATE) for worker in self._workers]
+        self._unanswered = ""
         for answer in answers:
             if isinstance(answer, Failure):
                 raise answer.error from WorkerTraceback(answer.where)
         return answers
 
-    def _infos(self, command: bytes) -> dict[str, Any]:
+    def _infos(self, command: str, argument: Any = None) -> dict[str, Any]:
         """The infos that a command to all processes is answered by, as those of one process."""
-        parts = self._exchange([command] * len(self._rows))
+        parts = self._exchange(command, [argument] * len(self._rows))
         return join_infos(parts, [len(rows) for rows in self._rows]) if any(parts) else {}
 
     def _part(self, state: Mapping[str, Any], rows: range) -> State:
@@ -236,9 +262,9 @@ class EnvProcesses(SeededEnvs):
         return part | {"lengths": lengths[inside], "actions": actions, "not_exact": state.get("not_exact", "")}
 
 
-def _pickled(built: Built) -> bytes:
+def _pickled(sent: Any) -> bytes:
     try:
-        return pickle.dumps(CloudpickleWrapper(cast(Any, built)))
+        return pickle.dumps(CloudpickleWrapper(sent))
     except Exception as error:  # anything may go wrong in somebody else's function
         raise ConfigError(
             f"The function that builds the environment cannot be sent to other processes ({cause(error)}); let it "

@@ -12,28 +12,39 @@ from __future__ import annotations
 
 import reprlib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
 from tailwise.core.errors import EnvironmentContractError, TailwiseError
 
+T = TypeVar("T")
 _STEP = "return (observation, reward, terminated, truncated, info)"
 _RESET = "take seed and options by name and return (observation, info)"
 _DEEPEST = 8  # dicts inside dicts; what lies deeper is kept as it is
 
 
-def reset_one(env: Any, row: int, *, seed: int, options: dict[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
-    """Reset environment `row` with `seed`: (observation, info)."""
+def call_one(row: int, call: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of environment `row`; `call` is its name in the sentence about what it raises."""
     try:
-        result = env.reset(seed=seed, options=options)
+        return function(*arguments)
     except TailwiseError:
         raise
     except Exception as error:  # anything may go wrong in somebody else's environment
-        raise _failed(row, "reset", error) from error
+        raise _failed(row, call, error) from error
+
+
+def build_one(row: int, build: Callable[[], T]) -> T:
+    """Build environment `row`."""
+    return call_one(row, "the function that builds it", build)
+
+
+def reset_one(env: Any, row: int, *, seed: int, options: dict[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
+    """Reset environment `row` with `seed`: (observation, info)."""
+    result = call_one(row, "reset", lambda: env.reset(seed=seed, options=options))
     if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
         raise EnvironmentContractError(
             f"Environment {row} returned {_kind(result)} from reset; {_RESET}, info being a dict: only Gym before 0.26 "

@@ -1,8 +1,8 @@
 """One process that steps a share of the environments; `env_processes.py` is the other end.
 
-A command is (name, argument) and is answered by what it returns, or by the `TailwiseError` it raises. Actions,
-observations, rewards and the two flags of an episode's end lie in shared memory; what goes through the pipe beside the
-command are infos, and states. The process ends when its parent closes the pipe, or is no more.
+A command is (number, name, argument) and is answered by its number and what it returns or the `TailwiseError` that it
+raises. Actions, observations, rewards and the two flags of an episode's end lie in shared memory; what goes through the
+pipe beside the command are infos, and states. The process ends when its parent closes the pipe, or is no more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import pickle
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,13 +31,13 @@ from tailwise.run.seeded_vector import SeededVectorEnv, Share
 class Built:
     """What a process is told of its environments, pickled by cloudpickle.
 
-    build     makes one environment
+    build     makes one environment, pickled by itself before it was called
     spec      what its id stands for, registered where the process does not know the id; None without one
     observation_space, action_space   of environment 0
     restores_by   see `SeededEnvs`
     """
 
-    build: Callable[[], gym.Env[Any, Any]]
+    build: bytes
     spec: Any
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
@@ -107,16 +107,20 @@ def work(task: Work, memory: SharedMemory, connection: Connection) -> None:
     environments: EnvWorker | None = None
     try:
         while True:
-            name, argument = connection.recv()
+            try:
+                number, name, argument = connection.recv()
+            except (EOFError, ConnectionResetError):
+                return  # nobody sends any more
             try:
                 if environments is None:
                     environments = EnvWorker(task, memory)
                 answer = getattr(environments, name)(argument)
             except TailwiseError as error:
                 answer = Failure(error, "".join(traceback.format_exception(error)))
-            _send(connection, answer, name)
-    except (EOFError, ConnectionResetError, BrokenPipeError):
-        pass  # nobody waits for it any more
+            try:
+                _send(connection, number, answer, name)
+            except (BrokenPipeError, ConnectionResetError):
+                return  # nobody waits for it any more
     finally:
         if environments is not None:
             environments.venv.close()
@@ -124,15 +128,16 @@ def work(task: Work, memory: SharedMemory, connection: Connection) -> None:
             connection.close()
 
 
-def _send(connection: Connection, answer: Any, name: str) -> None:
+def _send(connection: Connection, number: int, answer: Any, name: str) -> None:
     try:
-        connection.send(answer)
+        connection.send((number, answer))
     except (pickle.PicklingError, AttributeError, TypeError) as error:  # nothing was written yet
         sentence = (
             f"What an environment said in {name} cannot be sent to another process ({cause(error)}); put numbers, "
             "texts and arrays into its infos, or leave env.processes out."
         )
-        connection.send(Failure(EnvironmentContractError(sentence), "".join(traceback.format_exception(error))))
+        failure = Failure(EnvironmentContractError(sentence), "".join(traceback.format_exception(error)))
+        connection.send((number, failure))
 
 
 class EnvWorker:
@@ -148,7 +153,7 @@ class EnvWorker:
             *(array[rows.start : rows.stop] for array in (arrays.terminated, arrays.truncated)),
         )
         self.venv = SeededVectorEnv(
-            built.build,
+            pickle.loads(built.build).fn,
             len(rows),
             task.streams,
             name=task.name,

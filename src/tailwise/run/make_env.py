@@ -43,7 +43,8 @@ def make_driver(
     hide        indices of observation entries to remove (1-D Box only), for instance (1, 3): CartPole's velocities
     time_limit  steps after which an episode is truncated; replaces the limit that an id was registered with
     first_environment   the id of row 0 when several processes share the environments of one run
-    processes   that step them, of an id or a function; the result is that of 1
+    processes   that step them, of an id or a function that builds an equal environment at every call (each process has
+                a copy of its own); the result is that of 1
     """
     name = f"environment/{purpose}"
     kwargs = dict(env_kwargs or {})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 
 
@@ -13,6 +16,23 @@ def start_ignoring_sigint(process: BaseProcess) -> None:
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def sigint_deferred() -> Iterator[None]:
+    """Let Ctrl-C come after what is done inside, which must not take long."""
+    python_handles_it = signal.getsignal(signal.SIGINT) is not None
+    if threading.current_thread() is not threading.main_thread() or not python_handles_it:
+        yield  # nothing is interrupted here
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def describe_exit(code: int | None) -> str:

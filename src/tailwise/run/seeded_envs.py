@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from tailwise.core.errors import CheckpointError, EnvironmentContractError
 from tailwise.core.streams import Streams
+from tailwise.model.action_spec import ActionSpec
 from tailwise.model.observation import ObservationSpec
 from tailwise.run.env_results import check_spaces
 
@@ -43,6 +44,8 @@ class SeededEnvs(VectorEnv):  # type: ignore[type-arg]
         self, first: gym.Env[Any, Any], num_envs: int, streams: Streams, *, name: str, first_environment: int
     ) -> None:
         check_spaces(first)
+        self._observation_spec = ObservationSpec.from_space(first.observation_space)
+        ActionSpec.from_space(first.action_space)  # refuses what could not even be batched
         self.num_envs = num_envs
         self.streams = streams
         self.name = name
@@ -54,7 +57,6 @@ class SeededEnvs(VectorEnv):  # type: ignore[type-arg]
         self.single_action_space = first.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._observation_spec = ObservationSpec.from_space(self.single_observation_space)
         self._started = False
 
     @property

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from tailwise.core.errors import ConfigError, EnvironmentContractError
 from tailwise.core.streams import Streams
 from tailwise.model.observation import MASK_KEY
-from tailwise.run.env_results import add_info, cause, observation_problem, reset_one, step_one
+from tailwise.run.env_results import add_info, build_one, call_one, cause, observation_problem, reset_one, step_one
 from tailwise.run.seeded_envs import SeededEnvs, State, require_spaces
 
 #: Actions kept of one running episode. Replaying more would take longer than anyone waits for a resume, and an episode
@@ -63,10 +63,10 @@ class SeededVectorEnv(SeededEnvs):
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1.")
-        self.envs = [build() for _ in range(num_envs)]
+        self._first_row = 0 if share is None else share.first_row
+        self.envs = [build_one(self._first_row + row, build) for row in range(num_envs)]
         super().__init__(self.envs[0], num_envs, streams, name=name, first_environment=first_environment)
         self.copy = copy
-        self._first_row = 0 if share is None else share.first_row
         for row, env in enumerate(self.envs):
             require_spaces(env, self._first_row + row, self.single_observation_space, self.single_action_space)
         self._buffer: Any = (
@@ -149,7 +149,10 @@ class SeededVectorEnv(SeededEnvs):
             "observation": self._observation_spec.arrays(self._batched()),
         }
         if self._actions is None:
-            state["environments"] = {str(row): _get_env_state(env) for row, env in enumerate(self.envs)}
+            state["environments"] = {
+                str(row): call_one(self._first_row + row, "get_state", _get_env_state, env)
+                for row, env in enumerate(self.envs)
+            }
         else:
             state["not_exact"] = self.not_exact
             state["lengths"] = np.array([log.length for log in self._actions], dtype=np.int64)
@@ -250,7 +253,8 @@ class SeededVectorEnv(SeededEnvs):
         for row, env in enumerate(self.envs):
             # The wrappers need a reset before they accept a step; the state then replaces what the reset made.
             self._begin_episode(row, None)
-            self._observations[row] = _set_env_state(env, state["environments"][str(row)], self._stored_row(state, row))
+            stored = state["environments"][str(row)], self._stored_row(state, row)
+            self._observations[row] = call_one(self._first_row + row, "set_state", _set_env_state, env, *stored)
         return ""
 
     def _stored_row(self, state: Mapping[str, Any], row: int) -> Any:
