@@ -52,6 +52,14 @@ def driving(env: Any, processes: int, rows: int = 6, **kwargs: Any) -> Iterator[
         driver.close()
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Python's handler of SIGINT, which is ignored where the tests are a job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def interrupted(seconds: float) -> Iterator[None]:
     """What is done inside is ended by Ctrl-C after so many seconds."""
