@@ -28,6 +28,7 @@ def point(generation: int, member: int, value: float | None, *, parent: int | No
 
 VIEW = PopulationView(
     title="wave: search by pbt",
+    headline=["best: member 1 with 50%"],
     facts=["searched: learner.learning_rate"],
     warnings=[],
     score="log-return per year, select window",
@@ -57,6 +58,17 @@ def test_the_configured_value_is_drawn_and_widens_its_axis() -> None:
     assert dashed[0].x[0] < 0 and dashed[0].x[1] > 1
     nowhere = population_figure(replace(VIEW, configured={}))
     assert not [one for one in nowhere.data if one.mode == "lines" and one.line.dash == "dash"]
+
+
+def test_a_configured_value_without_a_place_on_its_axis_is_told(tmp_path: Path) -> None:
+    """0 on an axis of logarithms. Rejects a line that is there and that nobody sees."""
+    view = replace(VIEW, configured={RATE: 0.0})
+    assert not [one for one in population_figure(view).data if one.mode == "lines" and one.line.dash == "dash"]
+    path = tmp_path / "tune.html"
+    write_population_page(path, view)
+    assert "no place for it: the configuration's learner.learning_rate 0.0." in path.read_text().replace("&#x27;", "'")
+    write_population_page(path, VIEW)
+    assert "Not drawn" not in path.read_text()
 
 
 def test_the_page_opens_and_shows_what_was_learnt(tmp_path: Path) -> None:
