@@ -20,6 +20,7 @@ from benchmarks.report import Check, Options
 from benchmarks.scale_work import CHECKPOINT_EVERY, Started, finish, lineage_of, start, updates_in, wait_for
 
 KILLS, QUICK_KILLS = 20, 3
+ATTEMPTS = 2  # searches per kill that is wanted, at most
 AFTER = 0.3  # a kill comes up to so many seconds after an update that was drawn
 LONGEST_LINE = 60  # characters of a command line that is shown
 GRACE = 40.0  # seconds that Ray's own processes have to notice that their driver is gone
@@ -49,10 +50,11 @@ class Undisturbed:
 
 def checks(options: Options) -> list[Check]:
     """Each kill is of one search, which is then brought to its end. With a journal, kills that were made are kept."""
+    wanted = QUICK_KILLS if options.quick else KILLS
     found: list[Killed] = []
     whole: Undisturbed = _kept(options, "undisturbed", _undisturbed)
-    wanted = QUICK_KILLS if options.quick else KILLS
-    while (number := sum(one.killed for one in found)) < wanted:  # a kill that comes too late is none
+    # A kill that comes too late is none.
+    while (number := sum(one.killed for one in found)) < wanted and len(found) < ATTEMPTS * wanted:
         attempt, kind = len(found), number % len(VICTIMS)
         one: Killed = _kept(options, f"attempt {attempt}", partial(_attempt, attempt, kind, whole))
         found.append(one)
@@ -61,8 +63,9 @@ def checks(options: Options) -> list[Check]:
     happened = Counter(one.victim if one.killed else f"{one.victim}, too late" for one in found)
     detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
     wrong, left = sum(one.wrong for one in found), [line for one in found for line in one.orphans]
-    lost = max(one.lost for one in found)
+    lost, made = max(one.lost for one in found), sum(one.killed for one in found)
     return [
+        Check("kills: made before the search was over", made, f"{wanted}", made == wanted, f"{len(found)} attempts"),
         Check("kills: lineages that differ from the undisturbed one", wrong, "0", wrong == 0, detail),
         Check(
             "kills: processes left behind", len(left), "0", not left, "; ".join([f"after {GRACE:g} s at most", *left])

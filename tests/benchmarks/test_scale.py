@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.scale_ranks import _busy_seconds, _own_seconds
+from benchmarks.journal import Journal, Outcome
+from benchmarks.report import Options
+from benchmarks.scale_kills import ATTEMPTS, QUICK_KILLS, Killed, Undisturbed
+from benchmarks.scale_kills import checks as kill_checks
+from benchmarks.scale_ranks import _busy_seconds, _Others, _own_seconds
 from benchmarks.scale_search import sign_test
 from benchmarks.scale_work import Started, updates_in, wait_for
 
@@ -45,6 +51,34 @@ def test_what_a_child_used_is_not_what_others_use() -> None:
     used = _own_seconds() - own
     assert used >= 1.0
     assert _busy_seconds() - busy >= used - 0.1, "whoever is busy, this child was"
+
+
+def test_others_are_those_whom_nobody_here_has_waited_for() -> None:
+    """A child that is busy for a second, before and after it is waited for, at the same moment: whatever else this
+    machine does is in both numbers. Rejects one that never counts, and one that counts the trainings themselves."""
+    others, own = _Others(), _own_seconds()
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has waited for it
+        before = others.cores() * (time.monotonic() - others.started)
+        child.wait()
+        after = others.cores() * (time.monotonic() - others.started)
+    used = _own_seconds() - own
+    assert used >= 1.0 and before >= used - 0.1
+    assert before - after == pytest.approx(used, abs=0.3)
+
+
+def test_kills_that_always_come_too_late_end(tmp_path: Path) -> None:
+    """A machine on which each search is over before it is killed. Rejects searching for ever, and a check that passes
+    without the kills."""
+    journal = Journal(tmp_path, {})
+    journal.write("kills, undisturbed", Outcome(Undisturbed([], 1), 0.0))
+    for attempt in range(12):
+        killed = attempt % 3 == 2
+        journal.write(f"kills, attempt {attempt}", Outcome(Killed("driver", killed, False, 0, ()), 0.0))
+    said = list[str]()
+    made, *_ = kill_checks(Options(quick=True, say=said.append, only=(), journal=journal))
+    assert len(said) == ATTEMPTS * QUICK_KILLS == 6
+    assert (made.value, made.passed, made.detail) == (2, False, "6 attempts")
 
 
 def test_the_sign_test_is_that_of_fair_coins() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tailwise.pages.population import Point, PopulationView, population_figure, write_population_page
 from tests.chromium import browser
 from tests.pages.browser import DESKTOP, PHONE, look
@@ -28,7 +30,7 @@ def point(generation: int, member: int, value: float | None, *, parent: int | No
 
 VIEW = PopulationView(
     title="wave: search by pbt",
-    headline=["best: member 1 with 50% per year"],
+    headline=["best: member 1 with 50%"],
     facts=["searched: learner.learning_rate"],
     warnings=[],
     score="log-return per year, select window",
@@ -52,13 +54,24 @@ def test_the_configured_value_is_drawn_and_widens_its_axis() -> None:
     the powers of ten, which lie upon one another."""
     figure = population_figure(VIEW)
     assert figure.layout.yaxis2.type == "log"
-    assert list(figure.layout.yaxis2.tickvals) == [1e-5, 1e-4, 1e-3, 1e-2]
+    assert list(figure.layout.yaxis2.tickvals) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2])
     traces = figure.data
     dashed = [one for one in traces if one.mode == "lines" and one.line.dash == "dash"]
     assert [list(one.y) for one in dashed] == [[5e-2, 5e-2]]
     assert dashed[0].x[0] < 0 and dashed[0].x[1] > 1
     nowhere = population_figure(replace(VIEW, configured={}))
     assert not [one for one in nowhere.data if one.mode == "lines" and one.line.dash == "dash"]
+
+
+def test_a_configured_value_without_a_place_on_its_axis_is_told(tmp_path: Path) -> None:
+    """0 on an axis of logarithms. Rejects a line that is there and that nobody sees."""
+    view = replace(VIEW, configured={RATE: 0.0})
+    assert not [one for one in population_figure(view).data if one.mode == "lines" and one.line.dash == "dash"]
+    path = tmp_path / "tune.html"
+    write_population_page(path, view)
+    assert "no place for it: the configuration's learner.learning_rate 0.0." in path.read_text().replace("&#39;", "'")
+    write_population_page(path, VIEW)
+    assert "Not drawn" not in path.read_text()
 
 
 def test_the_page_opens_and_shows_what_was_learnt(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Trainings in shards, and a program that torchrun starts on several ranks to do them:
-`shard_cases.py FOLDER [gloo]`; with gloo the ranks share no memory, and fewer cases are trained."""
+`shard_cases.py FOLDER memory|gloo`; with gloo the ranks share no memory, and fewer cases are trained."""
 
 from __future__ import annotations
 
@@ -74,14 +74,16 @@ def train(case: str, folder: Path) -> None:
     agent.trainer.driver.close()
 
 
-def main(folder: Path, cases: Iterable[str]) -> None:
-    """On the first rank train the cases; on the others follow it."""
+def main(folder: Path, cases: Iterable[str], way: str) -> None:
+    """On the first rank train the cases; on the others follow it. way: how they have to talk."""
     from tailwise.run.follower import follow
-    from tailwise.run.ranks import joined, place_of
+    from tailwise.run.ranks import group_for, joined, place_of
 
     place = place_of(os.environ)
     assert place is not None
     with joined(place):
+        words = group_for(place.ranks).words
+        assert words is not None and words.startswith(f"{place.ranks}, which talk through {way}"), words
         if not place.first:
             follow()
             return
@@ -94,6 +96,6 @@ if __name__ == "__main__":
         from tailwise.run import rank_memory
 
         rank_memory.MEMORY = Path("/there-is-none")
-        main(Path(sys.argv[1]), WITHOUT_MEMORY)
+        main(Path(sys.argv[1]), WITHOUT_MEMORY, "gloo")
     else:
-        main(Path(sys.argv[1]), CASES)
+        main(Path(sys.argv[1]), CASES, "memory")

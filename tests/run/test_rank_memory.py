@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import platform
+import resource
 import signal
 import time
 from multiprocessing.connection import Connection
@@ -15,11 +18,12 @@ import pytest
 import torch
 
 from tailwise.run import rank_memory
-from tailwise.run.rank_memory import PeerGoneError, SharedMemory
+from tailwise.run.rank_memory import NoMemoryError, PeerGoneError, SharedMemory, unsuited
 from tailwise.run.rank_messages import ALIGNED, decode, encode, size_of
 
 SPAWN = multiprocessing.get_context("spawn")
-pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no file system in memory")
+WHY_NOT = unsuited()
+needs_memory = pytest.mark.skipif(WHY_NOT is not None, reason=f"ranks share no memory here: {WHY_NOT}")
 
 
 def whole(value: Any) -> np.ndarray:
@@ -53,12 +57,12 @@ def wait_for_ever(path: Path, rank: int, ranks: int, answer: Connection) -> None
     time.sleep(600)
 
 
+@needs_memory
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_messages_of_every_size_arrive_whole_and_in_turn(ranks: int) -> None:
     """Rejects one place for each rank, which the next message overwrites before the slowest rank has read it, and a
     message that is cut where its place ends: 40 MB go through places of 5 and 8."""
     path = SharedMemory.create(ranks)
-    assert path is not None
     pipes, all_there = [SPAWN.Pipe(duplex=False) for _ in range(ranks)], SPAWN.Barrier(ranks)
     processes = [
         SPAWN.Process(target=talk, args=(path, rank, ranks, 400, all_there, sender))
@@ -74,6 +78,7 @@ def test_messages_of_every_size_arrive_whole_and_in_turn(ranks: int) -> None:
     assert not path.exists()
 
 
+@needs_memory
 @pytest.mark.parametrize(
     ("killed", "patience", "sentence"),
     [(True, 60.0, "rank 1 has ended"), (False, 0.5, r"rank 1 did not answer for 0\.5 seconds")],
@@ -81,7 +86,6 @@ def test_messages_of_every_size_arrive_whole_and_in_turn(ranks: int) -> None:
 def test_a_rank_that_says_nothing_is_noticed(killed: bool, patience: float, sentence: str) -> None:
     """Rejects waiting for ever: nothing that a killed rank could have written says that it is gone."""
     path = SharedMemory.create(2)
-    assert path is not None
     memory = SharedMemory(path, 0, 2, patience=patience)
     receiver, sender = SPAWN.Pipe(duplex=False)
     other = SPAWN.Process(target=wait_for_ever, args=(path, 1, 2, sender))
@@ -99,13 +103,65 @@ def test_a_rank_that_says_nothing_is_noticed(killed: bool, patience: float, sent
     other.join()
 
 
-def test_a_machine_without_memory_for_it_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The ranks then talk through gloo; a file that cannot be reserved is not left behind."""
+def test_a_machine_without_memory_for_it_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The ranks then talk through gloo; a file that cannot be reserved is not left behind. A limit on the size of files
+    refuses the reservation, whatever the file system."""
+    monkeypatch.setattr(rank_memory, "IN_ORDER", (platform.machine(),))
     monkeypatch.setattr(rank_memory, "MEMORY", tmp_path / "nowhere")
-    assert SharedMemory.create(2) is None
+    with pytest.raises(NoMemoryError, match=f"there is no {tmp_path / 'nowhere'}"):
+        SharedMemory.create(2)
     monkeypatch.setattr(rank_memory, "MEMORY", tmp_path)
-    monkeypatch.setattr(rank_memory, "MOST", 1 << 60)
-    assert SharedMemory.create(2) is None and not list(tmp_path.iterdir())
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(NoMemoryError, match=f"{tmp_path} has no 32 MB for them"):
+            SharedMemory.create(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(rank_memory, "IN_ORDER", ())
+    with pytest.raises(NoMemoryError, match="may show two writes in another order"):
+        SharedMemory.create(2)
+
+
+def hold(path: Path, answer: Connection) -> None:
+    """Lock a byte of the file for as long as this process lives."""
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)
+        answer.send(True)
+        time.sleep(600)
+
+
+def test_old_files_that_nobody_holds_are_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A killed start leaves its file. Rejects one that removes what ranks are about to open, or files of others."""
+    monkeypatch.setattr(rank_memory, "MEMORY", tmp_path)
+    names = {what: tmp_path / f"tailwise-{number:032x}" for number, what in enumerate(("left", "held", "new"))}
+    names["other"] = tmp_path / "tailwise-of-somebody"
+    for what, path in names.items():
+        path.write_bytes(b"12")
+        if what != "new":
+            os.utime(path, (0, time.time() - rank_memory.OLD_SECONDS - 1))
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    holder = SPAWN.Process(target=hold, args=(names["held"], sender))
+    holder.start()
+    assert receiver.poll(60) and receiver.recv()
+    rank_memory.sweep()
+    assert {what for what, path in names.items() if path.exists()} == {"held", "new", "other"}
+    holder.kill()
+    holder.join()
+    rank_memory.sweep()
+    assert {what for what, path in names.items() if path.exists()} == {"new", "other"}
+
+
+@needs_memory
+def test_a_new_file_sweeps_the_old_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rank_memory, "MEMORY", tmp_path)
+    left = SharedMemory.create(2)
+    os.utime(left, (0, 0))
+    assert list(tmp_path.iterdir()) == [left]
+    made = SharedMemory.create(2)
+    assert list(tmp_path.iterdir()) == [made]
 
 
 def test_values_come_back_as_they_were_and_arrays_may_be_written_to() -> None:

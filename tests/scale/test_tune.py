@@ -99,7 +99,8 @@ def test_a_population_copies_its_best_and_is_written_down(undisturbed: TuneResul
 
 
 def test_scores_have_intervals_and_values_stand_beside_the_configurations(undisturbed: TuneResult) -> None:
-    """Two episodes a, b have the standard error |a - b| / 2. Rejects the deviation of episodes in its place."""
+    """Two episodes a, b have the standard error |a - b| / 2. Rejects the deviation of episodes in its place, and
+    the factor 1.96 of many episodes."""
     best = undisturbed.best
     assert best is not None and best.measured.value is not None and best.measured.error is not None
     agent = tailwise.load(undisturbed.folder / best.member.folder)
@@ -112,6 +113,9 @@ def test_scores_have_intervals_and_values_stand_beside_the_configurations(undist
     assert best.measured.error == pytest.approx(abs(first - second) / 2)
     place = undisturbed.headings().index("95%")
     assert all(" to " in row[place] for row in undisturbed.table())
+    half = 12.7062 * best.measured.error  # Student with one degree of freedom: tan(0.475 pi)
+    low, high = (undisturbed.amount(best.measured.value + side * half) for side in (-1, 1))
+    assert undisturbed.table()[0][place] == f"{low} to {high}"
     learnt = {row[0]: row[1:] for row in undisturbed.learnt()}
     assert learnt.keys() == SPACE.keys() and learnt["learner.learning_rate"][0] == "0.0003"
     assert learnt["learner.gamma"][1] == f"{best.member.values['learner.gamma']:.4g}"

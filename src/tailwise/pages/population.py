@@ -58,6 +58,12 @@ class PopulationView:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def undrawn(self) -> list[str]:
+        """Keys whose configured value has no place on their axis: a logarithmic one begins above 0."""
+        values = {key: self.configured[key] for key in self.logarithmic if key in self.configured}
+        return [key for key, value in values.items() if not float(value) > 0]
+
 
 def write_population_page(path: Path, view: PopulationView) -> None:
     """Write the picture and the table."""
@@ -79,6 +85,9 @@ def write_population_page(path: Path, view: PopulationView) -> None:
         "score, from its bars or episodes; members share those, so differences between them are known better than "
         "that. A rank correlation near 0 does not say that a value does not matter."
     )
+    if view.undrawn:
+        told = ", ".join(f"{key} {view.configured[key]}" for key in view.undrawn)
+        legend += f" Not drawn, because an axis of logarithms has no place for it: the configuration's {told}."
     write_page(path, FrontierPage(view.title, facts, population_figure(view), tables, legend))
 
 
@@ -97,7 +106,7 @@ def population_figure(view: PopulationView) -> Any:
     for row, name in enumerate([None, *view.keys], start=1):
         for trace in _traces(view.points, known, name):
             figure.add_trace(trace, row=row, col=1)
-        if name is not None and name in view.configured:
+        if name is not None and name in view.configured and name not in view.undrawn:
             figure.add_trace(_configured(view.points, view.configured[name]), row=row, col=1)
         if name is not None and name in view.logarithmic:
             ticks = log_ticks([float(one.values[name]) for one in view.points])

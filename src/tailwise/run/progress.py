@@ -218,6 +218,8 @@ def run_facts(agent: Agent, folder: Path) -> list[tuple[str, str]]:
     parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     exact = f"bit for bit with run.threads {config.run.threads}" if driver.exact_resume else "not exactly"
     facts = [("configuration", f"{folder / CONFIG}"), ("backend", f"{agent.trainer.backend_choice}")]
+    ranks = agent.trainer.group.words
+    facts += [] if ranks is None else [("ranks", ranks)]
     facts += [("data", sentence) for sentence in world.describe()]
     verdict = read_leak_verdict(folder, agent.features)
     facts += [] if verdict is None else [("leak-check", verdict.sentence)]

@@ -11,16 +11,22 @@ import fcntl
 import mmap
 import os
 import platform
+import re
 import secrets
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tailwise.core.errors import TailwiseError
 from tailwise.run.rank_messages import size_of
 
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
+NAME = "tailwise-{}"
+OURS = re.compile(r"tailwise-[0-9a-f]{32}")
+OLD_SECONDS = 3 * 3600.0  # of a file that nobody holds, longer than ranks wait for one another
 MOST = 32 << 20  # bytes of the whole file: a container has 64 MB unless it was given more
 PAGE = 4096
 LINE = 8  # int64 in a cache line: ranks that write beside one another slow each other down
@@ -33,6 +39,10 @@ IN_ORDER = ("x86_64", "AMD64")
 
 class PeerGoneError(RuntimeError):
     """Another rank has ended, or did not answer in time."""
+
+
+class NoMemoryError(TailwiseError):
+    """This machine has no memory that ranks could share; the message says why."""
 
 
 class SharedMemory:
@@ -56,20 +66,22 @@ class SharedMemory:
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
 
     @staticmethod
-    def create(ranks: int) -> Path | None:
-        """A new file for so many ranks; None where this machine has no memory for it."""
-        if platform.machine() not in IN_ORDER or not MEMORY.is_dir():
-            return None
-        path = MEMORY / f"tailwise-{secrets.token_hex(16)}"
+    def create(ranks: int) -> Path:
+        """A new file for so many ranks; whoever calls this discards it once all have opened it, or cannot."""
+        why = unsuited()
+        if why is not None:
+            raise NoMemoryError(why)
+        path = MEMORY / NAME.format(secrets.token_hex(16))
         try:
+            sweep()
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:
-            return None
+        except OSError as error:
+            raise NoMemoryError(f"no file can be made in {MEMORY} ({error.strerror})") from error
         try:
             os.posix_fallocate(file, 0, _size(ranks))  # memory that is missing later would end the process
-        except OSError:
+        except OSError as error:
             path.unlink()
-            return None
+            raise NoMemoryError(f"{MEMORY} has no {MOST >> 20} MB for them ({error.strerror})") from error
         finally:
             os.close(file)
         return path
@@ -165,6 +177,34 @@ def _piece(ranks: int) -> int:
 
 def _size(ranks: int) -> int:
     return _head(ranks) + 2 * ranks * _piece(ranks)
+
+
+def unsuited() -> str | None:
+    """Why ranks share no memory on a machine of this kind; None where they can."""
+    if platform.machine() not in IN_ORDER:
+        return f"processors of kind {platform.machine()} may show two writes in another order"
+    return None if MEMORY.is_dir() else f"there is no {MEMORY}"
+
+
+def sweep() -> None:
+    """Remove old files of this user that nobody holds: of ranks that were killed before all had opened theirs."""
+    for path in MEMORY.iterdir():
+        if OURS.fullmatch(path.name):
+            with contextlib.suppress(OSError):  # somebody else's, or held, or gone meanwhile
+                _remove_if_left(path)
+
+
+def _remove_if_left(path: Path) -> None:
+    """Raise an OSError where somebody holds the file."""
+    known = path.lstat()
+    if known.st_uid != os.getuid() or not stat.S_ISREG(known.st_mode) or time.time() - known.st_mtime < OLD_SECONDS:
+        return
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(file)
 
 
 def discard(path: Path) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,14 +25,17 @@ from torch import Tensor
 from tailwise.core.errors import ConfigError, TailwiseError
 from tailwise.learner.backend import Backend
 from tailwise.learner.shards import Item
-from tailwise.run.rank_memory import SharedMemory, discard
+from tailwise.run.rank_memory import NoMemoryError, SharedMemory, discard
 from tailwise.run.rank_messages import decode, encode, size_of
 from tailwise.run.sharded import Alone, Group, learner_tensors, load_learner, shares_of
 
 PATIENCE = datetime.timedelta(hours=2)  # of a rank for the others: one of them may be evaluating
 STARTED_BY = "TORCHELASTIC_RUN_ID"  # torchrun sets it
-#: What the ranks of this process group share, as torch keeps the group itself; None where they are not on one machine.
+LOG = logging.getLogger("tailwise.ranks")
+#: What the ranks of this process group share, as torch keeps the group itself; None where they talk through gloo.
 _MEMORY: ContextVar[SharedMemory | None] = ContextVar("memory", default=None)
+#: How they talk and why, in words.
+_WAY: ContextVar[str] = ContextVar("way", default="gloo")
 
 
 class RankLostError(TailwiseError):
@@ -76,7 +81,7 @@ def joined(place: Place) -> Iterator[None]:
         with _shared_memory(place):
             yield
             if place.first:
-                _broadcast(("end", ()))
+                _broadcast(("end", ()), "order")
             # gloo's threads may still hold the tensors of the last message, and crash where Python ends meanwhile.
             with _told():
                 dist.barrier()
@@ -93,25 +98,48 @@ def joined(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shared_memory(place: Place) -> Iterator[None]:
-    """Within this context the ranks talk through memory, if all of them see the same; else through gloo."""
-    path = _broadcast(SharedMemory.create(place.ranks) if place.first else None)
-    memory = None
-    if path is not None:
-        with contextlib.suppress(OSError):  # another machine's, or a container's own
-            memory = SharedMemory(path, place.rank, place.ranks, patience=PATIENCE.total_seconds())
-        all_see_it = all(_gather(memory is not None, place))
-        if place.first:
-            discard(path)
-        if memory is not None and not all_see_it:
-            memory.close()
-            memory = None
-    token = _MEMORY.set(memory)
+    """Within this context the ranks talk through memory, if all of them see the same; else through gloo, and the first
+    one says why."""
+    memory, why = _common_memory(place)
+    way = "memory that they share" if why is None else f"gloo, over TCP: {why}"
+    if place.first:
+        LOG.log(logging.INFO if why is None else logging.WARNING, "%d ranks talk through %s", place.ranks, way)
+    tokens = _MEMORY.set(memory), _WAY.set(way)
     try:
         yield
     finally:
-        _MEMORY.reset(token)
+        _MEMORY.reset(tokens[0])
+        _WAY.reset(tokens[1])
         if memory is not None:
             memory.close()
+
+
+def _common_memory(place: Place) -> tuple[SharedMemory | None, str | None]:
+    """(what all ranks see, None), or (None, why there is nothing)."""
+    path: Path | None = None
+    why: str | None = None
+    if place.first:
+        try:
+            path = SharedMemory.create(place.ranks)
+        except NoMemoryError as error:
+            why = str(error)
+    try:
+        shared, why = _broadcast((path, why), "memory")
+        if shared is None:
+            return None, why
+        memory: SharedMemory | None = None
+        try:
+            memory = SharedMemory(shared, place.rank, place.ranks, patience=PATIENCE.total_seconds())
+        except OSError as error:  # another machine's, or a container's own
+            why = f"rank {place.rank} cannot open {shared} ({error.strerror})"
+        reasons = [one for one in _gather(why, place, "memory") if one is not None]
+    finally:
+        if path is not None:
+            discard(path)
+    if reasons and memory is not None:
+        memory.close()
+        memory = None
+    return memory, reasons[0] if reasons else None
 
 
 def _leave_signals_to_the_first(place: Place) -> dict[int, Any]:
@@ -155,43 +183,56 @@ class Ranks:
         self.mine = shares_of(count, place.ranks)[place.rank]
         self._agreed: np.ndarray | None = None  # the learner that all ranks have, see `_bits`
 
+    @property
+    def words(self) -> str | None:
+        """See `Group.words`."""
+        return f"{self.place.ranks}, which talk through {_WAY.get()}"
+
     def exchange(self, items: Sequence[Item]) -> list[Item]:
-        """See `Shards.exchange`."""
-        every: list[list[Item]] = _gather(list(items), self.place)
+        """See `Shards.exchange`; raises where the ranks have different types of items, so are at different points."""
+        every: list[list[Item]] = _gather(list(items), self.place, type(items[0]).__name__)
         return [item for own in every for item in own]
 
     def order(self, name: str, *arguments: Any) -> None:
         """See `Group.order`."""
         if self.place.first:
-            _broadcast((name, arguments))
+            _broadcast((name, arguments), "order")
 
     def share_learner(self, backend: Backend) -> None:
         """See `Group.share_learner`. Nothing is sent where the first rank has what all had after the update."""
         tensors: dict[str, Tensor] | None = None
+        bits: np.ndarray | None = None
         if self.place.first:
             tensors = learner_tensors(backend)
-            if self._agreed is not None and np.array_equal(_bits(tensors), self._agreed):
+            bits = _bits(tensors)
+            if self._agreed is not None and np.array_equal(bits, self._agreed):
                 tensors = None
-        given = _broadcast(tensors)
-        if given is not None and not self.place.first:
+        given = _broadcast(tensors, "learner")
+        if self.place.first:
+            self._agreed = bits
+        elif given is not None:
             load_learner(backend, given)
 
     def check_learner(self, backend: Backend) -> None:
         """See `Group.check_learner`."""
         self._agreed = _bits(learner_tensors(backend))
-        digests = _gather(hashlib.sha256(self._agreed.data).digest(), self.place)
+        digests = _gather(hashlib.sha256(self._agreed.data).digest(), self.place, "digest")
         other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if other:
-            raise RankLostError(
-                f"rank {other[0]} has other weights than rank 0 after the same update, so the run was stopped; are all "
-                "ranks on machines with the same processor, and the same versions of Python, torch and Tailwise?"
-            )
+            raise _diverged(f"rank {other[0]} has other weights than rank 0 after the same update")
+
+
+def _diverged(what: str) -> RankLostError:
+    return RankLostError(
+        f"{what}, so the run was stopped; are all ranks on machines with the same processor, and the same versions of "
+        "Python, torch and Tailwise?"
+    )
 
 
 def next_order() -> tuple[str, tuple[Any, ...]]:
     """What the first rank orders next, on another one."""
     try:
-        name, arguments = _broadcast(None)
+        name, arguments = _broadcast(None, "order")
     except RankLostError as error:
         raise RankLostError("the first rank has ended, and this one with it; what that one printed says why") from error
     return name, arguments
@@ -206,13 +247,21 @@ def _bits(tensors: Mapping[str, Tensor]) -> np.ndarray:
 # ---------------------------------------------------------------- transport
 
 
-def _gather(value: Any, place: Place) -> list[Any]:
-    """The value of every rank, in their order; the own one is the same object."""
-    memory = _MEMORY.get()
+def _gather(value: Any, place: Place, what: str) -> list[Any]:
+    """The value of every rank, in their order; the own one is the same object. what: it is, the same on all ranks."""
+    memory, message = _MEMORY.get(), encode((what, value))
     with _told():
-        message = encode(value)
         others = _gather_by_gloo(message, place.ranks) if memory is None else memory.exchange(message)
-    return [value if rank == place.rank else decode(data) for rank, data in enumerate(others)]
+    found = [(what, value) if rank == place.rank else decode(data) for rank, data in enumerate(others)]
+    return [_checked(one, rank, found[0][0]) for rank, one in enumerate(found)]
+
+
+def _checked(message: tuple[str, Any], rank: int, wanted: str) -> Any:
+    """The value in a message; ranks whose weights differ may go different ways, and then send different things."""
+    what, value = message
+    if what != wanted:
+        raise _diverged(f"rank {rank} sent '{what}' where rank 0 sent '{wanted}', as their weights differ")
+    return value
 
 
 def _gather_by_gloo(message: list[memoryview], ranks: int) -> list[np.ndarray]:
@@ -237,20 +286,26 @@ def _joined(message: list[memoryview]) -> Tensor:
     return torch.frombuffer(whole, dtype=torch.uint8)
 
 
-def _broadcast(value: Any) -> Any:
-    """The value of the first rank, on every rank."""
+def _broadcast(value: Any, what: str) -> Any:
+    """The value of the first rank, on every rank. what: see `_gather`."""
     first, memory = dist.get_rank() == 0, _MEMORY.get()
+    message = encode((what, value)) if first else []
     with _told():
         if memory is not None:
-            data = memory.exchange(encode(value) if first else [])[0]
+            data = memory.exchange(message)[0]
         else:
-            own = _joined(encode(value)) if first else torch.zeros(0, dtype=torch.uint8)
+            own = _joined(message) if first else torch.zeros(0, dtype=torch.uint8)
             size = torch.tensor([len(own)])
             dist.broadcast(size, 0)
             own = own if first else torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(own, 0)
             data = own.numpy()
-    return value if first else decode(data)
+    if first:
+        return value
+    sent, given = decode(data)
+    if sent != what:
+        raise _diverged(f"rank 0 sent '{sent}' where rank {dist.get_rank()} waited for '{what}'")
+    return given
 
 
 @contextlib.contextmanager

@@ -27,7 +27,10 @@ from tailwise.run.worlds import World
 
 
 class Group(Shards, Protocol):
-    """The processes that share the shards of a run."""
+    """The processes that share the shards of a run. words: how many they are and how they talk; None: one alone."""
+
+    @property
+    def words(self) -> str | None: ...
 
     def order(self, name: str, *arguments: Any) -> None:
         """Tell the other ranks what this one does next; nothing on those that follow."""
@@ -41,6 +44,8 @@ class Group(Shards, Protocol):
 
 class Alone(OneProcess):
     """One process with all shards: there is nobody to tell anything."""
+
+    words: str | None = None
 
     def order(self, name: str, *arguments: Any) -> None:
         """See `Group.order`."""

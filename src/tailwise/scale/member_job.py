@@ -18,7 +18,7 @@ import torch
 from tailwise.core.atomic import write_json
 from tailwise.core.errors import CheckpointError, DataError
 from tailwise.core.numerics import known_forward_returns
-from tailwise.evaluate.bootstrap import standard_error
+from tailwise.evaluate.bootstrap import long_run_variance
 from tailwise.evaluate.frontier import play_rewards
 from tailwise.evaluate.statistics import forward_returns
 from tailwise.evaluate.study import StudyJob
@@ -77,6 +77,7 @@ class MemberJob(StudyJob[Measured]):
             value=score.value,
             tail=score.tail,
             error=score.error,
+            freedom=score.freedom,
             weights=digest_of(newest),
             checkpoint=newest.name,
         )
@@ -85,11 +86,12 @@ class MemberJob(StudyJob[Measured]):
 @dataclass(frozen=True)
 class Score:
     """value: what is maximised; tail: what a limit speaks of, None where it could not be measured; error: standard
-    error of value, None where it has none."""
+    error of value, freedom: its degrees of freedom, both None where it has none."""
 
     value: float
     tail: float | None
     error: float | None
+    freedom: int | None
 
 
 def score_of(agent: PPO, *, seed: int) -> Score:
@@ -107,11 +109,13 @@ def score_of(agent: PPO, *, seed: int) -> Score:
         units = [own.get(path.symbol, 1.0) for path in paths]
         yearly = [float(path.log_returns.sum()) * path.periods_per_year / path.planned for path in paths]
         forward = [forward_returns(path, config.learner.gamma) for path in paths]
+        errors, freedom = zip(*map(_yearly_error, paths), strict=True)
         return Score(
             float(np.mean([value / unit for value, unit in zip(yearly, units, strict=True)])),
             tail_of(config, [values / unit for values, unit in zip(forward, units, strict=True)]),
             # Accounts live through the same time: as if they moved together, which is never too little.
-            float(np.mean([_yearly_error(path) / unit for path, unit in zip(paths, units, strict=True)])),
+            float(np.mean([error / unit for error, unit in zip(errors, units, strict=True)])),
+            min(freedom),
         )
     return _episodes(agent, world, config, seed=seed)
 
@@ -128,13 +132,16 @@ def _episodes(agent: PPO, world: World, config: Config, *, seed: int) -> Score:
     forward = [known_forward_returns(one.rewards, config.learner.gamma, over=one.over) for one in played]
     returns = np.array([one.rewards.sum() for one in played])
     error = float(returns.std(ddof=1)) / len(returns) ** 0.5 if len(returns) > 1 else None
-    return Score(float(returns.mean()), tail_of(config, forward), error)
+    freedom = None if error is None else len(returns) - 1
+    return Score(float(returns.mean()), tail_of(config, forward), error, freedom)
 
 
-def _yearly_error(path: AccountPath) -> float:
-    """Standard error of the log-return per year of a path, which allows for dependence between its bars."""
+def _yearly_error(path: AccountPath) -> tuple[float, int]:
+    """Standard error of the log-return per year of a path, which allows for dependence between its bars, and its
+    degrees of freedom."""
     returns = path.log_returns
-    return float(standard_error(returns - returns.mean())) * len(returns) * path.periods_per_year / path.planned
+    variance, freedom = long_run_variance(returns - returns.mean())
+    return float(np.sqrt(variance / len(returns))) * len(returns) * path.periods_per_year / path.planned, freedom
 
 
 def tail_of(config: Config, forward: Sequence[Floats]) -> float | None:

@@ -52,6 +52,7 @@ class Measured(Stored):
     tail       measure of `risk.limit` on what was realised; None where nothing is as long as the horizon, or no tail
                is measured
     error      standard error of value, over the bars of the window or over the episodes; None where it has none
+    freedom    degrees of freedom of error; None where there is none
     smoothed   value, and smoothed_tail: tail, averaged over the generations of its lineage
     failed     why it has no value, a sentence
     weights    sha256 of the policy's tensors
@@ -62,6 +63,7 @@ class Measured(Stored):
     value: float | None
     tail: float | None
     error: float | None = None
+    freedom: int | None = Field(default=None, ge=1)
     smoothed: float | None = None
     smoothed_tail: float | None = None
     failed: str | None = None

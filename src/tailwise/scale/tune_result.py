@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
+from scipy.stats import t as student
 
 from tailwise.core.parsing import Stored
 from tailwise.pages.population import Point
@@ -17,7 +18,7 @@ from tailwise.scale.population import Measured, Ranking, Step, Trained
 from tailwise.scale.space import Range, Space, Value, Values
 
 FILE = "tune.json"
-NORMAL = 1.96  # standard errors on each side of a 95% interval
+CONFIDENCE = 0.95  # of the interval of a score
 
 
 class TuneFile(Stored):
@@ -137,10 +138,11 @@ class TuneResult:
         return [str(one.member.number), value, self._interval(measured), *tail, *values, one.member.folder]
 
     def _interval(self, measured: Measured) -> str:
-        """95% interval of a score, over the bars of the window or over the episodes."""
-        if measured.value is None or measured.error is None:
+        """95% interval of a score by Student's law, over the bars of the window or over the episodes."""
+        if measured.value is None or measured.error is None or measured.freedom is None:
             return "-"
-        low, high = (self.amount(measured.value + side * NORMAL * measured.error) for side in (-1, 1))
+        half = float(student.ppf(0.5 + CONFIDENCE / 2, measured.freedom)) * measured.error
+        low, high = (self.amount(measured.value + side * half) for side in (-1, 1))
         return f"{low} to {high}"
 
     def amount(self, value: float | None) -> str:
