@@ -102,7 +102,7 @@ def write_config(paths: Sequence[Path], how: Reading | None = None, *, out: Path
     symbols = [one.symbol for one in bars]
     twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
     if twice:
-        raise ConfigError(f"two of the files are of the symbol {twice[0]} by their names; give each symbol once.")
+        raise ConfigError(f"the symbol {twice[0]} occurs more than once among the files; give each symbol once.")
     late = _late(bars)
     for sentence in late.values():
         warnings.warn(sentence, ConfigWarning, stacklevel=2)  # the command prints what is returned
