@@ -8,6 +8,7 @@ from tailwise.core import VERSION as __version__
 
 __all__ = [
     "PPO",
+    "Backtest",
     "Callback",
     "Config",
     "Ensemble",
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tailwise.evaluate.study import StudyStopped
     from tailwise.evaluate.walk_forward import walk_forward
     from tailwise.pages.attack import attack
-    from tailwise.pages.backtest import backtest
+    from tailwise.pages.backtest import Backtest, backtest
     from tailwise.pages.compare import compare
     from tailwise.pages.frontier import frontier
     from tailwise.pages.judge import judge
@@ -62,6 +63,7 @@ _HOMES = {
     "Run": "tailwise.evaluate.run_view",
     "StudyStopped": "tailwise.evaluate.study",
     "attack": "tailwise.pages.attack",
+    "Backtest": "tailwise.pages.backtest",
     "backtest": "tailwise.pages.backtest",
     "walk_forward": "tailwise.evaluate.walk_forward",
     "combinatorial_cv": "tailwise.evaluate.combinatorial",

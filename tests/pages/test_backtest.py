@@ -9,9 +9,12 @@ import pandas as pd
 import pytest
 
 import tailwise as tw
+from tailwise.bars.bars import load_bars
 from tailwise.core.errors import ConfigError
+from tailwise.evaluate.backtest import play_rule
 from tailwise.market.costs import CostConfig
 from tailwise.market.env_config import MarketEnvConfig
+from tailwise.market.path import AccountPath
 
 FREE = CostConfig(taker_fee_bps=0, half_spread_bps=0, slippage_bps=0, impact_bps=0, borrow_rate=0)
 
@@ -71,3 +74,14 @@ def test_statistics_repr_and_plot(tmp_path: Path) -> None:
     assert (tmp_path / "up.html").stat().st_size > 1000
     again = tw.backtest(lambda past: 1.0, tmp_path / "up.csv", FREE, first=5, last=40)
     assert np.array_equal(again.equity, played.equity)
+
+
+def test_the_path_of_a_policy_is_asked_the_same() -> None:
+    """What `trade` gives is a plain path; it gets statistics, trades and a picture without being played again."""
+    bars = load_bars(frame([100 * 1.01**i for i in range(60)]))
+    path = play_rule(lambda past: 1.0, bars, FREE, first=5, last=40)
+    assert type(path) is AccountPath
+    asked = tw.Backtest.of(path)
+    assert np.array_equal(asked.equity, path.equity)
+    assert asked.stats["total_return"] == asked.statistics().total_return > 0.3
+    assert len(asked.trades) == 1 and len(asked.plot().data) > 2

@@ -39,7 +39,12 @@ GAMMA = 0.99  # discount per bar of the long tail; a rule has none of its own
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Backtest(AccountPath):
-    """The path of an account that followed a rule, with what one asks of it first."""
+    """The path of an account, with what one asks of it first."""
+
+    @classmethod
+    def of(cls, path: AccountPath) -> Backtest:
+        """Any path, for instance that of a policy: `Backtest.of(agent.trade("test")[0]).plot()`."""
+        return cls(**vars(path))
 
     def statistics(self, *, alpha: float = DEFAULT_ALPHA, gamma: float = GAMMA) -> PathStatistics:
         """Everything that is measured of a path; alpha: tail probability, gamma: discount per bar of the long tail."""
@@ -125,7 +130,7 @@ def backtest(
         costs = parse(CostConfig, dict(costs), source="costs")
     if isinstance(config, Mapping):
         config = parse(MarketEnvConfig, dict(config), source="config")
-    path = Backtest(**vars(play_rule(rule, bars, costs, config=config, first=first, last=last)))
+    path = Backtest.of(play_rule(rule, bars, costs, config=config, first=first, last=last))
     for sentence in costly_impact(path):
         warnings.warn(sentence, ConfigWarning, stacklevel=2)
     if out is not None:
