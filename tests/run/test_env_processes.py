@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -439,17 +439,21 @@ def test_no_process_outlives_its_parent(stop: signal.Signals, tmp_path: Path) ->
         start_new_session=True,
     )
     assert process.stdout is not None
-    workers = [int(number) for number in process.stdout.readline().split()]
-    assert len(workers) == 2
-    if stop is signal.SIGINT:
-        os.killpg(process.pid, stop)
-    else:
-        process.send_signal(stop)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    chained = errors.count("During handling of the above exception")  # Ctrl-C may come inside an except
-    assert errors.count("Traceback") - chained == (1 if stop is signal.SIGINT else 0), errors
-    assert gone(workers)
+    try:
+        workers = [int(number) for number in process.stdout.readline().split()]
+        assert len(workers) == 2
+        if stop is signal.SIGINT:
+            os.killpg(process.pid, stop)
+        else:
+            process.send_signal(stop)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode != 0
+        chained = errors.count("During handling of the above exception")  # Ctrl-C may come inside an except
+        assert errors.count("Traceback") - chained == (1 if stop is signal.SIGINT else 0), errors
+        assert gone(workers)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it would train for ever
 
 
 def gone(processes: list[int], seconds: float = 10.0) -> bool:
