@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import hashlib
 import logging
 import os
@@ -94,6 +95,7 @@ def joined(place: Place) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+            gc.collect()  # what still refers to the group would end gloo's threads with Python, which can crash it
 
 
 @contextlib.contextmanager
