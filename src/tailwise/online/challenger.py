@@ -108,7 +108,6 @@ def _train_one(policy: Policy, bars: Sequence[Bars], settings: LearnSettings, *,
             total_steps=total,
             measure_terms=False,
         )
-        before = backend.snapshot()
         report, rollout = None, None
         if update % _TURNS == 0 and waiting:
             segment = waiting.pop(0)
@@ -123,7 +122,8 @@ def _train_one(policy: Policy, bars: Sequence[Bars], settings: LearnSettings, *,
         refused += not report.committed
         moved = kl_from(deployed, model)
         if not moved <= settings.kl:  # also where it is not a number
-            backend.restore(before)
+            if report.before is not None:  # else the update changed nothing
+                backend.restore(report.before)
             stopped = f"update {update} would have moved it {moved:.3g} nats from the deployed policy"
             break
         kl, steps = moved, steps + int(np.count_nonzero(rollout.valid.numpy()))
