@@ -142,10 +142,10 @@ class Trainer:
             # The schedule and the end of the run depend on it, so a resumed run has to know.
             self.total_steps = total_steps
             self._save()
-        total = self.total_steps
         self.backend.warm_up(self._tell, self.driver.venv)
+        self.health.warm_up()
         try:
-            reason = self._until_it_ends(total)
+            reason = self._until_it_ends(self.total_steps)
         except BaseException as error:
             for callback in self.callbacks:
                 callback.on_failure(error)

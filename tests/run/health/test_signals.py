@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -95,6 +97,32 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
     only = torch.zeros_like(mask)
     only[..., 2] = True  # nowhere a choice
     assert counter.count(dataclasses.replace(forced, mask=only)).top_share is None
+
+
+NOTHING_LEFT = """
+from benchmarks.toy_risk import ExposureVector
+from tailwise.core.loops.rollouts import count_rollout
+from tailwise.run.health import probes
+from tests.support import learner_of, play, random_world, small_trainer
+
+probes.Counter(learner_of("torch").model).warm_up()
+ready = list(count_rollout.signatures)
+assert len(ready) == 1, ready
+for world in (random_world(), random_world(choices=4)):
+    backend = learner_of("torch")
+    probes.Counter(backend.model).count(play(backend, world))
+box = small_trainer(ExposureVector(4, mu=0.1, sigma=0.2))
+box.begin()
+box.health.warm_up()
+box.health.signals.counter.count(box.collector.collect(0)[0])
+assert list(count_rollout.signatures) == ready, count_rollout.signatures
+"""
+
+
+def test_nothing_is_compiled_within_an_update() -> None:
+    """Masked, free and Box actions use the machine code of the warm-up. Rejects one for other types than rollouts'."""
+    ended = subprocess.run([sys.executable, "-c", NOTHING_LEFT], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_box_actions_at_their_bounds_are_counted_in_the_units_of_the_environment() -> None:

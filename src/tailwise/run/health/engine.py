@@ -10,11 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from tailwise.core.errors import CheckpointError
 from tailwise.core.metrics import is_compared
@@ -121,54 +117,51 @@ def needed_now(condition: Condition) -> tuple[float, float] | None:
     For the newest value alone it is the condition itself. A window whose smallest value lies above a limit has its
     newest one above it, too; likewise for a largest one below. Of the other statistics the newest value says nothing.
     """
-    below = -np.inf if condition.below is None else condition.below
-    above = np.inf if condition.above is None else condition.above
+    below = -math.inf if condition.below is None else condition.below
+    above = math.inf if condition.above is None else condition.above
     if condition.window == 1 or condition.statistic == "last":
         return below, above
     if condition.statistic == "min" and condition.below is None:
-        return -np.inf, above
+        return -math.inf, above
     if condition.statistic == "max" and condition.above is None:
-        return below, np.inf
+        return below, math.inf
     return None
 
 
-PRESENT = (-np.inf, -np.inf)  # (below, above) of any finite number
+PRESENT = (-math.inf, -math.inf)  # (below, above) of any finite number
 
 
 class Sieve:
-    """The conditions of all rules on the newest values, compiled once: the most of them in one rule [P] x rules [R].
+    """The conditions of all rules on the newest values: what a rule needs before it is worth a closer look.
 
-    A rule whose condition says nothing of the newest value still needs a value of its signal.
-    Each is (position in the vector of signals, below, above). Position 0 holds +inf, so that (0, -inf, finite) is
-    always true: rules with fewer conditions are filled up with it.
+    A rule whose condition says nothing of the newest value still needs a value of its signal. A loop over tuples: at
+    the end of an update the code of numpy has left the caches, and the dozen arrays of this took half as long again.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        needed = [
-            [
-                (signal, limits or PRESENT)
+        # One entry per rule: its index, (signal, below, above) of its first condition, and those of the others.
+        self._entries: list[tuple[int, str, float, float, list[tuple[str, float, float]]]] = []
+        for index, rule in enumerate(rules):
+            first, *others = [
+                (signal, *(limits or PRESENT))
                 for signal, condition in rule.reads
                 if (limits := needed_now(condition)) is not None or condition is rule.condition
             ]
-            for rule in rules
-        ]
-        self.names = tuple(dict.fromkeys(signal for row in needed for signal, _ in row))
-        position = {name: index for index, name in enumerate(self.names, 1)}
-        shape = (max((len(row) for row in needed), default=0), len(needed))
-        self._position = np.zeros(shape, dtype=np.intp)
-        self._below, self._above = np.full(shape, -np.inf), np.zeros(shape)
-        for r, row in enumerate(needed):
-            for p, (signal, limits) in enumerate(row):
-                self._position[p, r] = position[signal]
-                self._below[p, r], self._above[p, r] = limits
+            self._entries.append((index, *first, others))
 
     def pass_through(self, signals: Mapping[str, float]) -> list[int]:
         """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
-        newest_of = chain((np.inf,), map(signals.get, self.names, repeat(np.nan)))
-        values: npt.NDArray[np.float64] = np.fromiter(newest_of, np.float64, 1 + len(self.names))
-        newest = values[self._position]
-        holds = np.logical_and.reduce((newest > self._above) | (newest < self._below))
-        passed: list[int] = holds.nonzero()[0].tolist()
+        passed = []
+        for index, name, below, above, others in self._entries:
+            value = signals.get(name)
+            if value is None or not (value > above or value < below):
+                continue
+            for name, below, above in others:
+                value = signals.get(name)
+                if value is None or not (value > above or value < below):
+                    break
+            else:
+                passed.append(index)
         return passed
 
 
@@ -186,7 +179,7 @@ class RuleState:
 class Health:
     """Looks at each update; an alert appears once, until it has cleared.
 
-    Nearly all rules are silent in nearly all updates, so a sieve of arrays finds those that can hold. They, and those
+    Nearly all rules are silent in nearly all updates, so a sieve finds those that can hold. They, and those
     that held or fired before ("awake"), are looked at one by one; for all others nothing would change.
     """
 

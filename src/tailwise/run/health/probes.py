@@ -79,6 +79,22 @@ class Counter:
         self._no_action = np.empty((0, 0), dtype=np.int64)
         self._count = rollouts.count_rollout
 
+    def warm_up(self) -> None:
+        """Compile or load the pass, which takes milliseconds, before the first update; a rollout of nothing does."""
+        components, choices = len(self._sizes), len(self._scratch)
+        self._count(
+            np.empty(0, dtype=np.bool_),
+            np.empty(0, dtype=np.float32),
+            np.empty((0, choices), dtype=np.float32),
+            np.empty((0, components), dtype=np.int64),
+            self._no_mask,
+            self._sizes,
+            PROBED_ROWS,
+            NOT_ALLOWED,
+            self._scratch,
+            self._found,
+        )
+
     def count(self, rollout: Rollout) -> Counts:
         """Look at a rollout."""
         categorical, mask = len(self._sizes) > 0, rollout.mask

@@ -59,6 +59,10 @@ class HealthWatch:
         # What depends on the machine is left out, so that equal runs have equal metrics.
         self._loud = {rule.name for rule in rules if rule.severity != "info" and is_compared(rule.signal)}
 
+    def warm_up(self) -> None:
+        """Compile or load what the first update needs."""
+        self.signals.counter.warm_up()
+
     def before(self, update: int, controllers: Controllers) -> dict[str, Any] | None:
         """Copy the controllers in case the next update has to be undone; None when no rule could want that."""
         self.timed.seconds = 0.0
