@@ -16,13 +16,14 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.sources import ROOT
 
 MARK = "TAILWISE_BENCHMARK"  # in the environment of everything that a search starts
 PLACES = ("one", "local", "ray", "cluster")
 CHECKPOINT_EVERY = 2
+LAST_WORDS = 600  # characters of stderr that are shown
 CARTPOLE: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "hide": [1, 3]},
     "model": {"core": {"kind": "lstm", "hidden": 8}},
@@ -44,10 +45,11 @@ SETTINGS = {"population": 3, "generations": 3}
 
 @dataclass(frozen=True)
 class Started:
-    """A search at work. mark: in the environment of its processes."""
+    """A search at work. mark: in the environment of its processes; errors: what it writes to stderr."""
 
     process: subprocess.Popen[str]
     mark: str
+    errors: IO[str]
 
     def family(self) -> dict[int, str]:
         """All living processes that it started, and itself, with their command lines."""
@@ -75,22 +77,25 @@ def start(*arguments: str) -> Started:
     mark = uuid.uuid4().hex
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark, "PYTHONPATH": path}
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it is read when the search has ended)
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.scale_work", *arguments],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=tempfile.TemporaryFile("w"),  # noqa: SIM115 (a pipe that nobody reads would fill up)
+        stderr=errors,  # a pipe that nobody reads would fill up
         text=True,
     )
-    return Started(process, mark)
+    return Started(process, mark, errors)
 
 
 def finish(started: Started) -> str:
     """Wait for its end; what it printed. Raises where it failed."""
     out, _ = started.process.communicate(timeout=1800)
     if started.process.returncode != 0:
-        raise SystemExit(f"benchmarks.scale_work ended with {started.process.returncode}; run it by hand to see why.")
+        started.errors.seek(0)
+        last = " | ".join(line.strip() for line in started.errors if line.strip())[-LAST_WORDS:]
+        raise SystemExit(f"benchmarks.scale_work ended with {started.process.returncode}: ... {last}")
     return out
 
 

@@ -74,7 +74,11 @@ class RayTasks:
             ray.shutdown()
 
     def _run(self, ray: Any, jobs: Sequence[Job[Result]], stop: Stop, say: Say) -> list[Result] | None:
-        mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        # With the driver: Ray would put an actor that needs no CPU on any node, and with that node all news would die.
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        mailbox = ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
         variables = dict.fromkeys(THREADS, str(self.threads))
         work = ray.remote(
             num_cpus=1, max_retries=self.retries, runtime_env={"env_vars": variables}, scheduling_strategy="SPREAD"
