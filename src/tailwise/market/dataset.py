@@ -308,6 +308,13 @@ def scaled_base(base: Base, symbol: str, scales: Mapping[str, float]) -> Base:
     return base if own == 1.0 else base.model_copy(update={"scale": base.factor * own})
 
 
+def refuse_twice(symbols: Sequence[str]) -> None:
+    """Raise DataError where a symbol is named more than once."""
+    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
+    if twice:
+        raise DataError(f"the symbol {twice[0]} occurs more than once in the data; give each symbol once.")
+
+
 def load_data(data: DataConfig) -> tuple[Loaded, ...]:
     """The bars of the section `data`, one entry per symbol."""
     if isinstance(data, BuiltinData):
@@ -333,10 +340,7 @@ def load_data(data: DataConfig) -> tuple[Loaded, ...]:
             )
             for path, name in zip(data.paths, names, strict=True)
         )
-    symbols = [item.bars.symbol for item in loaded]
-    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
-    if twice:
-        raise DataError(f"data: the symbol {twice[0]} occurs more than once; each symbol may be given once.")
+    refuse_twice([item.bars.symbol for item in loaded])
     rates = sorted({item.bars.frequency.periods_per_year for item in loaded})
     if len(rates) > 1:
         raise DataError(

@@ -21,7 +21,7 @@ from tailwise.core.numerics import tail_horizon
 from tailwise.features.config import DEFAULT_COLUMNS, FeaturesConfig
 from tailwise.features.spec import columns_of, longest_warm_up
 from tailwise.market.costs import COSTS, MarketKind, currency_pair, describe_pair, guessed_costs, volume_doubt
-from tailwise.market.dataset import Dataset, build_dataset
+from tailwise.market.dataset import Dataset, build_dataset, refuse_twice
 from tailwise.market.env_config import MarketEnvConfig
 from tailwise.market.split import began_late, ended_before, split_windows
 from tailwise.run.config import Config, parse_config
@@ -99,10 +99,7 @@ def write_config(paths: Sequence[Path], how: Reading | None = None, *, out: Path
         raise ConfigError(
             f"{short[0].source} has {len(short[0])} bars; at least {FEWEST_BARS} are needed to train, select and test."
         )
-    symbols = [one.symbol for one in bars]
-    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
-    if twice:
-        raise ConfigError(f"the symbol {twice[0]} occurs more than once among the files; give each symbol once.")
+    refuse_twice([one.symbol for one in bars])
     late = _late(bars)
     for sentence in late.values():
         warnings.warn(sentence, ConfigWarning, stacklevel=2)  # the command prints what is returned
