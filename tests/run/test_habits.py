@@ -101,7 +101,6 @@ def test_set_env_and_foreign_callbacks() -> None:
         ("CheckpointCallback", '{"run": {"checkpoint_every": 10}}'),
         ("VecNormalize", "normalised inside the model"),
         ("make_vec_env", "gymnasium.make_vec"),
-        ("Backtest", "tailwise.backtest(rule, bars)"),
     ],
 )
 def test_names_of_other_libraries_are_answered(name: str, sentence: str) -> None:

@@ -155,7 +155,6 @@ NAMES: Mapping[str, str] = {
     "VecNormalize": "observations and returns are normalised inside the model; leave it out",
     "VecFrameStack": f"use memory instead: {LSTM}",
     "Monitor": "returns of episodes are counted by the learner; leave it out",
-    "Backtest": "write tailwise.backtest(rule, bars)",
     "Strategy": "a rule is a function: of the bars so far, an exposure (tailwise.backtest)",
 }
 
