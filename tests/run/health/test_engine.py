@@ -25,7 +25,7 @@ class Unsieved(Health):
 
 
 class Everything(Sieve):
-    def pass_through(self, signals: object) -> list[int]:
+    def pass_through(self, update: int, signals: object) -> list[int]:
         return list(range(len(RULES)))
 
 
@@ -73,7 +73,7 @@ def test_sieve_passes_few_rules_of_a_sound_update() -> None:
     high = ("update/committed", "risk/began_calibrated", "grad/critic_smallest", "return/std_of_peak")
     sound = dict.fromkeys(SIGNALS, 0.0) | dict.fromkeys(high, 1.0)
     sound |= {"policy/entropy_share": 0.5, "calibration/coverage_05": 0.05}
-    passed = [RULES[index].name for index in Sieve(RULES).pass_through(sound)]
+    passed = [RULES[index].name for index in Sieve(RULES).pass_through(60, sound)]
     assert len(passed) < len(RULES) / 5 and "value_low" in passed and "gradient_norm" not in passed
 
 

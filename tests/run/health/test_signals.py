@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from benchmarks.toy_risk import ExposureVector
+from tailwise.core.numerics import column_moments
 from tailwise.run.health import Health, probes
 from tailwise.run.health.probes import StepFacts
-from tailwise.run.health.signals import DRIFT_WARMUP, KEPT, TENTHS, Drift, psi
+from tailwise.run.health.signals import DRIFT_RATE, DRIFT_WARMUP, KEPT, SMALLEST_SPREAD, TENTHS, Drift, psi
 from tests.support import BACKENDS, learner_of, play, random_world, small_trainer
 
 
@@ -36,6 +37,28 @@ def test_drift_is_in_recent_standard_deviations() -> None:
     moved = drift.absorb(generator.normal([1e5, 9.0, 8.0], [2.0, 5.0, 3.0], (4000, 3)).astype(np.float32))
     assert moved["obs/drift_mean"] == pytest.approx(5.0, rel=0.05)  # entry 1 is no number to be scaled
     assert moved["obs/drift_std"] == pytest.approx(np.log(3.0), rel=0.05)
+
+
+def test_drift_is_followed_as_it_is_written() -> None:
+    """The compiled pass against its formula in numpy, bit for bit; a rollout with NaN changes nothing."""
+    generator = np.random.default_rng(2)
+    drift, columns = Drift(np.array([True, False, True, True])), [0, 2, 3]
+    mean, variance = np.zeros(3), np.zeros(3)
+    for k in range(DRIFT_WARMUP + 20):
+        rows = generator.normal([k, 0.0, 3.0, 7.0], [2.0, 0.0, 1.0 + k % 3, 0.0], (50, 4)).astype(np.float32)
+        assert drift.absorb(np.where(rows == rows[0, 0], np.nan, rows)) == {}
+        now, rate = column_moments(rows), max(DRIFT_RATE, 1 / (k + 1))
+        shift, spread = now.mean[columns] - mean, np.sqrt(variance)
+        moving = spread > SMALLEST_SPREAD * (np.abs(mean) + 1e-12)
+        told = drift.absorb(rows)
+        if k >= DRIFT_WARMUP:
+            ratio = (np.sqrt(now.variance[columns]) / np.where(moving, spread, 1.0))[moving]
+            assert told["obs/drift_mean"] == np.abs(shift[moving] / spread[moving]).max()
+            assert told["obs/drift_std"] == max(np.log(ratio.max()), -np.log(ratio.min()))
+            assert moving.tolist() == [True, True, False]
+        variance = (1 - rate) * variance + rate * now.variance[columns] + rate * (1 - rate) * shift**2
+        mean = mean + rate * shift
+        assert (drift.mean == mean).all() and (drift.variance == variance).all()
 
 
 def test_a_dead_entry_and_one_that_never_moved() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from tailwise.core.compiled import kernel
 
 KEPT, SMALLEST, LARGEST, TOTAL, LOGIT_NORM, TOP_SHARE, ENTROPY, FOUND = range(8)  # entries of `found`; how many
+# The same of `follow_moments`; ABSORBED: 0 where something is not finite, and nothing was done.
+ABSORBED, COMPARED, SHIFT, WIDEST, NARROWEST, FOLLOWED = range(6)
 
 
 @kernel
@@ -95,3 +97,43 @@ def count_rollout(
     found[LOGIT_NORM] = distance / looked if looked > 0 else np.nan
     found[TOP_SHARE] = share if choosing > 0 else np.nan
     found[ENTROPY] = logs / place if masked else np.nan
+
+
+@kernel
+def follow_moments(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    columns: np.ndarray,
+    new_mean: np.ndarray,
+    new_variance: np.ndarray,
+    rate: float,
+    smallest: float,
+    found: np.ndarray,
+) -> None:
+    """Compare the moments of a rollout with moving ones, then move those; write into found [FOLLOWED], float64.
+
+    SHIFT: largest distance of the means, in moving standard deviations. WIDEST, NARROWEST: largest and smallest ratio
+    of standard deviations, new over moving. COMPARED: of how many entries; one whose standard deviation is at most
+    `smallest` of its size counts as constant.
+
+    mean, variance float64 [E] move; columns int64 [E]: where these entries stand in new_mean, new_variance float64 [D].
+    """
+    found[:] = 0.0
+    total = 0.0
+    for i in range(len(columns)):
+        total += new_variance[columns[i]] + np.abs(new_mean[columns[i]])
+    if not np.isfinite(total):
+        return
+    compared, largest, widest, narrowest = 0, 0.0, 0.0, np.inf
+    for i in range(len(columns)):
+        shift, now = new_mean[columns[i]] - mean[i], new_variance[columns[i]]
+        spread = np.sqrt(variance[i])
+        if not spread <= smallest * (np.abs(mean[i]) + 1e-12):
+            compared += 1
+            largest = max(largest, np.abs(shift / spread))
+            ratio = np.sqrt(now) / spread
+            widest, narrowest = max(widest, ratio), min(narrowest, ratio)
+        variance[i] = (1 - rate) * variance[i] + rate * now + rate * (1 - rate) * (shift * shift)
+        mean[i] += rate * shift
+    found[ABSORBED], found[COMPARED] = 1.0, compared
+    found[SHIFT], found[WIDEST], found[NARROWEST] = largest, widest, narrowest

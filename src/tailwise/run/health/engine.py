@@ -139,22 +139,23 @@ class Sieve:
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        # One entry per rule: its index, (signal, below, above) of its first condition, and those of the others.
-        self._entries: list[tuple[int, str, float, float, list[tuple[str, float, float]]]] = []
+        # One entry per rule: its index, the updates in which it is silent, (signal, below, above) of its first
+        # condition, and those of the others.
+        self._entries: list[tuple[int, int, str, float, float, list[tuple[str, float, float]]]] = []
         for index, rule in enumerate(rules):
             first, *others = [
                 (signal, *(limits or PRESENT))
                 for signal, condition in rule.reads
                 if (limits := needed_now(condition)) is not None or condition is rule.condition
             ]
-            self._entries.append((index, *first, others))
+            self._entries.append((index, rule.not_before, *first, others))
 
-    def pass_through(self, signals: Mapping[str, float]) -> list[int]:
+    def pass_through(self, update: int, signals: Mapping[str, float]) -> list[int]:
         """Indices of the rules that can hold with these signals, in order; a signal that is missing stops a rule."""
         passed = []
-        for index, name, below, above, others in self._entries:
+        for index, not_before, name, below, above, others in self._entries:
             value = signals.get(name)
-            if value is None or not (value > above or value < below):
+            if update <= not_before or value is None or not (value > above or value < below):
                 continue
             for name, below, above in others:
                 value = signals.get(name)
@@ -243,7 +244,7 @@ class Health:
                 if len(values) >= 2 * self._windows[name]:  # every `window` values: it moves the retained tail
                     del values[: -self._windows[name]]
         self.holding = {}
-        passed = self._sieve.pass_through(signals)
+        passed = self._sieve.pass_through(update, signals)
         events = [self._apply(index, update, signals, notes) for index in sorted({*passed, *self._awake})]
         return [event for event in events if event is not None]
 

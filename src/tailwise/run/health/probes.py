@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,7 @@ def _flat(part: Tensor) -> Array:
     return part.numpy().reshape(-1, *part.shape[2:])
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What the real transitions of a rollout come to.
 
     - smallest, largest, mean: of the rewards; mean is not finite where a reward is not

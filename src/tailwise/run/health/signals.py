@@ -55,15 +55,20 @@ class Drift:
     """Moving moments of the entries [D] that are scaled, and the newest samples of rows."""
 
     def __init__(self, scaled: npt.NDArray[np.bool_]) -> None:
+        from tailwise.core.loops import rollouts  # imports numba: on first use
+
         self.columns = np.flatnonzero(scaled)
         self.rollouts = 0
         self.mean = np.zeros(len(self.columns))
         self.variance = np.zeros(len(self.columns))
         self.samples: list[Floats] = []  # each [rows, entries], oldest first
+        self._found = np.empty(rollouts.FOLLOWED)
+        self._follow = rollouts.follow_moments
 
-    def _constant(self, spread: Floats) -> npt.NDArray[np.bool_]:
-        """Which entries hardly move; spread: the roots of their variances."""
-        return spread <= SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
+    def warm_up(self) -> None:
+        """Compile or load the pass before the first update; one over no columns does."""
+        nothing = np.empty(0)
+        self._follow(nothing, nothing, self.columns[:0], nothing, nothing, DRIFT_RATE, SMALLEST_SPREAD, self._found)
 
     def absorb(self, obs: npt.NDArray[np.float32], moments: Moments | None = None) -> dict[str, float]:
         """Compare a rollout's rows obs [n, D] with the recent ones, then count them among those.
@@ -73,29 +78,17 @@ class Drift:
         if not len(self.columns) or not len(obs):
             return {}
         now = column_moments(obs) if moments is None else moments
-        shift, variance = now.mean[self.columns] - self.mean, now.variance[self.columns]
-        if not math.isfinite(float(np.add.reduce(variance))):
-            return {}
-        metrics = self._compare(shift, variance) if self.rollouts >= DRIFT_WARMUP else {}
         rate = max(DRIFT_RATE, 1.0 / (self.rollouts + 1))
-        self.variance = (1 - rate) * self.variance + rate * variance + rate * (1 - rate) * shift**2
-        self.mean = self.mean + rate * shift
-        self.rollouts += 1
-        return metrics
-
-    def _compare(self, shift: Floats, variance: Floats) -> dict[str, float]:
-        spread = np.sqrt(self.variance)
-        constant = self._constant(spread)
-        if np.logical_or.reduce(constant):
-            moving = ~constant
-            shift, variance, spread = shift[moving], variance[moving], spread[moving]
-        if not len(spread):
+        self._follow(self.mean, self.variance, self.columns, now.mean, now.variance, rate, SMALLEST_SPREAD, self._found)
+        absorbed, compared, shift, widest, narrowest = self._found.tolist()
+        if not absorbed:
             return {}
-        ratio = np.sqrt(variance) / spread
-        widest, narrowest = float(np.maximum.reduce(ratio)), max(float(np.minimum.reduce(ratio)), SMALLEST_RATIO)
+        self.rollouts += 1
+        if self.rollouts <= DRIFT_WARMUP or not compared:
+            return {}
         return {
-            "obs/drift_mean": float(np.maximum.reduce(np.abs(shift / spread))),
-            "obs/drift_std": max(math.log(max(widest, SMALLEST_RATIO)), -math.log(narrowest)),
+            "obs/drift_mean": shift,
+            "obs/drift_std": max(math.log(max(widest, SMALLEST_RATIO)), -math.log(max(narrowest, SMALLEST_RATIO))),
         }
 
     def sample(self, obs: npt.NDArray[np.float32]) -> dict[str, float]:
@@ -117,7 +110,7 @@ class Drift:
     def against(self, mean: Floats) -> float | None:
         """Largest shift of another mean [D] against the recent rollouts, in their standard deviations."""
         spread = np.sqrt(self.variance)
-        moving = ~self._constant(spread)
+        moving = spread > SMALLEST_SPREAD * (np.abs(self.mean) + 1e-12)
         if self.rollouts == 0 or not moving.any():
             return None
         shift = np.abs(mean[self.columns] - self.mean)[moving]
@@ -154,6 +147,11 @@ class Signals:
         self.returns = 0
         self.return_mean = 0.0
         self.return_variance = 0.0
+
+    def warm_up(self) -> None:
+        """Compile or load what is measured in every update."""
+        self.counter.warm_up()
+        self.drift.warm_up()
 
     def measure(
         self,

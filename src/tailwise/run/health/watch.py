@@ -61,7 +61,7 @@ class HealthWatch:
 
     def warm_up(self) -> None:
         """Compile or load what the first update needs."""
-        self.signals.counter.warm_up()
+        self.signals.warm_up()
 
     def before(self, update: int, controllers: Controllers) -> dict[str, Any] | None:
         """Copy the controllers in case the next update has to be undone; None when no rule could want that."""
