@@ -27,6 +27,7 @@ CASES = {
     "gym, lstm": {**GYM, "model": {"core": LSTM}},
     "market, mlp": {**MARKET, "model": {"core": MLP}},
     "market, lstm": {**MARKET, "model": {"core": LSTM}},
+    "market, lstm 128": {**MARKET, "model": {"core": {**LSTM, "hidden": 128}}},
 }
 WANTED, ROUNDS, ROWS = 1.5, 3, 64 * 128  # speed-up; rounds; environment steps of an update
 IDLE = 0.1  # cores that others use, up to which a round is judged
@@ -97,7 +98,7 @@ def _equal(folder: Path, backend: str, options: Options) -> Check:
 def _speed(folder: Path, options: Options) -> list[Check]:
     """Updates per second of two ranks over those of one process with one shard, everything between two updates
     included: medians of the updates, in rounds that take turns. Rounds in which others worked too are not judged."""
-    return [_speed_up(folder, case, options) for case in ("market, lstm", "market, mlp")]
+    return [_speed_up(folder, case, options) for case in ("market, lstm 128", "market, lstm", "market, mlp")]
 
 
 def _speed_up(folder: Path, case: str, options: Options) -> Check:
