@@ -122,7 +122,7 @@ def _share(size: Size, ours: Result, limit: Result, options: Options) -> Check:
     floor = size.share
     detail = (
         f"limit {statistics.median(peaks) / 1e9:.0f} GFLOP/s, the best of square products on one core in the same "
-        f"rounds; {each:,} operations in matrix products per sample"
+        f"rounds, torch's and our own; {each:,} operations in matrix products per sample"
     )
     return Check(
         name_of(size.work, "tailwise fused", "share of the GEMM limit"),
