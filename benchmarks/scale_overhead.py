@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.report import Check, Options
-from benchmarks.scale_work import CARTPOLE, Started, start
+from benchmarks.scale_work import CARTPOLE, Started, refuse_failure, start
 
 JOBS, SECONDS, ALLOWED = 4, 20.0, 0.10
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,8 +49,9 @@ def checks(options: Options) -> list[Check]:
             started = start("overhead", folder, place, str(seconds))
             total = _cpu_seconds_until_end(started)
             jobs = [float(word) for word in (started.process.stdout.read() if started.process.stdout else "").split()]
-        if started.process.returncode != 0 or len(jobs) != JOBS:
-            raise SystemExit(f"the jobs of place {place} ended with {started.process.returncode}")
+        refuse_failure(started)
+        if len(jobs) != JOBS:
+            raise SystemExit(f"{len(jobs)} of {JOBS} jobs of place {place} said how long they took")
         value = total / sum(jobs) - 1
         detail = f"{JOBS} jobs of {sum(jobs) / JOBS:.1f} CPU-seconds, {total - sum(jobs):.1f} CPU-seconds beside them"
         name = f"overhead of {'processes' if place == 'local' else 'Ray'}, share of the jobs' CPU time"

@@ -77,7 +77,7 @@ def start(*arguments: str) -> Started:
     mark = uuid.uuid4().hex
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark, "PYTHONPATH": path}
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it is read when the search has ended)
+    errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (it is read when the search has ended)
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.scale_work", *arguments],
         cwd=ROOT,
@@ -92,11 +92,16 @@ def start(*arguments: str) -> Started:
 def finish(started: Started) -> str:
     """Wait for its end; what it printed. Raises where it failed."""
     out, _ = started.process.communicate(timeout=1800)
+    refuse_failure(started)
+    return out
+
+
+def refuse_failure(started: Started) -> None:
+    """Raise where it ended with an error, with its last words."""
     if started.process.returncode != 0:
         started.errors.seek(0)
         last = " | ".join(line.strip() for line in started.errors if line.strip())[-LAST_WORDS:]
         raise SystemExit(f"benchmarks.scale_work ended with {started.process.returncode}: ... {last}")
-    return out
 
 
 def updates_in(folder: Path) -> int:

@@ -184,7 +184,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def limits(limit: Result) -> list[float]:
-    """Operations per CPU-second of matrix products in each round, in the shape that is fastest by its median over them.
+    """Operations per CPU-second of matrix products in each round, of the shape and code that are fastest by median.
 
     Not the fastest of each round: where a machine is noisy that is the luckiest moment of a turn, and everybody else is
     measured over a whole one.

@@ -37,7 +37,7 @@ def test_a_kill_that_comes_too_late_is_told(updates: int, then: float, alive: bo
     """Rejects moments that are counted from the start of the process: on a fast machine all of them came too late, and
     a search that nobody had killed was called resumed."""
     process = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path)], text=True)
-    started = Started(process, "none")
+    started = Started(process, "none", sys.stderr)
     assert wait_for(started, tmp_path, updates=updates, then=then) is alive
     process.kill()
     process.wait()

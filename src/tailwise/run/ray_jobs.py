@@ -74,7 +74,8 @@ class RayTasks:
             ray.shutdown()
 
     def _run(self, ray: Any, jobs: Sequence[Job[Result]], stop: Stop, say: Say) -> list[Result] | None:
-        # With the driver: Ray would put an actor that needs no CPU on any node, and with that node all news would die.
+        # Beside the driver (on the head for ray:// addresses): Ray would put an actor that needs no CPU on any node,
+        # and the whole search would end with that node.
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.toy_risk import ExposureVector
+from tailwise.core.compiled import compiler_is_off
 from tailwise.core.numerics import column_moments
 from tailwise.run.health import Health, probes
 from tailwise.run.health.probes import StepFacts
@@ -39,6 +41,24 @@ def test_drift_is_in_recent_standard_deviations() -> None:
     assert moved["obs/drift_std"] == pytest.approx(np.log(3.0), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mean", np.zeros(3)),
+        ("mean", np.zeros(1)),
+        ("mean", np.zeros(2, dtype=np.float32)),
+        ("mean", np.array([0.0, np.nan])),
+        ("variance", np.zeros((2, 1))),
+        ("variance", np.array([1.0, -1.0])),
+    ],
+)
+def test_moments_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None:
+    """Compiled code goes through them without a look at their size. Rejects a load that takes what it gets."""
+    drift = Drift(np.ones(2, dtype=bool))
+    with pytest.raises(ValueError, match=f"moving {name}"):
+        drift.load({**drift.state(), name: value})
+
+
 def test_drift_is_followed_as_it_is_written() -> None:
     """The compiled pass against its formula in numpy, bit for bit; a rollout with NaN changes nothing."""
     generator = np.random.default_rng(2)
@@ -54,7 +74,7 @@ def test_drift_is_followed_as_it_is_written() -> None:
         if k >= DRIFT_WARMUP:
             ratio = (np.sqrt(now.variance[columns]) / np.where(moving, spread, 1.0))[moving]
             assert told["obs/drift_mean"] == np.abs(shift[moving] / spread[moving]).max()
-            assert told["obs/drift_std"] == max(np.log(ratio.max()), -np.log(ratio.min()))
+            assert told["obs/drift_std"] == max(math.log(ratio.max()), -math.log(ratio.min()))
             assert moving.tolist() == [True, True, False]
         variance = (1 - rate) * variance + rate * now.variance[columns] + rate * (1 - rate) * shift**2
         mean = mean + rate * shift
@@ -124,7 +144,7 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
 
 NOTHING_LEFT = """
 from benchmarks.toy_risk import ExposureVector
-from tailwise.core.loops.rollouts import count_rollout
+from tailwise.core.loops.rollouts import count_rollout, follow_moments
 from tailwise.run.health import probes
 from tests.support import learner_of, play, random_world, small_trainer
 
@@ -137,11 +157,16 @@ for world in (random_world(), random_world(choices=4)):
 box = small_trainer(ExposureVector(4, mu=0.1, sigma=0.2))
 box.begin()
 box.health.warm_up()
-box.health.signals.counter.count(box.collector.collect(0)[0])
+followed = list(follow_moments.signatures)
+rollout = box.collector.collect(0)[0]
+box.health.signals.counter.count(rollout)
+box.health.signals.drift.absorb(probes.rows_of(rollout, rollout.obs))
 assert list(count_rollout.signatures) == ready, count_rollout.signatures
+assert len(followed) == 1 and list(follow_moments.signatures) == followed, follow_moments.signatures
 """
 
 
+@pytest.mark.skipif(compiler_is_off(), reason="NUMBA_DISABLE_JIT: nothing is compiled")
 def test_nothing_is_compiled_within_an_update() -> None:
     """Masked, free and Box actions use the machine code of the warm-up. Rejects one for other types than rollouts'."""
     ended = subprocess.run([sys.executable, "-c", NOTHING_LEFT], capture_output=True, text=True, timeout=120)

@@ -123,7 +123,14 @@ class Drift:
 
     def load(self, arrays: dict[str, Floats]) -> None:
         """The inverse of `state`."""
-        self.mean, self.variance = arrays["mean"].copy(), arrays["variance"].copy()
+        mean, variance = arrays["mean"].copy(), arrays["variance"].copy()
+        for name, moment in (("mean", mean), ("variance", variance)):
+            # Compiled code reads and writes them without a look at their size.
+            if moment.shape != self.mean.shape or moment.dtype != np.float64 or not np.isfinite(moment).all():
+                raise ValueError(f"the moving {name} of observations is not {len(self.columns)} finite numbers")
+        if (variance < 0).any():
+            raise ValueError("a moving variance of observations is negative")
+        self.mean, self.variance = mean, variance
         self.rollouts = int(arrays["rollouts"])
         self.samples = [arrays[f"sample_{i}"].copy() for i in range(KEPT) if f"sample_{i}" in arrays]
 
