@@ -20,7 +20,7 @@ import datetime
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,7 +59,7 @@ def main() -> None:
         equality = Equality.of(json.loads(arguments.carry.read_text(encoding="utf-8")))
         sections = {title: carried(title, section, equality) for title, section in sections.items()}
     marked = [mark(title, with_sources(title, section), sources, today) for title, section in sections.items()]
-    write_text(PAGE, "\n".join([_head(), *marked]))
+    write_text(PAGE, "\n".join([_head(), overview(marked), *marked]))
 
 
 def sections_of(page: str) -> dict[str, str]:
@@ -94,6 +94,22 @@ def measured_section(title: str, result: Mapping[str, Any], revision: str = "") 
         value = "-" if check["value"] is None else f"{check['value']:.4g}"
         verdict = "ok" if check["passed"] else "**missed**"
         lines.append(f"| {check['name']} | {value} | {check['goal']} | {verdict} | {check['detail']} |")
+    return "\n".join([*lines, ""])
+
+
+def overview(sections: Sequence[str]) -> str:
+    """One line per section: when it was measured, how many of its checks held, whether it is out of date."""
+    lines = ["| section | measured | at revision | carried over to | checks that hold | |", "|---|---|---|---|---|---|"]
+    for section in sections:
+        title = section.partition("\n")[0].removeprefix("## ")
+        facts, carried_to = _FACTS.search(section), _CARRIED.search(section)
+        day, revision = (pattern.search(facts[0] if facts else "") for pattern in (_DAY, _REVISION))
+        later = None if carried_to is None else _REVISION.search(carried_to[0])
+        missed, held = section.count(" | **missed** | "), section.count(" | ok | ")
+        anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+        told = [one[group] if one else "" for one, group in ((day, 0), (revision, 1), (later, 1))]
+        state = "out of date" if MARK in section else ""
+        lines.append(f"| [{title}](#{anchor}) | {' | '.join(told)} | {held} of {held + missed} | {state} |")
     return "\n".join([*lines, ""])
 
 

@@ -19,6 +19,7 @@ from benchmarks.results import (
     carried,
     mark,
     measured_section,
+    overview,
     sections_of,
 )
 from benchmarks.sources import (
@@ -53,6 +54,17 @@ def test_every_section_that_is_out_of_date_says_so() -> None:
     assert not wrong, "\n".join(
         ["docs/results.md does not tell the truth; run python -m benchmarks.results --mark, or renew:", *wrong]
     )
+
+
+def test_the_table_at_the_top_says_what_the_sections_say(known: dict[str, Any]) -> None:
+    """A line per section; of two checks one missed. Rejects a table that was written before the sections."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert overview(list(sections_of(page).values())) in page
+    checks = [{"name": str(k), "value": 1.0, "goal": "1", "passed": k > 0, "detail": "ok"} for k in range(2)]
+    section = measured_section("Environment", {"measured": known, "checks": checks})
+    line = overview([section, section.replace("| check |", f"{MARK} why\n\n| check |", 1)]).splitlines()[2:]
+    start = f"| [Environment](#environment) | {known['day']} | {known['revision'].split()[0]} |  | 1 of 2 |"
+    assert line == [f"{start}  |", f"{start} out of date |"]
 
 
 @pytest.fixture(scope="module")
