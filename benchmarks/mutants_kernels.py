@@ -199,4 +199,18 @@ MUTANTS = (
         "chooses = True",
         ("tests/core/test_loops_rollouts.py",),
     ),
+    Mutant(
+        "the spread of the observations forgets how far their mean moved",
+        "core/loops/rollouts.py",
+        " + rate * (1 - rate) * (shift * shift)",
+        "",
+        ("tests/run/health/test_signals.py",),
+    ),
+    Mutant(
+        "an entry that never varied is compared",
+        "core/loops/rollouts.py",
+        "if not spread <= smallest * (np.abs(mean[i]) + 1e-12):",
+        "if not spread < 0.0:",
+        ("tests/run/health/test_signals.py",),
+    ),
 )

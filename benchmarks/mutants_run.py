@@ -22,6 +22,20 @@ SIGNALS = ("tests/run/health/test_signals.py",)
 
 MUTANTS = (
     Mutant(
+        "moving moments of any size are taken from a checkpoint",
+        "run/health/signals.py",
+        "if moment.shape != self.mean.shape or moment.dtype",
+        "if moment.dtype",
+        SIGNALS,
+    ),
+    Mutant(
+        "a rule that was silent until now is not looked at for one update more",
+        "run/health/engine.py",
+        "if update <= not_before or value is None",
+        "if update <= not_before + 1 or value is None",
+        ("tests/run/health/test_engine.py",),
+    ),
+    Mutant(
         "what critics miss is measured by the returns of the day",
         "run/health/signals.py",
         "missed / max(std, LEAST_SPREAD * self.peak_std) ** 2",
