@@ -144,12 +144,21 @@ def test_actions_are_counted_where_there_is_a_choice() -> None:
 
 
 NOTHING_LEFT = """
+import tailwise
 from benchmarks.toy_risk import ExposureVector
 from tailwise.core.loops.rollouts import count_rollout, follow_moments
 from tailwise.run.health import probes
 from tests.support import learner_of, play, random_world, small_trainer
 
-probes.Counter(learner_of("torch").model).warm_up()
+at_start = []
+
+class Look(tailwise.Callback):
+    def on_start(self, update, steps, total):
+        at_start.extend([len(count_rollout.signatures), len(follow_moments.signatures)])
+
+run = {"environments": 2, "rollout_steps": 8, "total_steps": 16, "tensorboard": False}
+tailwise.PPO("CartPole-v1", {"backend": "torch", "run": run}, callbacks=[Look()]).learn(progress=False)
+assert at_start == [1, 1], at_start
 ready = list(count_rollout.signatures)
 assert len(ready) == 1, ready
 for world in (random_world(), random_world(choices=4)):
@@ -169,7 +178,8 @@ assert len(followed) == 1 and list(follow_moments.signatures) == followed, follo
 
 @pytest.mark.skipif(compiler_is_off(), reason="NUMBA_DISABLE_JIT: nothing is compiled")
 def test_nothing_is_compiled_within_an_update() -> None:
-    """Masked, free and Box actions use the machine code of the warm-up. Rejects one for other types than rollouts'."""
+    """A run loads the passes before its first update; masked, free and Box actions use that machine code. Rejects a
+    run that does not, and a warm-up for other types than those of rollouts."""
     ended = subprocess.run([sys.executable, "-c", NOTHING_LEFT], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
 
